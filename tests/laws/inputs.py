@@ -68,6 +68,7 @@ class Inputs:
         for piece in self.pieces:
             rows, tokens, source = piece
             ids, given = self.input_ids[rows, tokens], {}
+            forget(theirs)
             for name, value in self.theirs.items():
                 if name in known:
                     of_source = self.source is not None and not name.startswith("decoder_")
@@ -133,6 +134,13 @@ class Inputs:
             self = replace(self, input_ids=kept[0], source=kept[1])
         unseen = spec.encoder is not None and (positions or waives(spec, "padding"))
         return self.row_by_row() if unseen and self.pieces == (WHOLE,) else self
+
+
+def forget(theirs: Any) -> None:
+    """Have a class that sees all of a short text, and of every text from then on, begin anew (BigBird's)."""
+    for module in list(theirs.modules()):
+        if hasattr(module, "set_attention_type"):
+            module.set_attention_type(theirs.config.attention_type)
 
 
 # What a class calls the answers of a head that is not alone; others are called logits.

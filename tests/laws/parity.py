@@ -25,7 +25,7 @@ from anyformer.layers import (
 )
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, Spec
-from tests.laws.inputs import Inputs, inputs_for
+from tests.laws.inputs import Inputs, forget, inputs_for
 from tests.laws.models import waives
 from tests.laws.tolerance import (
     FLOAT32,
@@ -273,11 +273,9 @@ def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
             rows.append(torch.cat((before, more), 1))
             continue
         source, mask = (t[piece.rows, piece.source] for t in (start.source, start.source_real.long()))
-        rows.append(
-            both.theirs.generate(
-                source, attention_mask=mask, decoder_input_ids=ids, decoder_start_token_id=0, **options
-            )
-        )
+        forget(both.theirs)
+        begun = {"decoder_input_ids": ids, "decoder_start_token_id": int(ids[0, 0])}
+        rows.append(both.theirs.generate(source, attention_mask=mask, **begun, **options))
     return torch.cat(rows)
 
 

@@ -20,7 +20,9 @@ from anyformer.layers import (
     GELU,
     AttentionSpec,
     FeedForwardSpec,
+    FirstBlockAgainSpec,
     FixedCapacity,
+    GlobalBlocks,
     LayerNormSpec,
     LearnedPositionsSpec,
     RelativeBucketsSpec,
@@ -98,6 +100,12 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (FeedForwardSpec, {"activation": GELU()}),
     ],
     "pegasus-large": [(SinusoidSpec, {"layout": "interleaved"}), (StackSpec, {"norm": None})],
+    "bigbird-pegasus-large": [
+        (GlobalBlocks, {"size": Window(4)}),
+        (FirstBlockAgainSpec, {"n_random": Count(2)}),
+        (TokensSpec, {"scale": None}),
+        (GELU, {"form": "erf"}),
+    ],
     "blenderbot-400m-distill": [(LearnedPositionsSpec, {"offset": 1, "n_positions": 63}), (GELU, {"form": "tanh"})],
     "switch-base-8": [(FixedCapacity, {"tokens": 6}), (RouterSpec, {"factor": 1.01})],
 }
@@ -263,6 +271,11 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("m2m_100", {}),
     ("m2m_100", {"pad_token_id": 3, "scale_embedding": False}),
     ("pegasus", {"activation_function": "relu", "scale_embedding": True}),
+    ("bigbird_pegasus", {"block_size": 4, "num_random_blocks": 2}),
+    (
+        "bigbird_pegasus",
+        {"attention_type": "original_full", "use_bias": True, "scale_embedding": False, "activation_function": "relu"},
+    ),
     ("blenderbot", {"scale_embedding": True}),
 ]
 

@@ -25,7 +25,7 @@ from anyformer.spec import Window
 # "Bidirectional" in the titles or abstracts of their papers; all other lineages are decoders, alone or beside an encoder.
 # XLNet's text has no order of its own but the one that training draws: without one its content stream sees everything.
 ENCODERS = (
-    "bert", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer", "bigbird",
+    "bert", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer", "bigbird-base",
     "xlm-roberta", "camembert", "mpnet", "roformer", "nomic-embed", "gte", "eurobert", "modernbert", "esm", "megatron-bert",
     "efficient-mlm", "ernie-1.0", "rembert", "jina-embeddings",
 )  # fmt: skip

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from anyformer.families.bert import bert, pretraining
 from anyformer.families.compose import changed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, AttentionSpec, FeedForwardSpec, FirstBlockAgainSpec, GlobalBlocks
-from anyformer.spec import Count, ModelSpec, Window
+from anyformer.spec import Count, ModelSpec, Spec, Window
 
+S = TypeVar("S", bound=Spec)
 TANH = GELU(form="tanh")
 
 
-def block_sparse(model: ModelSpec, size: int, n_random: int) -> ModelSpec:
-    """The model with blocks of `size` tokens for a mask (section 2)."""
+def block_sparse(model: S, size: int, n_random: int) -> S:
+    """The model, or a stack, with blocks of `size` tokens for a mask (section 2)."""
     blocks = {"size": Window(size), "n_random": Count(n_random)}
     return changed(model, AttentionSpec, mask=GlobalBlocks(**blocks), scores=(FirstBlockAgainSpec(**blocks),))
 

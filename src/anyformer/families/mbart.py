@@ -1,15 +1,19 @@
 """BART's descendants that norm before their branches: mBART (arXiv:2001.08210, 2008.00401), M2M-100 (2010.11125), NLLB
-(2207.04672), PEGASUS (1912.08777), Blenderbot (2004.13637)."""
+(2207.04672), PEGASUS (1912.08777), BigBird-PEGASUS (2007.14062), Blenderbot (2004.13637)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from anyformer.families.bart import NORM, bart
+from anyformer.families.bigbird import TANH, block_sparse
+from anyformer.families.compose import changed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.marian import SINUSOIDS
 from anyformer.families.transformer import ROOT, two_stacks
-from anyformer.layers import GELU, LearnedPositionsSpec, ReLU, SinusoidSpec
+from anyformer.layers import GELU, GQASpec, LearnedPositionsSpec, ReLU, SinusoidSpec
 from anyformer.spec import Length, ModelSpec
 
 mbart = partial(bart, norm_first=True, token_scale=ROOT)
@@ -30,11 +34,24 @@ blenderbot = partial(
     activation=GELU(),
     context=128,
 )
+
+
+def bigbird_pegasus(**sizes: Any) -> ModelSpec:
+    """PEGASUS over 4,096 tokens, of which the encoder's see a few blocks (arXiv:2007.14062, section 4)."""
+    usual = {"vocab_size": 96_103, "context": 4096, "token_scale": ROOT, **sizes}
+    positions = (LearnedPositionsSpec(n_positions=Length(usual["context"])),)
+    model = two_stacks(norm=NORM, norm_first=True, positions=positions, activation=TANH, **usual)
+    biases = ("bias_query", "bias_key", "bias_value", "bias_output")
+    model = changed(model, GQASpec, **dict.fromkeys(biases, False))
+    assert model.encoder is not None
+    return model.but(encoder=block_sparse(model.encoder, 64, 3))
+
+
 nllb = partial(m2m_100, vocab_size=256_206)
 
 
 def large(
-    model: partial[ModelSpec], n_layers: int, d_ff: int = 4096, d_model: int = 1024, n_heads: int = 16
+    model: Callable[..., ModelSpec], n_layers: int, d_ff: int = 4096, d_model: int = 1024, n_heads: int = 16
 ) -> ModelSpec:
     """As many layers in both stacks."""
     layers, heads = (n_layers, n_layers), (n_heads, n_heads)
@@ -97,6 +114,13 @@ PEGASUS = Origin("pegasus", "bart", 2019, "arXiv:1912.08777, section 3").lineage
     Preset("pegasus-large", large(pegasus, 16), "568M", "568.70M, which the paper cuts", alias="pegasus"),
     family="mbart",
     sizes="Zhang et al. 2019, arXiv:1912.08777, section 5; vocabulary and context as released",
+    tokenizer="SentencePiece unigram, 96,103",
+)
+BIGBIRD_PEGASUS = Origin("bigbird-pegasus", "pegasus", 2020, "arXiv:2007.14062, section 4").lineage(
+    "BigBird's blocks in the encoder, 4,096 learned positions, GELU, no biases in attention",
+    Preset("bigbird-pegasus-large", large(bigbird_pegasus, 16), alias="bigbird-pegasus"),
+    family="mbart",
+    sizes="Zaheer et al. 2020, arXiv:2007.14062, section 4.1; sizes of the class, as released",
     tokenizer="SentencePiece unigram, 96,103",
 )
 BLENDERBOT = Origin("blenderbot", "bart", 2020, "arXiv:2004.13637, section 2.2").lineage(

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 from anyformer.families.bart import bart
 from anyformer.families.hf import table
+from anyformer.families.hf.bigbird import ATTENTION as BLOCKS
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.longformer import WINDOWS
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one, reshaped, waves
 from anyformer.families.hf.stacks import encoder_decoder_family, encoder_of, in_decoder, in_encoder, two_stacks
 from anyformer.families.longformer import led
 from anyformer.families.marian import marian
-from anyformer.families.mbart import blenderbot, m2m_100, mbart, pegasus
+from anyformer.families.mbart import bigbird_pegasus, blenderbot, m2m_100, mbart, pegasus
 from anyformer.families.transformer import ROOT
 from anyformer.layers import FeedForwardSpec, GQASpec, LearnedPositionsSpec, LocalAndGlobalSpec, SinusoidSpec
 from anyformer.spec import HeadSpec, ModelSpec, StackSpec
@@ -98,18 +99,22 @@ def _family(
     *,
     stack: str = "model",
     encoder: Mapping[str, str] = ENCODER,
+    last: str = "layer_norm",
     unneeded: tuple[str, ...] = (),
     tables: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
     ignored: tuple[str, ...] = IGNORED,
 ) -> Family:
-    """The family of a class whose tensors are below `stack`; `unneeded` are tensors of its files, `tables` rows of constants."""
+    """The family of a class whose tensors are below `stack`, the norms at the end of its stacks called `last`.
+
+    `unneeded` are tensors of its files, `tables` rows of constants.
+    """
 
     def links(spec: ModelSpec) -> Laid:
         found: Laid = {}
         for (ours, side, layers), modules in zip(two_stacks(spec), (encoder, DECODER), strict=True):
             embedding = {"norm": "layernorm_embedding", "terms.1": "embed_positions"}
             found |= within(embedding, f"{ours}.embedding.", f"{stack}.{side}.")
-            found |= within({f"{ours}.norm": f"{stack}.{side}.layer_norm"})
+            found |= within({f"{ours}.norm": f"{stack}.{side}.{last}"})
             found |= of_layers(layers, f"{stack}.{side}.layers", modules, ours)
         return found
 
@@ -197,6 +202,27 @@ PEGASUS = _family(
         table.context("max_position_embeddings", 1024),
     ),
     tables=_waves,
+)
+BIGBIRD_PEGASUS = _family(
+    "bigbird_pegasus",
+    "BigBirdPegasusForConditionalGeneration",
+    bigbird_pegasus(**TEMPLATE),
+    (
+        *_sizes(96_103, activation="gelu_new", norm_first=True),
+        table.at("use_bias", bool, GQASpec, *table.ALL_BIASES, default=False),
+        in_encoder(BLOCKS),
+        SCALED,
+        START,
+        table.learned("max_position_embeddings", 4096),
+        table.fixed(pad_token_id=0),  # which their class fills a row's last block up with
+    ),
+    encoder={
+        **{f"{table.PROJECTION}.{name[0]}": f"self_attn.self.{name}" for name in ("query", "key", "value")},
+        f"{table.PROJECTION}.o": "self_attn.output",
+        "0.norm_in": "self_attn_layer_norm",
+        **feed(1),
+    },
+    last="layernorm_embedding",
 )
 # fairseq counts positions from the id of the padding.
 BEHIND_PADDING = table.at(

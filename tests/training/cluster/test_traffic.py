@@ -119,9 +119,17 @@ def test_a_gpu_shares_heads_or_gathers(name: str, sends: set[str]) -> None:
     assert {kind for axis, kind in step.traffic if axis == "cp"} == {*sends, "all-gather"}  # what each label cost
 
 
-def test_tokens_travel_as_wide_as_what_experts_read() -> None:
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        "fsdp=8,ep=4",
+        *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("dp=2,tp=4", "fsdp=2,cp=2,tp=2", "pp=2,tp=2")),
+    ],
+)
+def test_experts_in_a_latent(mesh: str) -> None:
+    """Tokens travel as wide as what experts read; where each has a share of every expert, what leaves the latent is added up."""
     spec = changed(thinned(PRESETS["mixtral-8x7b"].spec)[0], MoESpec, latent=Width(1024))
-    both(spec, "fsdp=8,ep=4")
+    both(spec, mesh)
 
 
 PIPED = ("pp=2", "pp=2,fsdp=2", "pp=2,tp=2", "pp=2,cp=2", "pp=2,dp=2", "pp=2,dp=2,fsdp=2")

@@ -58,8 +58,8 @@ LEFT_OUT = {
     "T5Gemma2ForConditionalGeneration": "sees, and its decoder has one softmax over its own tokens and the encoder's",
     "the text models of `glm5_next`, `step3p7`, `muse_glimmer`, `minimax_m3`, `inkling`, `qwen4_exp`": "stand inside models that "
     "see or hear, and each has a part that is not here",
-    "`BigBirdPegasusForConditionalGeneration`, `IBertForMaskedLM`, `JinaEmbeddingsV3ForMaskedLM`, "
-    "`RemBertForMaskedLM`": "are made of parts that are here, and have no row yet",
+    "IBertForMaskedLM with quant_mode": "computes with integers; refused, and without it RoBERTa, which its presets are",
+    "JinaEmbeddingsV3ForMaskedLM with adapters": "has none of the adapters for its tasks in the class; files of them are refused",
     "MellumForCausalLM with further tokens": "passes over the layers that predict them, whose tensors are not read here; refused",
 }
 

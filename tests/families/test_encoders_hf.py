@@ -179,7 +179,8 @@ def test_refused_in_a_line(hf_type: str, changes: dict[str, Any], says: str) -> 
 
 def test_what_integers_are_made_with_is_read_over(tmp_path: Path) -> None:
     """I-BERT's own files hold it; those that we write do not, and its class computes the same from them."""
-    config: Any = transformers.IBertConfig(**SIZES)
+    sizes: dict[str, Any] = {**SIZES}
+    config: Any = transformers.IBertConfig(**sizes)
     model = transformers.IBertForMaskedLM(config).eval()
     extra = {name for name, _ in model.named_buffers() if name in model.state_dict()}
     model.save_pretrained(tmp_path / "theirs")

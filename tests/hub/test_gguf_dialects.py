@@ -262,7 +262,9 @@ def together(tensors: dict[str, Tensor]) -> list[Named]:
         else:
             experts.setdefault(f"{one[1]}.{one[2]}", []).append(tensors[name])
     # Of Mixtral and LFM2, in the package's tables.
-    as_llamas: dict[str, str] = dict.fromkeys(("block_sparse_moe.experts", "feed_forward.experts"), "feed_forward.experts")
+    as_llamas: dict[str, str] = dict.fromkeys(
+        ("block_sparse_moe.experts", "feed_forward.experts"), "feed_forward.experts"
+    )
     for name, each in experts.items():
         old = next((old for old in as_llamas if old in name), None)
         name = name if old is None else name.replace(old, as_llamas[old]).removeprefix("model.")

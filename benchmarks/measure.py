@@ -100,12 +100,17 @@ def speed_ratio(taken: Mapping[str, list[float]], ours: str = "ours", theirs: st
     return statistics.median(b / a for a, b in zip(taken[ours], taken[theirs], strict=True))
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """Return the command line's: --quick, --out."""
+def options(description: str) -> argparse.ArgumentParser:
+    """Return what reads the command line: --quick, --out, and what a benchmark adds."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="few turns: minutes instead of half an hour")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the JSON result")
-    return parser.parse_args()
+    return parser
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """Return the command line's: --quick, --out."""
+    return options(description).parse_args()
 
 
 def record(name: str, out: Path, rows: list[dict[str, Any]], notes: Mapping[str, Any]) -> None:

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,9 +76,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few turns")
-    parser.add_argument("--out", type=Path, default=measure.RESULTS, help="directory of the JSON result")
+    parser = measure.options(__doc__ or "")
     parser.add_argument("--params", type=float, default=20, help="millions")
     parser.add_argument("--folder", type=Path, help="where checkpoints are written; its disk is measured")
     parser.add_argument("--processes", type=int, help="measure in so many, and print the seconds")

@@ -65,8 +65,10 @@ def _piece(piece: PieceSpec) -> str:
 def _optimizer(recipe: Recipe) -> Iterator[CardRow]:
     yield _said("optimizer", recipe.optimizer.kind, "optimiser")
     named = {"beta1": ("beta1", "beta 1"), "beta2": ("beta2", "beta 2"), "eps": ("optimizer_eps", "optimiser eps")}
+    usual = recipe.optimizer.__dataclass_fields__
     for field, value in recipe.optimizer.values().items():
-        if field != "lr" and isinstance(value, int | float) and value:
+        # What there is none of, as usual, is not told.
+        if field != "lr" and isinstance(value, int | float) and (value or value != usual[field].default):
             yield _row(*named.get(field, (field, field.replace("_", " "))), value)
     if recipe.clip is not None:
         yield _row("clip", "gradient clipping", recipe.clip, f"norm of all gradients at most {recipe.clip:g}")

@@ -4,11 +4,13 @@ heads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from anyformer.families.compose import changed
 from anyformer.families.eurobert import eurobert, masked_table
 from anyformer.families.hf import headings, table
 from anyformer.families.hf.bert import roberta_heads
-from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, sizes
+from anyformer.families.hf.encoder import SEGMENTS, Links, encoder_family, eps, laid_out, sizes
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.llama_like import EPS_1E5
@@ -52,6 +54,24 @@ NOMIC_HEADS = _heads(
         headings.of_feed_forwards,
     ),
 )
+
+
+def _of_flash_attention(attention: str, feed: Mapping[str, str]) -> Links:
+    """As code on flash_attn's modules files a model: queries, keys and values in one matrix, norms by their numbers."""
+    return laid_out(
+        {
+            **feed,
+            table.QKV: f"{attention}.Wqkv",
+            f"{table.PROJECTION}.o": f"{attention}.out_proj",
+            "0.norm_sum": "norm1",
+            "1.norm_sum": "norm2",
+        },
+        terms=("token_type",),
+        layer="encoder.layers",
+        outside={"stack.embedding.norm": "emb_ln"},
+    )
+
+
 NOMIC = encoder_family(
     "nomic_bert",
     nomic_bert(**TINY),
@@ -61,18 +81,7 @@ NOMIC = encoder_family(
     also=(f"{PREDICTIONS}.decoder",),
     buffers=(),
     filed=(
-        laid_out(
-            {
-                table.QKV: "attn.Wqkv",
-                f"{table.PROJECTION}.o": "attn.out_proj",
-                **{f"{table.FEED}.{ours}": f"mlp.fc{n}" for ours, n in (("up", "11"), ("gate", "12"), ("down", "2"))},
-                "0.norm_sum": "norm1",
-                "1.norm_sum": "norm2",
-            },
-            terms=("token_type",),
-            layer="encoder.layers",
-            outside={"stack.embedding.norm": "emb_ln"},
-        ),
+        _of_flash_attention("attn", table.feeds(up="mlp.fc11", gate="mlp.fc12", down="mlp.fc2")),
         NOMIC_HEADS,
     ),
 )
@@ -133,18 +142,7 @@ JINA = encoder_family(
     also=("lm_head.decoder",),
     buffers=(),
     filed=(
-        laid_out(
-            {
-                **FEED,
-                table.QKV: "mixer.Wqkv",
-                f"{table.PROJECTION}.o": "mixer.out_proj",
-                "0.norm_sum": "norm1",
-                "1.norm_sum": "norm2",
-            },
-            terms=("token_type",),
-            layer="encoder.layers",
-            outside={"stack.embedding.norm": "emb_ln"},
-        ),
+        _of_flash_attention("mixer", FEED),
         JINA_HEADS,
     ),
 )

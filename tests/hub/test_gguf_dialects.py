@@ -261,13 +261,9 @@ def together(tensors: dict[str, Tensor]) -> list[Named]:
             found.append((name, tensors[name]))
         else:
             experts.setdefault(f"{one[1]}.{one[2]}", []).append(tensors[name])
-    # Of Mixtral and LFM2, in the package's tables.
-    as_llamas: dict[str, str] = dict.fromkeys(
-        ("block_sparse_moe.experts", "feed_forward.experts"), "feed_forward.experts"
-    )
     for name, each in experts.items():
-        old = next((old for old in as_llamas if old in name), None)
-        name = name if old is None else name.replace(old, as_llamas[old]).removeprefix("model.")
+        # The package's tables have Mixtral's and LFM2's numbered maps in one tensor by LLaMA's own names.
+        name = re.sub(r"^model\.(.+)\.(?:block_sparse_moe|feed_forward)(\.experts\.w\d)", r"\1.feed_forward\2", name)
         found.append((name, torch.stack(each)))
     return found
 

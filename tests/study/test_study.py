@@ -17,7 +17,7 @@ import yaml
 from anyformer.disk.lock import Lock
 from anyformer.errors import SpecError, UsageError
 from anyformer.study import cells as module
-from anyformer.study.cells import Cell, Runs, forget_failures, read_texts
+from anyformer.study.cells import Cell, Runs, read_texts
 from anyformer.study.findings import as_markdown, find, foreseen
 from anyformer.study.results import RunResult
 from anyformer.study.ruling import judged, losses_of, sensitivity
@@ -134,6 +134,29 @@ def test_a_study_runs_and_is_written_up_once(folder: Path, tmp_path: Path, monke
     assert plan_study(file, out=tmp_path, say=quiet).done == 4
 
 
+def test_studies_share_equal_runs_whatever_their_models_are_called(folder: Path, tmp_path: Path) -> None:
+    """The second names the first's `rms` base, has it beside another model, and runs that alone."""
+    first = run_study(written(folder), out=tmp_path / "first", runs_in=tmp_path / "runs", say=quiet)
+    models = [{"name": "base", "architecture": "llama2"}, {"name": "gelu", "architecture": "llama2+activation=GELU"}]
+    claims = [{"kind": "LowerLoss", "says": "x", "model": "base", "than": "gelu"}]
+    file = written(folder, models=models, claims=claims)
+    assert plan_study(file, out=tmp_path / "second", runs_in=tmp_path / "runs", say=quiet).done == 2
+    said = list[str]()
+    second = run_study(file, out=tmp_path / "second", runs_in=tmp_path / "runs", say=said.append)
+    assert first is not None
+    assert second is not None
+    assert [line.split(",")[0] for line in said if "nats" in line and "left" in line] == ["gelu", "gelu"]
+    losses = [
+        [run.validation_loss for run in found.findings.runs[name, 30_000, 512]]
+        for found, name in ((first, "rms"), (second, "base"))
+    ]
+    assert losses[0] == losses[1]
+    assert {run.architecture for run in second.findings.runs["base", 30_000, 512]} == {"base"}
+    assert sorted(each.name for each in (tmp_path / "second").iterdir()) == [
+        "findings.json", "findings.md", "report-30000-512.html",
+    ]  # fmt: skip
+
+
 def _never(*_: Any, **__: Any) -> Any:
     raise AssertionError("a run was made again")
 
@@ -205,7 +228,7 @@ def test_a_failure_is_a_row_and_is_not_tried_again(fake: Any) -> None:
     told = []
     runs.make_all(lambda cell, run, left: told.append((cell, run.failure, left)))
     assert [left for *_, left in told] == [3, 2, 1, 0]
-    again = Runs(runs.spec, runs.texts, runs.out, HOW)
+    again = Runs(runs.spec, runs.texts, runs.folder, HOW)
     n = len(made)
     failed = [cell for cell in again.cells() if (run := again.result(cell)) and run.failure]
     assert [(cell.model, cell.seed) for cell in failed] == [("layer", 1)]
@@ -216,8 +239,9 @@ def test_a_failure_is_a_row_and_is_not_tried_again(fake: Any) -> None:
     found = find(runs.spec, "", reported, ())
     assert found.verdicts[0].ruling == "undecided"
     assert "1 of its runs failed and count in no mean" in found.verdicts[0].said
-    assert forget_failures(runs.out) == 1
-    assert Runs(runs.spec, runs.texts, runs.out, HOW).result(failed[0]) is None
+    (kept,) = (runs.folder / "failed").iterdir()
+    kept.unlink()
+    assert Runs(runs.spec, runs.texts, runs.folder, HOW).result(failed[0]) is None
 
 
 def _hold(place: Path, ready: Any, go: Any) -> None:
@@ -230,7 +254,7 @@ def _hold(place: Path, ready: Any, go: Any) -> None:
 def test_what_another_process_makes_is_left_to_it_and_a_dead_one_holds_nothing(fake: Any) -> None:
     runs, made = fake(lambda cell: 3.0)
     first = next(runs.cells())
-    place = runs.out / "locks" / runs.directory(first).name
+    place = runs.folder / "locks" / runs.identity(first)
     place.parent.mkdir()
     context = multiprocessing.get_context("spawn")
     ready, go = context.Event(), context.Event()

@@ -17,6 +17,11 @@ from anyformer.screen import say
 @click.argument("file", type=FILE)
 @click.option("--data", metavar="TEXT", help="Another text than the file's: a file, a folder, or stdlib.")
 @click.option("--out", type=DIRECTORY, help="Directory of the runs and findings.  [default: runs/ and the file's name]")
+@click.option(
+    "--runs-in",
+    type=DIRECTORY,
+    help="Where runs lie; studies may share it, equal runs are made once.  [default: OUT/runs]",
+)
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that make runs.")
 @click.option("--dry-run", is_flag=True, help="Say what it takes and what it can see, and run nothing.")
 @click.option("--runs-only", is_flag=True, help="Make runs, beside other processes, and write no findings.")
@@ -31,7 +36,7 @@ def command(file: str, dry_run: bool, **given: Any) -> None:
     from anyformer.study.run_study import plan_study, run_study
 
     if dry_run:
-        say(str(plan_study(file, data=given["data"], out=given["out"])))
+        say(str(plan_study(file, data=given["data"], out=given["out"], runs_in=given["runs_in"])))
         return
     found = run_study(file, **given)
     if found is None:

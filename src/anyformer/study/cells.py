@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from anyformer.disk.lock import Lock, is_held
 from anyformer.errors import UsageError
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec, specification
-from anyformer.study.compare import Question, check, directory_of, rank, run_one
+from anyformer.study.compare import Question, check, directory_of, identity, rank, run_one
 from anyformer.study.encoding import decode, encode
 from anyformer.study.results import LOSS, RunResult, Trial, Tuning
 from anyformer.study.specification import UNREPORTED, ModelEntry, StudySpec
@@ -78,11 +77,11 @@ def read_texts(spec: StudySpec, say: Say) -> Texts:
 
 @dataclass
 class Runs:
-    """The runs of a study in a directory, found, counted and made."""
+    """The runs of a study in a folder, found, counted and made. It may hold other studies' runs too: equal ones are made once."""
 
     spec: StudySpec
     texts: Texts
-    out: Path
+    folder: Path
     options: RunOptions
     _known: dict[Cell, RunResult] = field(default_factory=dict)
 
@@ -173,11 +172,12 @@ class Runs:
                     yield Cell(name, size, tokens, rate, seed)
 
     def foreseen(self) -> list[Cell]:
-        """All runs, as far as known before any has run: with the first rate of each grid, which goes on where it must."""
+        """All runs as far as known: with the first rate of each grid that has chosen none yet, which goes on where it must."""
         found = []
         for model in self.spec.models:
-            rates = self.spec.rates_of(model)
-            found += [*self.trials(model)[0], *self.reported(model.name, next(iter(rates), None))]
+            cells, rate, chosen = self.trials(model)
+            first = next(iter(self.spec.rates_of(model)), None)
+            found += [*cells, *self.reported(model.name, rate if chosen else first)]
         return found
 
     def tuning(self) -> tuple[Tuning, ...]:
@@ -194,17 +194,21 @@ class Runs:
                 found.append(Tuning(architecture=model.name, trials=trials, chosen=rate))
         return tuple(found)
 
+    def identity(self, cell: Cell) -> str:
+        return identity(self.question(cell), cell.model, cell.rate, cell.seed, self.data(cell))
+
     def directory(self, cell: Cell) -> Path:
-        return directory_of(self.question(cell), cell.model, cell.rate, cell.seed, self.data(cell), self.out)
+        return directory_of(self.folder, cell.model, self.identity(cell))
 
     def _failed(self, cell: Cell) -> Path:
-        return self.out / "failed" / f"{self.directory(cell).name}.json"
+        return self.folder / "failed" / f"{self.identity(cell)}.json"
 
     def result(self, cell: Cell) -> RunResult | None:
         """What is kept of a run, be it that it failed; None: it has not run."""
         if cell not in self._known:
             if (failed := self._failed(cell)).is_file():
-                self._known[cell] = decode(RunResult, json.loads(failed.read_text(encoding="utf-8")), str(failed))
+                kept = decode(RunResult, json.loads(failed.read_text(encoding="utf-8")), str(failed))
+                self._known[cell] = replace(kept, architecture=cell.model)
             elif (self.directory(cell) / "result.json").is_file():
                 self._known[cell] = self._run(cell)
         return self._known.get(cell)
@@ -213,12 +217,12 @@ class Runs:
         question = self.question(cell)
         options = replace(self.options, save_every=max(1, question.recipe.steps // SAVES))
         return run_one(
-            question, cell.model, cell.rate, cell.seed, self.data(cell), self.out, options, lambda _: Watcher()
+            question, cell.model, cell.rate, cell.seed, self.data(cell), self.folder, options, lambda _: Watcher()
         )
 
     def make(self, cell: Cell) -> RunResult | None:
         """The run, made here; None where another process makes it. A failure is kept, and is not tried again."""
-        place = self.out / "locks" / self.directory(cell).name
+        place = self.folder / "locks" / self.identity(cell)
         place.parent.mkdir(parents=True, exist_ok=True)
         if is_held(place):
             return None
@@ -231,7 +235,7 @@ class Runs:
                 return known
             run = self._run(cell)
             if run.failure is not None:
-                (self.out / "failed").mkdir(exist_ok=True)
+                (self.folder / "failed").mkdir(exist_ok=True)
                 replace_file(self._failed(cell), json.dumps(encode(run)).encode())
             self._known[cell] = run
             return run
@@ -255,12 +259,3 @@ def _mean(losses: Sequence[float | None]) -> float | None:
     """Of losses, None if one is missing."""
     found = [loss for loss in losses if loss is not None]
     return fmean(found) if len(found) == len(losses) else None
-
-
-def forget_failures(out: Path) -> int:
-    """Have what failed run again; how many there were."""
-    found = list((out / "failed").glob("*.json"))
-    for file in found:
-        with suppress(FileNotFoundError):
-            file.unlink()
-    return len(found)

@@ -99,7 +99,7 @@ def run_all(
     tuning: list[Tuning] = []
     for name in question.architectures:
         rates = question.learning_rates or (None,)
-        trials = {rate: run_one(question, name, rate, 0, data, out, options, watch) for rate in rates}
+        trials = {rate: run_one(question, name, rate, 0, data, out / "runs", options, watch) for rate in rates}
         chosen, best = min(trials.items(), key=lambda trial: rank(trial[1], question.score))
         if len(rates) > 1:
             tried = tuple(
@@ -111,7 +111,10 @@ def run_all(
                 for r in trials.values()
             )
             tuning.append(Tuning(architecture=name, trials=tried, chosen=best.learning_rate))
-        more = (run_one(question, name, chosen, seed, data, out, options, watch) for seed in range(1, question.seeds))
+        more = (
+            run_one(question, name, chosen, seed, data, out / "runs", options, watch)
+            for seed in range(1, question.seeds)
+        )
         runs += [best, *more]
     return tuple(runs), tuple(tuning)
 
@@ -156,13 +159,18 @@ def rank(run: RunResult, score: Score) -> tuple[float, float]:
     return -value if score.higher else value, loss
 
 
-def directory_of(question: Question, name: str, rate: float | None, seed: int, data: TrainingData, out: Path) -> Path:
-    """Where a run lies: a directory that no other architecture, recipe or data has."""
+def identity(question: Question, name: str, rate: float | None, seed: int, data: TrainingData) -> str:
+    """What no run of another architecture, recipe or data is called, whatever its model is."""
     spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
     what = json.dumps([encode(spec), encode(recipe), data.fingerprint], sort_keys=True)
     lr = recipe.optimizer.peak(spec.stack.d_model)
+    return f"lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+
+
+def directory_of(runs: Path, name: str, identity: str) -> Path:
+    """Where among `runs` the run of an identity lies, or shall: a model that is called otherwise may have made it."""
     safe = re.sub(r"[^\w.=+() -]", "_", name)[:LONGEST_NAME]
-    return out / "runs" / f"{safe}-lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+    return next(runs.glob(f"*-{identity}"), runs / f"{safe}-{identity}")
 
 
 def run_one(
@@ -171,19 +179,19 @@ def run_one(
     rate: float | None,
     seed: int,
     data: TrainingData,
-    out: Path,
+    runs: Path,
     options: RunOptions,
     watch: Watch,
 ) -> RunResult:
-    """One run, or what is kept of it. One that fails has a `failure`; raises what would stop all of them."""
+    """One run among `runs`, or what is kept of it. One that fails has a `failure`; raises what would stop all of them."""
     spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
     lr = recipe.optimizer.peak(spec.stack.d_model)
-    directory = directory_of(question, name, rate, seed, data, out)
+    directory = directory_of(runs, name, identity(question, name, rate, seed, data))
     kept = directory / "result.json"
     if kept.is_file():
         latest(directory / CHECKPOINTS)  # refuses a run with a file that is another
         held = read_seal(kept, "; delete it: the run is then looked at anew, and not trained again")
-        known = decode_result(RunResult, held.get("result", held), str(kept))
+        known = replace(decode_result(RunResult, held.get("result", held), str(kept)), architecture=name)
         sampled = data.tokenizer is None or question.score != BITS or question.prompt in (None, known.prompt)
         if sampled and question.lengths in ((), known.lengths):
             return known

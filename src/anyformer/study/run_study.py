@@ -24,7 +24,7 @@ from anyformer.study.describe import describe
 from anyformer.study.findings import Findings, as_markdown, find, foreseen
 from anyformer.study.report import write_report
 from anyformer.study.results import RunResult
-from anyformer.study.specification import StudySpec, read_study
+from anyformer.study.specification import read_study
 from anyformer.study.statistics import analyse
 from anyformer.study.table import quantity
 from anyformer.training.prepare import Say, to_stderr
@@ -62,10 +62,15 @@ class StudyResult:
 
 
 def plan_study(
-    file: str | Path, *, data: str | None = None, out: str | Path | None = None, say: Say = to_stderr
+    file: str | Path,
+    *,
+    data: str | None = None,
+    out: str | Path | None = None,
+    runs_in: str | Path | None = None,
+    say: Say = to_stderr,
 ) -> StudyPlan:
     """What the study in a file takes. Raises what `run_study` does for bad input."""
-    runs = _prepared(file, data, out, None, say)
+    runs = _prepared(file, data, _folder(file, out, runs_in), None, say)
     cells = runs.foreseen()
     left = [cell for cell in cells if runs.result(cell) is None]
     done = [run for cell in cells if (run := runs.result(cell)) is not None and run.finished]
@@ -81,6 +86,7 @@ def run_study(
     *,
     data: str | None = None,
     out: str | Path | None = None,
+    runs_in: str | Path | None = None,
     jobs: int = 1,
     device: str | None = None,
     runs_only: bool = False,
@@ -88,15 +94,16 @@ def run_study(
 ) -> StudyResult | None:
     """The study in a YAML or JSON file, run and written up in `out`: runs/ beside a name like the file's, unless given.
 
-    Any number of processes may work in one directory; `jobs` starts so many. What has run is not run again, a run that was killed
+    Any number of processes may work in one directory; `jobs` starts so many. Runs lie in `runs_in`, which studies may share: what
+    another has run is not run again; runs/ in `out` unless given. What has run is not run again, a run that was killed
     goes on, one that failed is a row of the table. `data` is another text than the file's. With `runs_only` runs are made
     until none is left, and nothing is written up: None is returned. Raises SpecError, UsageError, TextError, and Stopped at a
     signal.
     """
-    runs = _prepared(file, data, out, device, say)
+    runs = _prepared(file, data, _folder(file, out, runs_in), device, say)
     cells = list(runs.cells())
-    say(f"{runs.texts.about}\n{counted(len(cells), 'run')} known to be needed, in {runs.out}; {foreseen(runs.spec)}")
-    others = [_another(file, data, runs.out, device, jobs) for _ in range(jobs - 1)]
+    say(f"{runs.texts.about}\n{counted(len(cells), 'run')} known to be needed, in {runs.folder}; {foreseen(runs.spec)}")
+    others = [_another(file, data, runs.folder, device, jobs) for _ in range(jobs - 1)]
     if jobs > 1:
         torch.set_num_threads(_threads(jobs))
     try:
@@ -105,15 +112,23 @@ def run_study(
         for other in others:
             other.terminate()
             other.wait()
-    return None if runs_only else _written(runs, file)
+    return None if runs_only else _written(runs, file, _out(file, out))
 
 
-def _prepared(file: str | Path, data: str | None, out: str | Path | None, device: str | None, say: Say) -> Runs:
+def _out(file: str | Path, out: str | Path | None) -> Path:
+    return Path(out) if out else Path("runs") / Path(file).stem
+
+
+def _folder(file: str | Path, out: str | Path | None, runs_in: str | Path | None) -> Path:
+    return Path(runs_in) if runs_in else _out(file, out) / "runs"
+
+
+def _prepared(file: str | Path, data: str | None, folder: Path, device: str | None, say: Say) -> Runs:
     spec = read_study(file)
     spec = spec if data is None else spec.but(data=data)
     where = choose_device(device)
     options = RunOptions(device=where, validations=0, validation_share=0.01, keep_last=1, plan=False)
-    runs = Runs(spec, read_texts(spec, say), Path(out) if out else Path("runs") / Path(file).stem, options)
+    runs = Runs(spec, read_texts(spec, say), folder, options)
     runs.check()
     return runs
 
@@ -122,9 +137,11 @@ def _threads(jobs: int) -> int:
     return max(1, (os.cpu_count() or 1) // jobs)
 
 
-def _another(file: str | Path, data: str | None, out: Path, device: str | None, jobs: int) -> subprocess.Popen[bytes]:
+def _another(
+    file: str | Path, data: str | None, folder: Path, device: str | None, jobs: int
+) -> subprocess.Popen[bytes]:
     """Another process that makes runs of the study until none is left."""
-    words = [sys.executable, "-m", "anyformer", "study", str(file), "--out", str(out), "--runs-only"]
+    words = [sys.executable, "-m", "anyformer", "study", str(file), "--runs-in", str(folder), "--runs-only"]
     words += ["--data", data] if data is not None else []
     words += ["--device", device] if device is not None else []
     threads = {"OMP_NUM_THREADS": str(_threads(jobs))}
@@ -142,7 +159,7 @@ def _peak(runs: Runs) -> float:
     return measure.calibrate(runs.options.device, (dtype,)).peak_flops_per_second[dtype_name(dtype)]
 
 
-def _written(runs: Runs, file: str | Path) -> StudyResult:
+def _written(runs: Runs, file: str | Path, out: Path) -> StudyResult:
     spec, tuning = runs.spec, runs.tuning()
     places = itertools.product(spec.sizes, spec.tokens, spec.models)
     found: dict[tuple[str, int, int], list[RunResult]] = {(model.name, n, d): [] for n, d, model in places}
@@ -151,24 +168,26 @@ def _written(runs: Runs, file: str | Path) -> StudyResult:
             if (run := runs.result(cell)) is not None:
                 found[cell.model, cell.size, cell.tokens].append(run)
     findings = find(spec, runs.texts.about, found, tuning)
-    page = runs.out / "findings.md"
+    out.mkdir(parents=True, exist_ok=True)
+    page = out / "findings.md"
     command = shlex.join(["anyformer", "study", Path(file).name])
     try:
         replace_file(page, as_markdown(findings, command).encode())
-        replace_file(runs.out / "findings.json", json.dumps(findings.as_json(), indent=1).encode())
+        replace_file(out / "findings.json", json.dumps(findings.as_json(), indent=1).encode())
         for size in spec.sizes:
             for tokens in spec.tokens:
-                _report(runs, spec, size, tokens, found, findings, command)
+                _report(runs, out / f"report-{size}-{tokens}.html", size, tokens, found, findings, command)
     except OSError as error:
         raise RunFailed(f"cannot write {page}: {error.strerror or error}; make room, then start again") from None
     return StudyResult(findings, page)
 
 
 def _report(
-    runs: Runs, spec: StudySpec, size: int, tokens: int, found: dict[tuple[str, int, int], list[RunResult]],
+    runs: Runs, file: Path, size: int, tokens: int, found: dict[tuple[str, int, int], list[RunResult]],
     findings: Findings, command: str,
 ) -> None:  # fmt: skip
     """The comparison's report of one size and budget; rates were chosen elsewhere, so it has no table of them."""
+    spec = runs.spec
     architectures = {model.name: runs.models[model.name, size] for model in spec.models}
     recipe = spec.recipe_of(spec.models[0], tokens)
     question = Question(architectures=architectures, recipe=recipe, seeds=spec.seeds, prompt=None)
@@ -189,4 +208,4 @@ def _report(
     rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning)
     notes = (*said, f"Rates chosen on a text and a seed that are not reported: {rates}.") if rates else said
     study = replace(study, title=f"{spec.title}, {quantity(size)} parameters, {quantity(tokens)} tokens", notes=notes)
-    write_report(study, runs.out / f"report-{size}-{tokens}.html", analyse(study))
+    write_report(study, file, analyse(study))

@@ -4,7 +4,7 @@
 
 Float32, batch 1, one thread: after projections and convolutions, 16 heads of 64 with states of 128 (Mamba-2), 4 heads of 128
 by 128 (gated DeltaNet, KDA), 1,024 channels with states of 16 (Mamba); both sides are compared first.
-Last, a hybrid of the two kinds of layers beside its twin of attention alone.
+Last, a hybrid of the two kinds of layers beside its twin of attention alone. Memory is kept as `train` keeps it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from anyformer.layers.delta_rule import delta_rule
 from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature
 from anyformer.layers.linear_attention import linear_attention
 from anyformer.layers.selective_scan import selective_scan
+from anyformer.training.step.device import keep_heap
 from benchmarks.measure import arguments, cpu_seconds, record, rounded, row, speed_ratio, turns
 
 LENGTHS, BARS = (2048, 8192), {"Mamba-2": (3.5, 3.0), "gated DeltaNet": (1.5, 3.0)}
@@ -120,6 +121,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    keep_heap()
     n = 1 if options.quick else 5
     rows: list[dict[str, Any]] = []
     for name, make in (("Mamba-2", mamba2), ("gated DeltaNet", delta_net)):

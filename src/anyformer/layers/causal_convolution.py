@@ -40,11 +40,11 @@ class CausalConvolution(Part[CausalConvolutionSpec]):
         `tail` [batch, size - 1, channels]: the inputs before, of the document that goes on; None: there are none.
         """
         last, n = self.spec.size - 1, x.shape[1]
-        wide = F.pad(x, (0, 0, last, 0)) if tail is None else torch.cat((tail.to(x.dtype), x), 1)
         pieces = None if steps.piece is None else F.pad(steps.piece, (last, 0))
-        if pieces is None and saves_activations():
-            y = MemoryEfficientConvolution.apply(wide, self.weight[:, 0])
+        if tail is None and pieces is None and saves_activations():
+            y, wide = MemoryEfficientConvolution.apply(x, self.weight[:, 0]), F.pad(x[:, -last:], (0, 0, last, 0))
         else:
+            wide = F.pad(x, (0, 0, last, 0)) if tail is None else torch.cat((tail.to(x.dtype), x), 1)
             y = x * self.weight[:, 0, last]
             for i in range(last):
                 tap = wide[:, i : i + n]

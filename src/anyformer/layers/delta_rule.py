@@ -14,6 +14,8 @@ from torch import Tensor
 
 from anyformer.layers.linear_attention import by_segments, chunked, chunks_of, counted, decays
 
+CHUNK = 32  # tokens; it changes time and rounding, nothing else
+
 
 def delta_rule(
     q: Tensor,
@@ -39,7 +41,7 @@ def _segment(
 ) -> tuple[Tensor, Tensor | None]:
     q, k, v, decay, rate = rows
     tokens, of_keys, heads = q.shape[1], q.shape[2], v.shape[2]
-    n, size = chunks_of(tokens)
+    n, size = chunks_of(tokens, CHUNK)
     # [batch, chunk, heads, token, …]
     q, k, v = (chunked(x, n, size).transpose(2, 3) for x in (q, k, v))
     rate = chunked(rate, n, size).transpose(2, 3)[..., None]
@@ -96,7 +98,7 @@ def handed_on(
 
 def delta_rule_flops(query: int, past: int, *, key_heads: int, heads: int, key_dim: int, value_dim: int) -> int:
     """The FLOPs for so many new tokens of a row: products, and the triangular systems as products of squares."""
-    chunks = counted(query, past)
+    chunks = counted(query, past, CHUNK)
     products = chunks.pairs * (2 * key_heads * key_dim + 2 * heads * value_dim) + chunks.reading * heads * key_dim
     pairs = 2 * (products + chunks.solved * heads)
     return pairs + 2 * (2 * chunks.readers + chunks.writers) * heads * key_dim * value_dim

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.delta_rule import Chunk, handed_on
+from anyformer.layers.delta_rule import CHUNK, Chunk, handed_on
 from anyformer.layers.linear_attention import by_segments, chunked, chunks_of, counted, left_of
 
-CHUNK, BLOCK = 32, 8  # tokens; they change time and rounding, nothing else
+BLOCK = 8  # tokens; it changes time and rounding, nothing else
 
 
 def delta_rule_by_feature(

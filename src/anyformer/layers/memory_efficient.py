@@ -76,39 +76,40 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
 
 
 class MemoryEfficientConvolution(torch.autograd.Function):
-    """Σ_m weight_m ⊙ wide_{t + m}, of which `wide` and the weight stay; a block of tokens at a time, in a processor's cache."""
+    """Σ_m tap_m ⊙ x_{t - m}, zeros before x, which stays with the weight; a block of tokens at a time, in a processor's cache."""
 
     BLOCK: ClassVar[int] = 256  # tokens; it changes time, no number but the rounding of a weight's gradient
 
     @staticmethod
-    def forward(ctx: Any, wide: Tensor, weight: Tensor) -> Tensor:
-        """[batch, token, channels] of wide [batch, size - 1 + token, channels] and weight [channels, size]."""
-        ctx.save_for_backward(wide, weight)
-        taps, n = weight.t().contiguous(), wide.shape[1] - weight.shape[1] + 1
-        y = wide.new_empty(wide.shape[0], n, wide.shape[2], dtype=torch.result_type(wide, weight))
-        for start, part in MemoryEfficientConvolution._blocks(y):
-            torch.mul(wide[:, start : start + part.shape[1]], taps[0], out=part)
-            for i, tap in enumerate(taps[1:], start + 1):
-                part.addcmul_(wide[:, i : i + part.shape[1]], tap)
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """[batch, token, channels] of x of that shape and weight [channels, size], whose last is the tap of a token itself."""
+        ctx.save_for_backward(x, weight)
+        y = torch.zeros_like(x, dtype=torch.result_type(x, weight))
+        for part, seen, _, tap in MemoryEfficientConvolution._taps(y, x, weight):
+            part.addcmul_(x[:, seen], tap)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        wide, weight = ctx.saved_tensors
-        taps = weight.t().contiguous()
-        for_wide, for_taps = grad.new_zeros(wide.shape), torch.zeros_like(taps)
-        for start, part in MemoryEfficientConvolution._blocks(grad):
-            for i, tap in enumerate(taps):
-                seen = slice(start + i, start + i + part.shape[1])
-                for_wide[:, seen].addcmul_(part, tap)
-                for_taps[i] += (part * wide[:, seen]).sum((0, 1))
-        return for_wide.to(wide.dtype), for_taps.t()
+        x, weight = ctx.saved_tensors
+        for_x, for_weight = torch.zeros_like(grad), weight.new_zeros(weight.shape[::-1])
+        for part, seen, i, tap in MemoryEfficientConvolution._taps(grad, x, weight):
+            for_x[:, seen].addcmul_(part, tap)
+            for_weight[i] += (part * x[:, seen]).sum((0, 1))
+        return for_x.to(x.dtype), for_weight.t()
 
     @classmethod
-    def _blocks(cls, x: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """(the first token, so many tokens of x [batch, token, channels]), in turn."""
-        return zip(range(0, x.shape[1], cls.BLOCK), x.split(cls.BLOCK, 1), strict=True)
+    def _taps(cls, y: Tensor, x: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, slice, int, Tensor]]:
+        """(tokens of a block of y, the tokens of x that they see by a tap, its number, the tap [channels]), in turn."""
+        taps = weight.t().contiguous()
+        for start in range(0, x.shape[1], cls.BLOCK):
+            end = min(start + cls.BLOCK, x.shape[1])
+            for i, tap in enumerate(taps):
+                back = len(taps) - 1 - i
+                first = max(start, back)  # those before it see zeros by this tap
+                if first < end:
+                    yield y[:, first:end], slice(first - back, end - back), i, tap
 
 
 def saves_activations() -> bool:

@@ -113,12 +113,13 @@ def trained(
     recompute: Any = "none",
     compiled: bool = False,
     plain: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Steps | None:
     """The steps of a preset; on a mesh what rank 0 sees."""
     world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
     spec = shrink(PRESETS[name].spec)
     recipe = recipe_for(spec, **changes or {})
-    trainer = trainer_for(spec, recipe, world, recompute)
+    trainer = trainer_for(spec, recipe, world, recompute, dtype)
     if compiled:
         compile_layers(trainer.model, "aot_eager")
     found = Steps([], [], [], {}, [])
@@ -149,8 +150,10 @@ def of_all_stages(world: World, mine: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def trainer_for(spec: ModelSpec, recipe: Recipe, world: World, recompute: Any = "none") -> Trainer:
-    objective, model = objective_of(recipe.objective, spec), randomised(spec)
+def trainer_for(
+    spec: ModelSpec, recipe: Recipe, world: World, recompute: Any = "none", dtype: torch.dtype = torch.float32
+) -> Trainer:
+    objective, model = objective_of(recipe.objective, spec), randomised(spec).to(dtype)
     with torch.no_grad():
         for p in model.parameters():  # attention that is saturated makes much of rounding
             p *= 0.5 if p.dim() > 1 else 1.0

@@ -45,6 +45,9 @@ NAMES = (
     ),
     *("deepseek-v2-lite", "jamba-v0.1", "dbrx", "nemotron-3-nano-30b-a3b", "qwen1.5-moe-a2.7b", "granite-4.0-h-tiny"),
 )
+ILL_CONDITIONED = (
+    "gemma4-26b-a4b"  # whose rounding is most of the tolerance where one process accumulates: held in float64
+)
 FAST = ("mixtral-8x7b", "deepseek-v3-mtp")  # a sample; the others are slow tests
 
 
@@ -53,7 +56,9 @@ FAST = ("mixtral-8x7b", "deepseek-v3-mtp")  # a sample; the others are slow test
 )
 def test_two_processes_are_one(two: Processes, name: str) -> None:
     n = 2 if name in FAST else 5
-    check_near(two(trained, name, "fsdp=2,ep=2", n)[0], alone(name, n=n))
+    dtype, times = (torch.float64, 0.1) if name == ILL_CONDITIONED else (torch.float32, 1.0)
+    found = two(partial(trained, dtype=dtype), name, "fsdp=2,ep=2", n)[0]
+    check_near(found, alone(name, n=n, dtype=dtype), times)
 
 
 @pytest.mark.slow

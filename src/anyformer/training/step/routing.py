@@ -182,7 +182,7 @@ def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, her
     for router, note in calls:
         real, chosen, spec = note["real"], note["chosen"], router.spec
         tokens = world.whole(real.sum(1, keepdim=True)).clamp(min=1)
-        counts = torch.zeros(len(real), spec.n_choices, device=real.device)
+        counts = real.new_zeros(len(real), spec.n_choices, dtype=torch.float32)
         counts = counts.scatter_add_(1, chosen.flatten(1), real.float().repeat_interleave(spec.top_k, 1))
         counts = world.whole(counts) / tokens
         means = _probabilities(router, note).sum(1) / tokens

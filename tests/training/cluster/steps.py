@@ -102,6 +102,15 @@ class Steps(NamedTuple):
     loads: list[list[float]]
 
 
+def trained_in_float64(world: World | None, *given: Any) -> Steps | None:
+    """`trained` with every number of twice as many digits, which tells rounding from error."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return trained(world, *given)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def trained(
     world: World | None,
     name: str,
@@ -113,13 +122,12 @@ def trained(
     recompute: Any = "none",
     compiled: bool = False,
     plain: bool = False,
-    dtype: torch.dtype = torch.float32,
 ) -> Steps | None:
     """The steps of a preset; on a mesh what rank 0 sees."""
     world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
     spec = shrink(PRESETS[name].spec)
     recipe = recipe_for(spec, **changes or {})
-    trainer = trainer_for(spec, recipe, world, recompute, dtype)
+    trainer = trainer_for(spec, recipe, world, recompute)
     if compiled:
         compile_layers(trainer.model, "aot_eager")
     found = Steps([], [], [], {}, [])
@@ -150,10 +158,8 @@ def of_all_stages(world: World, mine: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def trainer_for(
-    spec: ModelSpec, recipe: Recipe, world: World, recompute: Any = "none", dtype: torch.dtype = torch.float32
-) -> Trainer:
-    objective, model = objective_of(recipe.objective, spec), randomised(spec).to(dtype)
+def trainer_for(spec: ModelSpec, recipe: Recipe, world: World, recompute: Any = "none") -> Trainer:
+    objective, model = objective_of(recipe.objective, spec), randomised(spec)
     with torch.no_grad():
         for p in model.parameters():  # attention that is saturated makes much of rounding
             p *= 0.5 if p.dim() > 1 else 1.0

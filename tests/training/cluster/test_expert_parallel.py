@@ -27,7 +27,7 @@ from anyformer.training.cluster.tensor_parallel import here
 from anyformer.training.cluster.world import World
 from tests.laws.models import randomised
 from tests.training.cluster.processes import Processes
-from tests.training.cluster.steps import ROWS, trained
+from tests.training.cluster.steps import ROWS, trained, trained_in_float64
 from tests.training.cluster.test_same_steps import alone, check_near
 
 # Every kind of mixture: weights by softmax and sigmoid, groups, corrections, shared experts, identities, biases, capacities,
@@ -55,10 +55,13 @@ FAST = ("mixtral-8x7b", "deepseek-v3-mtp")  # a sample; the others are slow test
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
 def test_two_processes_are_one(two: Processes, name: str) -> None:
-    n = 2 if name in FAST else 5
-    dtype, times = (torch.float64, 0.1) if name == ILL_CONDITIONED else (torch.float32, 1.0)
-    found = two(partial(trained, dtype=dtype), name, "fsdp=2,ep=2", n)[0]
-    check_near(found, alone(name, n=n, dtype=dtype), times)
+    if name == ILL_CONDITIONED:
+        found, wanted = two(trained_in_float64, name, "fsdp=2,ep=2")[0], trained_in_float64(None, name, "")
+        assert wanted is not None
+        check_near(found, wanted, times=1e-6)
+    else:
+        n = 2 if name in FAST else 5
+        check_near(two(trained, name, "fsdp=2,ep=2", n)[0], alone(name, n=n))
 
 
 @pytest.mark.slow

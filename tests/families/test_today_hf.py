@@ -572,7 +572,7 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         (
             "gemma3n_text",
             {**GEMMA3N, "intermediate_size": [32]},
-            "intermediate_size = .* must be a number, or 4 of them",
+            "intermediate_size = .* must be a number above 0, or 4 of them",
         ),
         ("gemma3n_text", {**GEMMA3N, "altup_active_idx": 1}, "altup_active_idx = 1 is not computed here"),
         ("dbrx", {**DBRX, "attn_config": 3}, "attn_config = 3 must be a table"),
@@ -632,7 +632,7 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         (
             "laguna",
             {**EXPERTS, **LAGUNA, "num_attention_heads_per_layer": [4, 4]},
-            r"num_attention_heads_per_layer = \[4, 4\] must be 4 numbers above 0",
+            r"num_attention_heads_per_layer = \[4, 4\] must be a number above 0, or 4 of them",
         ),
         ("laguna", {**EXPERTS, **LAGUNA, "moe_apply_router_weight_on_input": True}, "is not computed here"),
         ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, r"moe_topk = \[1, 2\] must be a number above 0, or 4 of them"),

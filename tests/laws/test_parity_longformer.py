@@ -124,8 +124,8 @@ def test_a_distinguishing_field_is_seen(name: str, part: Any, edit: Any) -> None
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        (LONGFORMER, {"attention_window": 7}, "attention_window = 7 must be an even number"),
-        (LONGFORMER, {"attention_window": [10]}, r"attention_window = \[10\] must be .* one for each of 2 layers"),
+        (LONGFORMER, {"attention_window": 7}, "attention_window = 7 must be even"),
+        (LONGFORMER, {"attention_window": [10]}, r"attention_window = \[10\] must be a number above 0, or 2 of them"),
         (LONGFORMER, {"num_attention_heads": 5}, "num_attention_heads = 5 does not divide hidden_size = 32"),
         (LONGFORMER, {"architectures": ["LongformerForQuestionAnswering"]}, "has no class that is read here"),
         (LED, {"scale_embedding": True}, "scale_embedding = True is not computed here"),

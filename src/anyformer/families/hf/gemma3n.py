@@ -109,23 +109,12 @@ def own_layers(settings: Settings, spec: ModelSpec, default: int) -> int:
     return own
 
 
-def per_layer(settings: Settings, name: str, n: int, default: Any) -> list[Any]:
-    """A setting that is a list with a value for each layer, or one value for all. Raises CheckpointError."""
-    value = settings.written(name)
-    value = default if value is None else value
-    each = value if isinstance(value, list) else [value] * n
-    if len(each) != n or not all(type(item) in (int, float) for item in each):
-        raise settings.refusal(name, f"must be a number, or {n} of them")
-    return each
-
-
 def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = spec.n_layers
     own = own_layers(settings, spec, 15)
-    sparse = per_layer(
-        settings, SPARSITY, n, [0.95] * SPARSE_FIRST + [0.0] * (n - SPARSE_FIRST) if n > SPARSE_FIRST else 0.0
-    )
-    widths = per_layer(settings, "intermediate_size", n, 16_384)
+    usual = [0.95] * SPARSE_FIRST + [0.0] * (n - SPARSE_FIRST) if n > SPARSE_FIRST else 0.0
+    sparse = settings.by_layer(SPARSITY, float, n, usual)
+    widths = settings.by_layer("intermediate_size", int, n, 16_384)
     blocks = []
     for i, block in enumerate(spec.stack.blocks):
         block = changed(block, GatedFeedForwardSpec, d_ff=Width(widths[i]), sparsity=sparse[i] or None)

@@ -80,10 +80,7 @@ HUNYUAN = table.family(
 
 def _chosen(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """How many experts a token of each layer has: a number for all, or one for each."""
-    said, n = settings.written("moe_topk"), spec.n_layers
-    each = said if isinstance(said, list) else [1 if said is None else said] * n
-    if len(each) != n or not all(type(k) is int and k > 0 for k in each):
-        raise settings.refusal("moe_topk", f"must be a number above 0, or {n} of them")
+    each = settings.by_layer("moe_topk", int, spec.n_layers, 1)
     blocks = (changed(block, RouterSpec, top_k=k) for block, k in zip(spec.stack.blocks, each, strict=True))
     return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
 

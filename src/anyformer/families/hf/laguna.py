@@ -42,10 +42,8 @@ def _types(spec: ModelSpec) -> dict[str, Any]:
 
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in each layer as is said; those of keys and values, and their width, are all layers'."""
-    usual, n = one(spec, GQASpec, "attention"), spec.n_layers
-    said = settings.written(HEADS) or [usual.n_heads] * n
-    if not isinstance(said, list) or len(said) != n or not all(type(h) is int and h > 0 for h in said):
-        raise settings.refusal(HEADS, f"must be {n} numbers above 0")
+    usual = one(spec, GQASpec, "attention")
+    said = settings.by_layer(HEADS, int, spec.n_layers, usual.n_heads)
     width = usual.head_dim or spec.stack.d_model // usual.n_heads
     alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(width)}
     each = zip(spec.stack.blocks, said, strict=True)

@@ -25,11 +25,9 @@ GLOBAL = {f"{table.PROJECTION}.{x[0]}_global": f"attention.self.{x}_global" for 
 
 def with_windows(settings: Settings, stack: StackSpec) -> StackSpec:
     """The stack with the windows that `attention_window` says: one for all layers, or one each. Raises CheckpointError."""
-    said = settings.written(WINDOW)
-    said = 512 if said is None else said
-    each = said if isinstance(said, list) else [said] * len(stack.blocks)
-    if len(each) != len(stack.blocks) or not all(type(n) is int and n > 0 and n % 2 == 0 for n in each):
-        raise settings.refusal(WINDOW, f"must be an even number, or one for each of {len(stack.blocks)} layers")
+    each = settings.by_layer(WINDOW, int, len(stack.blocks), 512)
+    if any(n % 2 for n in each):
+        raise settings.refusal(WINDOW, "must be even")
     if len(set(each)) == 1:
         return changed(stack, SymmetricWindow, radius=Window(each[0] // 2))
     blocks = (

@@ -136,6 +136,16 @@ class Settings:
             raise CheckpointError(f"{self._where}: {name} = {value!r} must be a list of numbers above 0")
         return tuple(map(float, value))
 
+    def by_layer(self, name: str, kind: type[T], n: int, default: T | list[T]) -> list[T]:
+        """A setting that has a number for each of `n` layers, or one for all; whole ones are above 0. Raises CheckpointError."""
+        value = self.written(name)
+        value = default if value is None else value
+        each: list[Any] = value if isinstance(value, list) else [value] * n
+        known = len(each) == n and all(type(item) in (int, kind) for item in each)
+        if not known or not all((item == 0 and kind is float) or self._possible(name, item) for item in each):
+            raise self.refusal(name, f"must be a number{' above 0' if kind is int else ''}, or {n} of them")
+        return each
+
     def strings(self, name: str) -> tuple[str, ...] | None:
         """A setting that is a list of words; None for an absent one. Raises CheckpointError."""
         value = self.written(name)

@@ -184,8 +184,8 @@ def test_what_is_made_again_is_the_largest_layer() -> None:
     none, full = (activations(spec, batch=1, seq_len=4096, recompute=policy) for policy in ("none", "full"))
     of_layers = none.saved_nbytes - full.saved_nbytes - none.saved["weights in bf16"]
     (beside,) = full.passing.values()
-    # A layer is there again, and what its gradients take on their way.
-    assert of_layers / 32 < beside < 4 * of_layers / 32
+    # A layer is there again, and what its gradients take on their way: as much as it keeps, for the wide tensors four times.
+    assert of_layers / 32 < beside < 5 * of_layers / 32
     assert full.nbytes == full.saved_nbytes + beside
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,28 +51,76 @@ class MemoryEfficientGatedDown(torch.autograd.Function):
         return for_gate, for_up, for_weight, for_bias, None
 
 
+class Normed(NamedTuple):
+    """What a norm made, made again in the backward pass."""
+
+    x: Tensor
+    weight: Tensor | None
+    scale: Tensor  # 1 / root [.., 1]
+    plain: Tensor  # x · scale
+    y: Tensor  # and by the weight
+
+
 class MemoryEfficientRMSNorm(torch.autograd.Function):
-    """F.rms_norm, of which x and the weight stay until the backward pass; x / root is made again there."""
+    """F.rms_norm, of which x and the weight stay; the backward pass makes the rest again, for linear maps of it too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """The normed x […, width]; weight [width]."""
-        ctx.eps = eps
+        ctx.eps, ctx.normed = eps, None
         ctx.save_for_backward(x, weight)
         return F.rms_norm(x, x.shape[-1:], weight, eps)
 
     @staticmethod
+    def again(ctx: Any, dtype: torch.dtype) -> Normed:
+        """Made by the first who asks, y in this dtype, and there until the norm's own backward pass, which is the last."""
+        if ctx.normed is None:
+            x, weight = ctx.saved_tensors
+            scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
+            plain = x * scale
+            y = plain if weight is None else plain * weight
+            ctx.normed = Normed(x, weight, scale, plain, y.to(dtype))
+        return ctx.normed
+
+    @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, weight = ctx.saved_tensors
-        scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
-        normed = x * scale
+        x, weight, scale, normed, _ = MemoryEfficientRMSNorm.again(ctx, grad.dtype)
+        ctx.normed = None
         product = grad * normed
         for_weight = None if weight is None else product.flatten(0, -2).sum(0)
         # d/dx of x · scale: the part of the gradient along x is taken out.
         along = product.mean(-1, keepdim=True) if weight is None else (product @ weight)[..., None] / x.shape[-1]
         for_normed = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
         return for_normed.sub_(normed.mul_(along)).mul_(scale), for_weight, None
+
+
+class MemoryEfficientLinear(torch.autograd.Function):
+    """F.linear of what a norm made, which does not stay until the backward pass: the norm's node of the graph makes it again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, norm: Any) -> Tensor:
+        """[…, d_out] of x […, d_in], weight [d_out, d_in] and bias [d_out]; `norm` is `norm_of(x)`."""
+        ctx.norm, ctx.bias_dtype = norm, None if bias is None else bias.dtype
+        ctx.save_for_backward(weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (weight,) = ctx.saved_tensors
+        rows, for_weight, for_bias = grad.flatten(0, -2), None, None
+        if ctx.needs_input_grad[1]:
+            made = MemoryEfficientRMSNorm.again(ctx.norm, grad.dtype).y.to(grad.dtype)
+            for_weight = (rows.t() @ made.flatten(0, -2)).to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            for_bias = rows.sum(0).to(ctx.bias_dtype)
+        return grad @ weight.to(grad.dtype), for_weight, for_bias, None
+
+
+def norm_of(x: Tensor) -> Any:
+    """The graph's node of the norm that made x, where it is one that makes x again; None: it is not, or nothing is kept."""
+    return x.grad_fn if saves_activations() and hasattr(x.grad_fn, "normed") else None
 
 
 class MemoryEfficientConvolution(torch.autograd.Function):

@@ -1,5 +1,6 @@
 """Steps that keep less give the same: against plain PyTorch and finite differences, and what they keep is counted."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from torch.nn import functional as F
 
 from anyformer.layers.memory_efficient import (
     MemoryEfficientConvolution,
-    MemoryEfficientGatedDown,
+    MemoryEfficientDown,
+    MemoryEfficientLayerNorm,
     MemoryEfficientLinear,
     MemoryEfficientRMSNorm,
     norm_of,
@@ -20,15 +22,22 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_()
 
 
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+@pytest.mark.parametrize("inner", [gated, F.gelu])
 @pytest.mark.parametrize("bias", [True, False])
-def test_gated_down_against_finite_differences(bias: bool) -> None:
-    gate, up, weight = numbers(2, 3, 8), numbers(2, 3, 8), numbers(6, 8)
-    shift = numbers(6) if bias else None
-    assert torch.equal(
-        MemoryEfficientGatedDown.apply(gate, up, weight, shift, F.silu), F.linear(F.silu(gate) * up, weight, shift)
-    )
-    inputs: Any = (gate, up, weight, shift) if bias else (gate, up, weight)
-    assert torch.autograd.gradcheck(lambda g, u, w, b=None: MemoryEfficientGatedDown.apply(g, u, w, b, F.silu), inputs)
+def test_down_against_finite_differences(inner: Callable[..., Tensor], bias: bool) -> None:
+    hidden = [numbers(2, 3, 8), numbers(2, 3, 8) * 2][: 2 if inner is gated else 1]
+    weight, shift = numbers(6, 8), numbers(6) if bias else None
+    plain = F.linear(inner(*hidden), weight, shift)
+    assert torch.equal(MemoryEfficientDown.apply(inner, weight, shift, *hidden), plain)
+
+    def run(w: Tensor, *rest: Tensor) -> Tensor:
+        return MemoryEfficientDown.apply(inner, w, rest[0] if bias else None, *rest[bias:])
+
+    assert torch.autograd.gradcheck(run, [each for each in (weight, shift, *hidden) if each is not None])
 
 
 @pytest.mark.parametrize("weighted", [True, False])
@@ -39,40 +48,56 @@ def test_norm_by_root_against_finite_differences(weighted: bool) -> None:
     assert torch.autograd.gradcheck(lambda x, w=None: MemoryEfficientRMSNorm.apply(x, w, 1e-3), inputs)
 
 
-def mapped(x: Tensor, gain: Tensor | None, *maps: Tensor, bias: Tensor | None = None) -> Tensor:
+def rms(x: Tensor, gain: Tensor | None, shift: Tensor | None) -> Tensor:
+    return MemoryEfficientRMSNorm.apply(x, gain, 1e-3)
+
+
+def layer(x: Tensor, gain: Tensor | None, shift: Tensor | None) -> Tensor:
+    return MemoryEfficientLayerNorm.apply(x, gain, shift, 1e-3)
+
+
+Norm = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
+PLAIN: dict[Norm, Norm] = {
+    rms: lambda x, gain, shift: F.rms_norm(x, x.shape[-1:], gain, 1e-3),
+    layer: lambda x, gain, shift: F.layer_norm(x, x.shape[-1:], gain, shift, 1e-3),
+}
+
+
+def mapped(y: Tensor, *maps: Tensor, bias: Tensor | None = None) -> Tensor:
     """Linear maps of what a norm made, beside each other."""
-    y = MemoryEfficientRMSNorm.apply(x, gain, 1e-3)
     assert norm_of(y) is not None
     return torch.cat([MemoryEfficientLinear.apply(y, each, bias, norm_of(y)) for each in maps], -1)
 
 
+@pytest.mark.parametrize("norm", [rms, layer])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_maps_of_a_norm_against_finite_differences(weighted: bool, bias: bool) -> None:
-    x, gain = numbers(3, 5, 8), numbers(8) if weighted else None
+def test_maps_of_a_norm_against_finite_differences(norm: Norm, weighted: bool, bias: bool) -> None:
+    x, gain, moved = numbers(3, 5, 8), numbers(8) if weighted else None, numbers(2, 8)[0] if weighted else None
     maps, shift = (numbers(4, 8), numbers(4, 8) * 2), numbers(4) if bias else None
-    plain = [F.linear(F.rms_norm(x, (8,), gain, 1e-3), each, shift) for each in maps]
-    assert torch.equal(mapped(x, gain, *maps, bias=shift), torch.cat(plain, -1))
-    inputs = [each for each in (x, *maps, gain, shift) if each is not None]
+    plain = [F.linear(PLAIN[norm](x, gain, moved), each, shift) for each in maps]
+    assert torch.equal(mapped(norm(x, gain, moved), *maps, bias=shift), torch.cat(plain, -1))
 
     def run(x: Tensor, a: Tensor, b: Tensor, *rest: Tensor) -> Tensor:
-        others = iter(rest)
-        return mapped(x, next(others) if weighted else None, a, b, bias=next(others) if bias else None)
+        given = iter(rest)
+        gain, moved = (next(given), next(given)) if weighted else (None, None)
+        return mapped(norm(x, gain, moved), a, b, bias=next(given, None))
 
-    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradcheck(run, [each for each in (x, *maps, gain, moved, shift) if each is not None])
 
 
-def test_a_norm_is_made_again_for_each_backward_pass_and_frozen_maps_need_none() -> None:
+@pytest.mark.parametrize("norm", [rms, layer])
+def test_a_norm_is_made_again_for_each_backward_pass_and_frozen_maps_need_none(norm: Norm) -> None:
     x, gain, weight = numbers(3, 8), numbers(8), numbers(4, 8)
-    out = mapped(x, gain, weight).sum()
+    out = mapped(norm(x, gain, None), weight).sum()
     first = torch.autograd.grad(out, (weight,), retain_graph=True)  # the norm's own backward pass does not run
     both = [torch.autograd.grad(out, (x, gain, weight), retain_graph=True) for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
     assert torch.equal(first[0], both[0][2])
-    y = MemoryEfficientRMSNorm.apply(x, gain, 1e-3)
+    y = norm(x, gain, None)
     node = norm_of(y)
     (MemoryEfficientLinear.apply(y, weight.detach(), None, node) * 2).sum().backward(inputs=(y,))
-    assert node.normed is None
+    assert node.made is None
     with torch.no_grad():
         assert norm_of(y) is None
     assert norm_of(x) is None
@@ -110,9 +135,11 @@ def test_they_keep_half() -> None:
     wide = gate.nbytes
     plain, memory_efficient = (
         F.linear(F.silu(gate) * up, weight),
-        MemoryEfficientGatedDown.apply(gate, up, weight, None, F.silu),
+        MemoryEfficientDown.apply(gated, weight, None, gate, up),
     )
     assert kept_nbytes(plain) - kept_nbytes(memory_efficient) == 2 * wide
     assert kept_nbytes(MemoryEfficientRMSNorm.apply(gate, gain, 1e-6)) == wide + gain.nbytes
     assert kept_nbytes(F.rms_norm(gate, (100,), gain, 1e-6)) >= 2 * wide
-    assert kept_nbytes(mapped(gate, gain, weight, weight)) == wide + gain.nbytes + weight.nbytes
+    kept = wide + gain.nbytes + weight.nbytes
+    assert kept_nbytes(mapped(rms(gate, gain, None), weight, weight)) == kept
+    assert kept_nbytes(mapped(layer(gate, gain, None), weight, weight)) == kept + 2 * gate[:, 0].numel() * gate.itemsize

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from anyformer.errors import SpecError
-from anyformer.layers.feed_forward import ExpertSpec
+from anyformer.layers.feed_forward import ExpertSpec, between
 from anyformer.layers.grouped import add_products, outer, products, sums
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
@@ -96,7 +96,7 @@ class Experts(Part[ExpertsSpec]):
         """What those that are here make of it, which `chosen` counts from 0."""
         expert = self.spec.expert
         assert isinstance(expert, ExpertSpec)
-        inner = lambda *hidden: expert.inner(*hidden, module=self, context=context)  # noqa: E731
+        inner = between(expert, self, context)
         maps = [getattr(self, name)(x) for name in (*self.into, self.out)]
         if context.experts == "loop":
             return one_by_one(x, chosen, weights, maps, inner)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together
-from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
+from anyformer.layers.memory_efficient import MemoryEfficientDown, saves_activations
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
@@ -28,7 +29,7 @@ class ExpertSpec(MixerSpec, abstract=True):
     def together(self) -> str | None:
         return None
 
-    def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
+    def inner(self, *hidden: Tensor, module: Any) -> Tensor:
         """What goes into the last map, given what comes out of the first ones; `module` has the parts between by name."""
         raise TypeError(f"{self.kind} does not say what is between its maps")
 
@@ -57,20 +58,20 @@ class FeedForwardSpec(ExpertSpec):
         """Its share of the features; None where all are normed together."""
         return self.but(d_ff=self.divided("d_ff", ranks)) if self.norm is None else None
 
-    def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
+    def inner(self, *hidden: Tensor, module: Any) -> Tensor:
         (up,) = hidden
-        return _dropped(_normed(module, module.activation(up)), context)
+        return _normed(module, module.activation(up))
 
 
 class FeedForward(Part[FeedForwardSpec]):
     up: nn.Module
     activation: nn.Module
     norm: nn.Module | None
-    down: nn.Module
+    down: Any
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
-        return self.down(self.spec.inner(self.up(x), module=self, context=context)), {}
+        return _down_of(self, context, self.up(x)), {}
 
 
 class GatedFeedForwardSpec(ExpertSpec):
@@ -100,16 +101,12 @@ class GatedFeedForwardSpec(ExpertSpec):
         alone = self.norm is None and self.sparsity is None
         return self.but(d_ff=self.divided("d_ff", ranks)) if alone else None
 
-    def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
-        gate, up = self.bounded(*hidden)
-        return _dropped(_normed(module, module.activation(gate) * up), context)
-
-    def bounded(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        """Gate and up, clamped, offset, and thinned out."""
+    def inner(self, *hidden: Tensor, module: Any) -> Tensor:
+        gate, up = hidden
         if self.limit is not None:
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         gate = gate if self.sparsity is None else largest(gate, self.sparsity)
-        return gate, up + self.up_offset if self.up_offset else up
+        return _normed(module, module.activation(gate) * (up + self.up_offset if self.up_offset else up))
 
 
 class GatedFeedForward(Part[GatedFeedForwardSpec]):
@@ -121,18 +118,28 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
 
     def __init__(self, spec: GatedFeedForwardSpec, place: Place) -> None:
         super().__init__(spec, place)
-        # What is between the maps learns nothing, so that it can be made again without a gradient of its own.
-        self.plain = self.norm is None and not any(True for _ in self.activation.parameters())
         self.together: Together | None = None  # gate and up as one product, for decoding
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
         fused = self.together is not None and self.together.stands_for(self.gate, self.up)
         gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
-        if self.plain and saves_activations() and not context.dropout and is_plain(self.down, Linear):
-            gate, up = self.spec.bounded(gate, up)
-            return MemoryEfficientGatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
-        return self.down(self.spec.inner(gate, up, module=self, context=context)), {}
+        return _down_of(self, context, gate, up), {}
+
+
+def between(expert: ExpertSpec, module: Any, context: ForwardContext) -> Callable[..., Tensor]:
+    """What makes the last map's input of what the first ones give: `inner`, and dropout. It holds no pass."""
+    inner, rate = partial(expert.inner, module=module), context.dropout.activation if context.dropout else 0.0
+    return (lambda *hidden: F.dropout(inner(*hidden), rate)) if rate else inner
+
+
+def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
+    """The last map of what is between, which is made again in the backward pass where it learns and draws nothing."""
+    made = between(module.spec, module, context)
+    alike = module.norm is None and not any(True for _ in module.activation.parameters())
+    if alike and saves_activations() and not context.dropout and is_plain(module.down, Linear):
+        return MemoryEfficientDown.apply(made, module.down.weight, module.down.bias, *hidden)
+    return module.down(made(*hidden))
 
 
 def largest(x: Tensor, share: float) -> Tensor:
@@ -148,11 +155,6 @@ def largest(x: Tensor, share: float) -> Tensor:
 
 def _normed(module: Any, hidden: Tensor) -> Tensor:
     return hidden if module.norm is None else module.norm(hidden)
-
-
-def _dropped(hidden: Tensor, context: ForwardContext) -> Tensor:
-    rate = context.dropout.activation if context.dropout else 0.0
-    return F.dropout(hidden, rate) if rate else hidden
 
 
 def _down(bias: bool) -> LinearSpec:

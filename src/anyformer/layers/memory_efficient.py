@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,46 +19,31 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.layers.tokens import ForwardContext, Memo
 
 
-class MemoryEfficientGatedDown(torch.autograd.Function):
-    """F.linear(activation(gate) · up, weight, bias), of which gate and up stay until the backward pass.
+class MemoryEfficientDown(torch.autograd.Function):
+    """F.linear(inner(*hidden), weight, bias), of which `hidden`, what comes out of other maps, stays until the backward pass.
 
-    activation(gate) and the product are made again there: half of what a layer would keep, for little of its work.
+    What is between is made again there, for little of a layer's work; nothing in it learns, and nothing is drawn.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """[…, d_model] of gate and up […, d_ff], weight [d_model, d_ff] and bias [d_model]."""
-        ctx.activation = activation
-        ctx.save_for_backward(gate, up, weight, bias)
-        return F.linear(activation(gate) * up, weight, bias)
+    def forward(ctx: Any, inner: Callable[..., Tensor], weight: Tensor, bias: Tensor | None, *hidden: Tensor) -> Tensor:
+        """[…, d_model] of hidden […, d_ff], weight [d_model, d_ff] and bias [d_model]."""
+        ctx.inner = inner
+        ctx.save_for_backward(weight, bias, *hidden)
+        return F.linear(inner(*hidden), weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        gate, up, weight, bias = ctx.saved_tensors
+        weight, bias, *hidden = ctx.saved_tensors
         with torch.enable_grad():
-            leaf = gate.detach().requires_grad_()
-            active = ctx.activation(leaf)
-        hidden = active.detach() * up
-        rows = grad.flatten(0, -2)
-        for_weight = (rows.t() @ hidden.flatten(0, -2)).to(weight.dtype)
+            leaves = [each.detach().requires_grad_() for each in hidden]
+            made = ctx.inner(*leaves)
+        rows, middle = grad.flatten(0, -2), made.detach()
+        for_weight = (rows.t() @ middle.flatten(0, -2)).to(weight.dtype)
         for_bias = None if bias is None else rows.sum(0).to(bias.dtype)
-        for_hidden = torch.matmul(grad, weight.to(grad.dtype), out=hidden)
-        for_up = for_hidden * active.detach()
-        (for_gate,) = torch.autograd.grad(active, leaf, for_hidden.mul_(up))
-        return for_gate, for_up, for_weight, for_bias, None
-
-
-class Normed(NamedTuple):
-    """What a norm made, made again in the backward pass."""
-
-    x: Tensor
-    weight: Tensor | None
-    scale: Tensor  # 1 / root [.., 1]
-    plain: Tensor  # x · scale
-    y: Tensor  # and by the weight
+        for_hidden = torch.autograd.grad(made, leaves, torch.matmul(grad, weight.to(grad.dtype)))
+        return None, for_weight, for_bias, *for_hidden
 
 
 class MemoryEfficientRMSNorm(torch.autograd.Function):
@@ -67,32 +52,61 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """The normed x […, width]; weight [width]."""
-        ctx.eps, ctx.normed = eps, None
+        ctx.eps, ctx.made, ctx.again = eps, None, MemoryEfficientRMSNorm.again
         ctx.save_for_backward(x, weight)
         return F.rms_norm(x, x.shape[-1:], weight, eps)
 
     @staticmethod
-    def again(ctx: Any, dtype: torch.dtype) -> Normed:
-        """Made by the first who asks, y in this dtype, and there until the norm's own backward pass, which is the last."""
-        if ctx.normed is None:
+    def again(ctx: Any, dtype: torch.dtype) -> tuple[Any, ...]:
+        """(y in this dtype, x, weight, 1 / root, x / root), made by the first who asks; there until the norm's backward pass."""
+        if ctx.made is None:
             x, weight = ctx.saved_tensors
             scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
             plain = x * scale
-            y = plain if weight is None else plain * weight
-            ctx.normed = Normed(x, weight, scale, plain, y.to(dtype))
-        return ctx.normed
+            ctx.made = (plain if weight is None else plain * weight).to(dtype), x, weight, scale, plain
+        return ctx.made
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, weight, scale, normed, _ = MemoryEfficientRMSNorm.again(ctx, grad.dtype)
-        ctx.normed = None
-        product = grad * normed
+        _, x, weight, scale, plain = MemoryEfficientRMSNorm.again(ctx, grad.dtype)
+        ctx.made = None
+        product = grad * plain
         for_weight = None if weight is None else product.flatten(0, -2).sum(0)
         # d/dx of x · scale: the part of the gradient along x is taken out.
         along = product.mean(-1, keepdim=True) if weight is None else (product @ weight)[..., None] / x.shape[-1]
-        for_normed = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
-        return for_normed.sub_(normed.mul_(along)).mul_(scale), for_weight, None
+        for_plain = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
+        return for_plain.sub_(plain.mul_(along)).mul_(scale), for_weight, None
+
+
+class MemoryEfficientLayerNorm(torch.autograd.Function):
+    """F.layer_norm, of which x and its mean and root stay; linear maps of it have it made again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        """The normed x […, width]; weight and bias [width]."""
+        ctx.eps, ctx.made, ctx.again = eps, None, MemoryEfficientLayerNorm.again
+        y, mean, scale = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
+        ctx.save_for_backward(x, weight, bias, mean, scale)
+        return y
+
+    @staticmethod
+    def again(ctx: Any, dtype: torch.dtype) -> tuple[Any, ...]:
+        """(y in this dtype, and what stays), likewise."""
+        if ctx.made is None:
+            x, weight, bias, *rest = ctx.saved_tensors
+            y = torch.native_layer_norm(x, x.shape[-1:], weight, bias, ctx.eps)[0]
+            ctx.made = y.to(dtype), x, weight, bias, *rest
+        return ctx.made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight, bias, mean, scale = ctx.saved_tensors if ctx.made is None else ctx.made[1:]
+        ctx.made = None
+        given, wanted = grad.contiguous(), list(ctx.needs_input_grad[:3])
+        found = torch.ops.aten.native_layer_norm_backward(given, x, x.shape[-1:], mean, scale, weight, bias, wanted)
+        return *found, None
 
 
 class MemoryEfficientLinear(torch.autograd.Function):
@@ -111,8 +125,8 @@ class MemoryEfficientLinear(torch.autograd.Function):
         (weight,) = ctx.saved_tensors
         rows, for_weight, for_bias = grad.flatten(0, -2), None, None
         if ctx.needs_input_grad[1]:
-            made = MemoryEfficientRMSNorm.again(ctx.norm, grad.dtype).y.to(grad.dtype)
-            for_weight = (rows.t() @ made.flatten(0, -2)).to(weight.dtype)
+            x = ctx.norm.again(ctx.norm, grad.dtype)[0].to(grad.dtype)
+            for_weight = (rows.t() @ x.flatten(0, -2)).to(weight.dtype)
         if ctx.needs_input_grad[2]:
             for_bias = rows.sum(0).to(ctx.bias_dtype)
         return grad @ weight.to(grad.dtype), for_weight, for_bias, None
@@ -120,7 +134,7 @@ class MemoryEfficientLinear(torch.autograd.Function):
 
 def norm_of(x: Tensor) -> Any:
     """The graph's node of the norm that made x, where it is one that makes x again; None: it is not, or nothing is kept."""
-    return x.grad_fn if saves_activations() and hasattr(x.grad_fn, "normed") else None
+    return x.grad_fn if saves_activations() and hasattr(x.grad_fn, "again") else None
 
 
 class MemoryEfficientConvolution(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.memory_efficient import MemoryEfficientRMSNorm, saves_activations
+from anyformer.layers.memory_efficient import MemoryEfficientLayerNorm, MemoryEfficientRMSNorm, saves_activations
 from anyformer.layers.part import Part
 from anyformer.spec import MapSpec, Place, Positive, Weight
 
@@ -51,6 +51,8 @@ class LayerNorm(Part[LayerNormSpec]):
         if weight is not None and self.spec.weight_offset:
             weight = weight + self.spec.weight_offset
         if len(self.place.shape) == 1:
+            if x.dtype == torch.float32 and saves_activations():
+                return MemoryEfficientLayerNorm.apply(x, weight, self.bias, self.spec.eps)
             return F.layer_norm(x, self.place.shape, weight, self.bias, self.spec.eps)
         y = F.layer_norm(x, self.place.shape[-1:], None, None, self.spec.eps)
         y = y if weight is None else y * weight

@@ -23,7 +23,7 @@ from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Output
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
-from tests.laws.models import SHRUNK, ids_for, randomised
+from tests.laws.models import SHRUNK, flop_counter, ids_for, randomised
 from tests.laws.tolerance import close
 
 # Untied and tied, a state, experts, an encoder–decoder; every preset among the slow tests.
@@ -159,6 +159,18 @@ def test_labels_of_a_row_and_what_does_not_fit() -> None:
         model(ids, labels=ids[:, 1:])
     with pytest.raises(KeyError):
         out["nothing"]
+
+
+@pytest.mark.parametrize("name", ["llama2-7b", "gpt2", "mixtral-8x7b", "qwen3-next"])
+def test_pytorch_counts_its_flops_which_hooks_every_module(name: str) -> None:
+    """Those of the backward pass are twice the forward pass's, but for ids, which have no gradient, and products that are added up in place."""
+    model = randomised(shrink(preset(name).spec))
+    ids = ids_for(model.spec, 2, 12)
+    with flop_counter() as forward, torch.no_grad():
+        model(ids)
+    with flop_counter() as both:
+        model(ids).logits.sum().backward()
+    assert 2 < both.get_total_flops() / forward.get_total_flops() < 3.6
 
 
 def test_an_output_is_a_tree_of_tensors() -> None:

@@ -184,7 +184,8 @@ class _Sorted(torch.autograd.Function):
         out_bias = biases[-1]
         with torch.enable_grad():
             leaves = [h.detach().requires_grad_() for h in hidden]
-            middle = ctx.inner(*leaves)
+            # Views: hooks on modules ask the engine about their inputs, which it cannot say of leaves.
+            middle = ctx.inner(*(leaf.view_as(leaf) for leaf in leaves))
         rows, grads = x.index_select(0, groups.token), grad.index_select(0, groups.token)
         row = groups.row.flatten()
         shares = torch.empty_like(share).flatten().scatter_(0, row, share.flatten())[:, None]

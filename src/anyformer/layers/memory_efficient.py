@@ -38,7 +38,8 @@ class MemoryEfficientDown(torch.autograd.Function):
         weight, bias, *hidden = ctx.saved_tensors
         with torch.enable_grad():
             leaves = [each.detach().requires_grad_() for each in hidden]
-            made = ctx.inner(*leaves)
+            # Views: hooks on modules ask the engine about their inputs, which it cannot say of leaves.
+            made = ctx.inner(*(leaf.view_as(leaf) for leaf in leaves))
         rows, middle = grad.flatten(0, -2), made.detach()
         for_weight = (rows.t() @ middle.flatten(0, -2)).to(weight.dtype)
         for_bias = None if bias is None else rows.sum(0).to(bias.dtype)

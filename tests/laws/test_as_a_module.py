@@ -163,7 +163,7 @@ def test_labels_of_a_row_and_what_does_not_fit() -> None:
 
 @pytest.mark.parametrize("name", ["llama2-7b", "gpt2", "mixtral-8x7b", "qwen3-next"])
 def test_pytorch_counts_its_flops_which_hooks_every_module(name: str) -> None:
-    """Those of the backward pass are twice the forward pass's, but for ids, which have no gradient, and products that are added up in place."""
+    """Those of the backward pass are twice the forward pass's, but for ids and for products that are added up in place."""
     model = randomised(shrink(preset(name).spec))
     ids = ids_for(model.spec, 2, 12)
     with flop_counter() as forward, torch.no_grad():

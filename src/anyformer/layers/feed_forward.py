@@ -129,17 +129,25 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
 
 def between(expert: ExpertSpec, module: Any, context: ForwardContext) -> Callable[..., Tensor]:
     """What makes the last map's input of what the first ones give: `inner`, and dropout. It holds no pass."""
-    inner, rate = partial(expert.inner, module=module), context.dropout.activation if context.dropout else 0.0
+    inner, rate = partial(expert.inner, module=module), _rate(context)
     return (lambda *hidden: F.dropout(inner(*hidden), rate)) if rate else inner
 
 
 def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
     """The last map of what is between, which is made again in the backward pass where it learns and draws nothing."""
     made = between(module.spec, module, context)
-    alike = module.norm is None and not any(True for _ in module.activation.parameters())
-    if alike and saves_activations() and not context.dropout and is_plain(module.down, Linear):
+    if saves_activations() and not (_rate(context) or _learns(module)) and is_plain(module.down, Linear):
         return MemoryEfficientDown.apply(made, module.down.weight, module.down.bias, *hidden)
     return module.down(made(*hidden))
+
+
+def _rate(context: ForwardContext) -> float:
+    return context.dropout.activation if context.dropout else 0.0
+
+
+def _learns(module: Any) -> bool:
+    """Whether what is between the maps has weights, whose gradients are not made again."""
+    return module.norm is not None or any(True for _ in module.activation.parameters())
 
 
 def largest(x: Tensor, share: float) -> Tensor:

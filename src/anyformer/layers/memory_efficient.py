@@ -40,9 +40,10 @@ class MemoryEfficientDown(torch.autograd.Function):
             leaves = [each.detach().requires_grad_() for each in hidden]
             # Views: hooks on modules ask the engine about their inputs, which it cannot say of leaves.
             made = ctx.inner(*(leaf.view_as(leaf) for leaf in leaves))
-        rows, middle = grad.flatten(0, -2), made.detach()
-        for_weight = (rows.t() @ middle.flatten(0, -2)).to(weight.dtype)
-        for_bias = None if bias is None else rows.sum(0).to(bias.dtype)
+        rows, middle = grad.flatten(0, -2), made.detach().flatten(0, -2)
+        _, wanted, moved, *_ = ctx.needs_input_grad
+        for_weight = (rows.t() @ middle).to(weight.dtype) if wanted else None
+        for_bias = rows.sum(0).to(bias.dtype) if moved else None
         for_hidden = torch.autograd.grad(made, leaves, torch.matmul(grad, weight.to(grad.dtype)))
         return None, for_weight, for_bias, *for_hidden
 

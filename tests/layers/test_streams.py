@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,7 +152,8 @@ def test_a_share_of_normal_features_is_left_at_nothing() -> None:
         cutoff = 1 + 3 * Normal(0, 1).icdf(torch.tensor(share))
         assert (left - (x - cutoff).clamp(min=0)).abs().max() < 0.05
     gate = GatedFeedForwardSpec(d_ff=Width(8), activation=next(iter(_activations())), sparsity=0.5)
-    assert gate.bounded(x[:, :8], x[:, :8])[1].equal(x[:, :8])
+    part, between = x[:, :8], SimpleNamespace(activation=gate.activation, norm=None)
+    assert gate.inner(part, 2 * part, module=between).equal(gate.activation(largest(part, 0.5)) * 2 * part)
 
 
 def _activations() -> Any:

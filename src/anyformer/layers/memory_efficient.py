@@ -55,7 +55,7 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """The normed x […, width]; weight [width]."""
         ctx.eps, ctx.made, ctx.again = eps, None, MemoryEfficientRMSNorm.again
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x, _own(weight))
         return F.rms_norm(x, x.shape[-1:], weight, eps)
 
     @staticmethod
@@ -89,7 +89,7 @@ class MemoryEfficientLayerNorm(torch.autograd.Function):
         """The normed x […, width]; weight and bias [width]."""
         ctx.eps, ctx.made, ctx.again = eps, None, MemoryEfficientLayerNorm.again
         y, mean, scale = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
-        ctx.save_for_backward(x, weight, bias, mean, scale)
+        ctx.save_for_backward(x, _own(weight), _own(bias), mean, scale)
         return y
 
     @staticmethod
@@ -109,6 +109,11 @@ class MemoryEfficientLayerNorm(torch.autograd.Function):
         given, wanted = grad.contiguous(), list(ctx.needs_input_grad[:3])
         found = torch.ops.aten.native_layer_norm_backward(given, x, x.shape[-1:], mean, scale, weight, bias, wanted)
         return *found, None
+
+
+def _own(weight: Tensor | None) -> Tensor | None:
+    """A copy, of a row's width: where weights are sharded, a norm's may be away when maps of another shard ask for what it made."""
+    return None if weight is None else weight.clone()
 
 
 class MemoryEfficientLinear(torch.autograd.Function):

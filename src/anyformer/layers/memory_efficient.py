@@ -112,7 +112,7 @@ class MemoryEfficientLayerNorm(torch.autograd.Function):
 
 
 def _own(weight: Tensor | None) -> Tensor | None:
-    """A copy, of a row's width: where weights are sharded, a norm's may be away when maps of another shard ask for what it made."""
+    """A copy, of a row's width: where weights are sharded, a norm's may be away when other shards' maps ask for what it made."""
     return None if weight is None else weight.clone()
 
 

@@ -30,7 +30,7 @@ the gradients that the chunked cross-entropy makes in its forward pass. The test
 of parts, with dropout, to 5 %, and the peak, all that is alive at once, to 6 %.
 
 - **float32**, **bf16**: bytes kept, and how far the prediction is from it. In bf16 the copies of weights that autocast makes are
-  among them, and a copy of each product's input. What an RMSNorm made is not: linear maps of it have it made again.
+  among them, and a copy of each product's input. What a norm made is not: linear maps of it have it made again.
 - **selective**: attention is made again in the backward pass; **full**: whole layers are. The losses and gradients are the same
   to the bit, dropout included.
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together
-from anyformer.layers.memory_efficient import MemoryEfficientDown, saves_activations
+from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
@@ -137,7 +137,7 @@ def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
     """The last map of what is between, which is made again in the backward pass where it learns and draws nothing."""
     made = between(module.spec, module, context)
     if saves_activations() and not (_rate(context) or _learns(module)) and is_plain(module.down, Linear):
-        return MemoryEfficientDown.apply(made, module.down.weight, module.down.bias, *hidden)
+        return MemoryEfficientDown.apply(made, *operands(hidden[0], module.down.weight, module.down.bias), *hidden)
     return module.down(made(*hidden))
 
 

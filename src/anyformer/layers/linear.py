@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.layers.memory_efficient import MemoryEfficientLinear, norm_of
+from anyformer.layers.memory_efficient import MemoryEfficientLinear, norm_of, operands
 from anyformer.layers.part import Part, is_plain
 from anyformer.spec import Cost, MapSpec, Place, Placed, Positive, Weight, Width, Workload, in_turn
 
@@ -49,7 +49,7 @@ class Linear(Part[LinearSpec], nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """[…, d_out] of `input` […, d_in]."""
         if (norm := norm_of(input)) is not None:
-            return MemoryEfficientLinear.apply(input, self.weight, self.bias, norm)
+            return MemoryEfficientLinear.apply(input, *operands(input, self.weight, self.bias), norm)
         return F.linear(input, self.weight, self.bias)
 
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.layers.tokens import ForwardContext, Memo
+from anyformer.layers.tokens import ForwardContext, Memo, autocast_dtype
 
 
 class MemoryEfficientDown(torch.autograd.Function):
@@ -137,6 +137,12 @@ class MemoryEfficientLinear(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             for_bias = rows.sum(0).to(ctx.bias_dtype)
         return grad @ weight.to(grad.dtype), for_weight, for_bias, None
+
+
+def operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Weights as a product with x takes them, for the above: inside of them autocast would keep copies that have no graph."""
+    dtype = autocast_dtype(x)
+    return (weight, bias) if dtype is None else (weight.to(dtype), None if bias is None else bias.to(dtype))
 
 
 def norm_of(x: Tensor) -> Any:

@@ -134,9 +134,17 @@ def between(expert: ExpertSpec, module: Any, context: ForwardContext) -> Callabl
 
 
 def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
-    """The last map of what is between, which is made again in the backward pass where it learns and draws nothing."""
+    """The last map of what is between, which is made again in the backward pass where it learns and draws nothing.
+
+    Of a layer that is made again as a whole the last map is not: nobody needs its result.
+    """
     made = between(module.spec, module, context)
-    if saves_activations() and not (_rate(context) or _learns(module)) and is_plain(module.down, Linear):
+    if (
+        saves_activations()
+        and not context.within
+        and not (_rate(context) or _learns(module))
+        and is_plain(module.down, Linear)
+    ):
         return MemoryEfficientDown.apply(made, *operands(hidden[0], module.down.weight, module.down.bias), *hidden)
     return module.down(made(*hidden))
 

@@ -205,6 +205,6 @@ def made_again(step: Callable[..., Any], *tensors: Tensor, context: ForwardConte
     def run(memory: Tensor | None, *tensors: Tensor) -> Any:
         # The second time starts from what the first found in the memo: autograd asks for the same steps again.
         here = next(passes, None) or replace(context, memo=Memo(known), again=not compiling)
-        return step(*tensors, replace(here, memory=memory, recompute="none"))
+        return step(*tensors, replace(here, memory=memory, recompute="none", within=True))
 
     return checkpointed(run, context.memory, *tensors, context=context)

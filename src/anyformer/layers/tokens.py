@@ -176,6 +176,7 @@ class ForwardContext:
     experts: Literal["sorted", "loop"] = "sorted"  # how a mixture runs its experts
     trains: bool = False  # a backward pass may follow, and no cache is written to, so that layers can be made again
     recompute: Recompute = "none"  # what is made again in the backward pass: attention (selective), whole layers (full)
+    within: bool = False  # a layer that is made again in the backward pass, where nothing stays
     again: bool = False  # it is being made again
     memo: Memo = field(default_factory=lambda: Memo())  # by its name, by which a compiler finds the class
     ids: Tensor | None = None  # of the tokens [batch, token]

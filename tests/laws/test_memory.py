@@ -20,7 +20,7 @@ from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, parameters
 from tests.laws.combinations import decoders
 from tests.laws.memory import TWELVE, counted, peak
-from tests.laws.models import every_preset, every_preset_few_fast, ids_for, randomised, runner
+from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, ids_for, randomised, runner
 from tests.laws.tolerance import close
 from tests.sample import combinations
 
@@ -177,6 +177,22 @@ def test_nothing_is_made_again_without_gradients() -> None:
     ids = ids_for(model.spec, 1, 8)
     with torch.no_grad():
         assert torch.equal(model(ids).logits, build(model.spec)(ids).logits)
+
+
+@pytest.mark.parametrize(("name", "into"), [("llama2-7b", 2), ("gpt2", 1)])
+def test_a_layers_last_map_is_not_made_again(name: str, into: int) -> None:
+    """Nobody needs its result: what is made again are attention's four maps and the feed-forward's first, as PyTorch counts."""
+    model = randomised(shrink(preset(name).spec))
+    ids = ids_for(model.spec, 2, 16)
+    found = {}
+    for model.recompute in ("none", "full"):
+        with flop_counter() as counter:
+            model(ids).logits.sum().backward()
+        found[model.recompute] = counter.get_total_flops()
+    d_ff = next(fields["d_ff"] for each in model.spec.nested() if "d_ff" in (fields := each.values()))
+    d = model.spec.stack.d_model
+    again = model.spec.n_layers * (4 * d * d + into * d * d_ff)
+    assert found["full"] - found["none"] == 2 * ids.numel() * again
 
 
 def test_what_is_made_again_is_the_largest_layer() -> None:

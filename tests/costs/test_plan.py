@@ -73,7 +73,7 @@ def test_recomputation_is_a_forward_pass_more() -> None:
     none, selective, full = (
         placer(rows=8).seconds(Mesh(tp=8), 1, r)["arithmetic"] for r in ("none", "selective", "full")
     )
-    assert 1.25 < full / none < 4 / 3  # all but the logits
+    assert 1.2 < full / none < 1.25  # all but the logits and the last map of each layer
     assert none < selective < full
 
 

@@ -74,9 +74,10 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
         _, x, weight, scale, plain = MemoryEfficientRMSNorm.again(ctx, grad.dtype)
         ctx.made = None
         product = grad * plain
-        for_weight = None if weight is None else product.flatten(0, -2).sum(0)
+        rows = product.flatten(0, -2)
+        for_weight = None if weight is None else rows.sum(0)
         # d/dx of x · scale: the part of the gradient along x is taken out.
-        along = product.mean(-1, keepdim=True) if weight is None else (product @ weight)[..., None] / x.shape[-1]
+        along = (rows.sum(-1) if weight is None else rows @ weight).view(*x.shape[:-1], 1) / x.shape[-1]
         for_plain = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
         return for_plain.sub_(plain.mul_(along)).mul_(scale), for_weight, None
 

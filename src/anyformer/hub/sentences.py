@@ -62,16 +62,16 @@ def pooled(spec: ModelSpec, kind: Any, where: str) -> ModelSpec:
         raise CheckpointError(
             f"{where}: pooling_type = {kind!r} is not computed here; 0 to {len(POOLING_TYPES) - 1} are"
         )
-    head = HeadSpec(name=EMBEDDING, pool=POOLS[POOLING_TYPES[kind]]) if kind else None
-    return spec if head is None else spec.but(heads=(*spec.heads, head))
+    if not kind:
+        return spec
+    return spec.but(heads=(*spec.heads, HeadSpec(name=EMBEDDING, pool=POOLS[POOLING_TYPES[kind]])))
 
 
 def pooling_type(spec: ModelSpec) -> int | None:
     """The number that a GGUF file says of how a model's tokens become one vector; None where it has no head that says so."""
-    head = _head_of(spec)
-    return (
-        None if head is None else next(i for i, name in enumerate(POOLING_TYPES) if name and POOLS[name] == head.pool)
-    )
+    if (head := _head_of(spec)) is None:
+        return None
+    return next(i for i, name in enumerate(POOLING_TYPES) if name and POOLS[name] == head.pool)
 
 
 def without_pooling(spec: ModelSpec) -> ModelSpec:

@@ -16,8 +16,9 @@ from anyformer.errors import SpecError
 from anyformer.layers.feed_forward import ExpertSpec, between
 from anyformer.layers.grouped import add_products, outer, products, sums
 from anyformer.layers.linear import LinearSpec
+from anyformer.layers.memory_efficient import operands
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, as_given, autocast_dtype
+from anyformer.layers.tokens import ForwardContext, as_given
 from anyformer.layers.travel import Travel, travelling
 from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight, tensors
 
@@ -141,11 +142,8 @@ def sorted_by_expert(
     x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner, *, traced: bool
 ) -> Tensor:
     """The sum, by products of each expert's rows with its matrices."""
-    matrices, biases = [m for m, _ in maps], [b for _, b in maps]
-    dtype = autocast_dtype(x)
-    if dtype is not None:
-        x, matrices = x.to(dtype), [m.to(dtype) for m in matrices]
-        biases = [None if b is None else b.to(dtype) for b in biases]
+    x, *cast = operands(x, x, *(m for m, _ in maps), *(b for _, b in maps))
+    matrices, biases = cast[: len(maps)], cast[len(maps) :]
     share = weights.to(x.dtype)
     with as_given(x):
         groups = groups_of(chosen, len(matrices[0]))

@@ -54,30 +54,37 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """The normed x […, width]; weight [width]."""
-        ctx.eps, ctx.made, ctx.again = eps, None, MemoryEfficientRMSNorm.again
+        ctx.eps, ctx.kept, ctx.made, ctx.again = eps, None, None, MemoryEfficientRMSNorm.again
         ctx.save_for_backward(x, _own(weight))
         return F.rms_norm(x, x.shape[-1:], weight, eps)
 
     @staticmethod
-    def again(ctx: Any, dtype: torch.dtype) -> tuple[Any, ...]:
-        """(y in this dtype, x, weight, 1 / root, x / root), made by the first who asks; there until the norm's backward pass."""
+    def again(ctx: Any, dtype: torch.dtype) -> Tensor:
+        """What the norm made, in this dtype: made by the first who asks, and there until the norm's own backward pass."""
         if ctx.made is None:
+            weight, _, plain = MemoryEfficientRMSNorm._kept(ctx)
+            ctx.made = (plain if weight is None else plain * weight).to(dtype)
+        return ctx.made
+
+    @staticmethod
+    def _kept(ctx: Any) -> tuple[Tensor | None, Tensor, Tensor]:
+        """(weight, 1 / root, x / root), which the norm's own backward pass takes too; what is saved can be read once."""
+        if ctx.kept is None:
             x, weight = ctx.saved_tensors
             scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
-            plain = x * scale
-            ctx.made = (plain if weight is None else plain * weight).to(dtype), x, weight, scale, plain
-        return ctx.made
+            ctx.kept = weight, scale, x * scale
+        return ctx.kept
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        _, x, weight, scale, plain = MemoryEfficientRMSNorm.again(ctx, grad.dtype)
-        ctx.made = None
+        weight, scale, plain = MemoryEfficientRMSNorm._kept(ctx)
+        ctx.kept = ctx.made = None
         product = grad * plain
         rows = product.flatten(0, -2)
         for_weight = None if weight is None else rows.sum(0)
         # d/dx of x · scale: the part of the gradient along x is taken out.
-        along = (rows.sum(-1) if weight is None else rows @ weight).view(*x.shape[:-1], 1) / x.shape[-1]
+        along = (rows.sum(-1) if weight is None else rows @ weight).view(*grad.shape[:-1], 1) / grad.shape[-1]
         for_plain = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
         return for_plain.sub_(plain.mul_(along)).mul_(scale), for_weight, None
 
@@ -88,25 +95,25 @@ class MemoryEfficientLayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
         """The normed x […, width]; weight and bias [width]."""
-        ctx.eps, ctx.made, ctx.again = eps, None, MemoryEfficientLayerNorm.again
+        ctx.eps, ctx.kept, ctx.made, ctx.again = eps, None, None, MemoryEfficientLayerNorm.again
         y, mean, scale = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
         ctx.save_for_backward(x, _own(weight), _own(bias), mean, scale)
         return y
 
     @staticmethod
-    def again(ctx: Any, dtype: torch.dtype) -> tuple[Any, ...]:
-        """(y in this dtype, and what stays), likewise."""
+    def again(ctx: Any, dtype: torch.dtype) -> Tensor:
+        """Likewise."""
         if ctx.made is None:
-            x, weight, bias, *rest = ctx.saved_tensors
-            y = torch.native_layer_norm(x, x.shape[-1:], weight, bias, ctx.eps)[0]
-            ctx.made = y.to(dtype), x, weight, bias, *rest
+            ctx.kept = ctx.kept or ctx.saved_tensors
+            x, weight, bias, *_ = ctx.kept
+            ctx.made = torch.native_layer_norm(x, x.shape[-1:], weight, bias, ctx.eps)[0].to(dtype)
         return ctx.made
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, weight, bias, mean, scale = ctx.saved_tensors if ctx.made is None else ctx.made[1:]
-        ctx.made = None
+        x, weight, bias, mean, scale = ctx.kept or ctx.saved_tensors
+        ctx.kept = ctx.made = None
         given, wanted = grad.contiguous(), list(ctx.needs_input_grad[:3])
         found = torch.ops.aten.native_layer_norm_backward(given, x, x.shape[-1:], mean, scale, weight, bias, wanted)
         return *found, None
@@ -133,17 +140,17 @@ class MemoryEfficientLinear(torch.autograd.Function):
         (weight,) = ctx.saved_tensors
         rows, for_weight, for_bias = grad.flatten(0, -2), None, None
         if ctx.needs_input_grad[1]:
-            x = ctx.norm.again(ctx.norm, grad.dtype)[0].to(grad.dtype)
+            x = ctx.norm.again(ctx.norm, grad.dtype).to(grad.dtype)
             for_weight = (rows.t() @ x.flatten(0, -2)).to(weight.dtype)
         if ctx.needs_input_grad[2]:
             for_bias = rows.sum(0).to(ctx.bias_dtype)
         return grad @ weight.to(grad.dtype), for_weight, for_bias, None
 
 
-def operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Weights as a product with x takes them, for the above: inside of them autocast would keep copies that have no graph."""
+def operands(x: Tensor, *tensors: Tensor | None) -> tuple[Any, ...]:
+    """Tensors as a product with x takes them, for functions of our own: in these autocast would keep copies without a graph."""
     dtype = autocast_dtype(x)
-    return (weight, bias) if dtype is None else (weight.to(dtype), None if bias is None else bias.to(dtype))
+    return tensors if dtype is None else tuple(each if each is None else each.to(dtype) for each in tensors)
 
 
 def norm_of(x: Tensor) -> Any:

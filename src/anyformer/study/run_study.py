@@ -94,11 +94,10 @@ def run_study(
 ) -> StudyResult | None:
     """The study in a YAML or JSON file, run and written up in `out`: runs/ beside a name like the file's, unless given.
 
-    Any number of processes may work in one directory; `jobs` starts so many. Runs lie in `runs_in`, which studies may share: what
-    another has run is not run again; runs/ in `out` unless given. What has run is not run again, a run that was killed
-    goes on, one that failed is a row of the table. `data` is another text than the file's. With `runs_only` runs are made
-    until none is left, and nothing is written up: None is returned. Raises SpecError, UsageError, TextError, and Stopped at a
-    signal.
+    Any number of processes may work in one directory; `jobs` starts so many. Runs lie in `runs_in`, which studies may share, or
+    in runs/ in `out`: what has run is not run again, a run that was killed goes on, one that failed is a row of the table. `data`
+    is another text than the file's. With `runs_only` runs are made until none is left, and nothing is written up: None is
+    returned. Raises SpecError, UsageError, TextError, and Stopped at a signal.
     """
     runs = _prepared(file, data, _folder(file, out, runs_in), device, say)
     cells = list(runs.cells())

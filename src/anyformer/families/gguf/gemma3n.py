@@ -102,10 +102,8 @@ def _unread(name: str, shape: tuple[int, ...]) -> TensorRow:
 
 def padded(spec: ModelSpec) -> Adapted:
     """The model whose layers' tables are as long as the tokens'; ids beyond, of pictures and sounds, read their first row."""
-    tokens, own = (
-        one(spec.stack.embedding, TableSpec, "table of tokens").rows,
-        one(spec, PerLayerEmbeddingSpec, "table"),
-    )
+    tokens = one(spec.stack.embedding, TableSpec, "table of tokens").rows
+    own = one(spec, PerLayerEmbeddingSpec, "table")
     more = tokens - own.table.rows
     if more <= 0:
         return Adapted(spec)
@@ -115,6 +113,5 @@ def padded(spec: ModelSpec) -> Adapted:
 
     names = (f"stack.blocks.{i}.sublayers.2.branches.0.mixer.table.weight" for i in range(spec.n_layers))
     longest = changed(spec, PerLayerEmbeddingSpec, table=own.table.but(rows=tokens))
-    return Adapted(
-        longest, dict.fromkeys(names, longer), f"its layers' tables have {more} rows more, copies of the first"
-    )
+    note = f"its layers' tables have {more} rows more, copies of the first"
+    return Adapted(longest, dict.fromkeys(names, longer), note)

@@ -5,7 +5,8 @@
 4 heads of 64 in float32, batch 1, one thread. Beside it runs PyTorch's fused attention with a dense mask, or attention
 written out where scores are capped. The plan is part of the time, each turn anew, as if a pass had but one layer. The rows
 of 256 to 1,024 tokens are what the limits in `kernels/fastest.py` come from. Longformer's layer has as many heads again, for
-its marked token; "choose" is the kernel that `fastest.py` takes.
+its marked token; "choose" is the kernel that `fastest.py` takes. "rows" are beside PyTorch's operator where that keeps all
+weights for a bias that is learned, and in bfloat16, where the machine has it; batch 8.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.fastest import Fastest
 from anyformer.kernels.plan import plan
+from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers import BlockEnds, Causal, Heads, Mask, SameBlock, SlidingWindow, Strided
 from anyformer.layers.global_blocks import GlobalBlocks
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import Kernel, Tokens, plain_tokens
 from anyformer.spec import Count, Window
-from benchmarks.measure import arguments, cpu_seconds, record, rounded, row, speed_ratio, turns
+from benchmarks.measure import arguments, cpu_seconds, native_bfloat16, record, rounded, row, speed_ratio, turns
 
 HEADS, WIDTH = 4, 64
 LONG = (16_384, 32_768)  # too long for a dense mask
@@ -135,6 +137,27 @@ def chosen(name: str, mask: Mask, length: int, n: int) -> dict[str, Any]:
     return row(f"choose over sdpa, {name} at {length:,}", ratio, most=1.05, seconds=rounded(taken))
 
 
+def of_rows(length: int, dtype: torch.dtype, learned: bool, n: int) -> dict[str, Any]:
+    """How many times as fast rows are as PyTorch's operator, with a learned bias of every pair or without one."""
+    of = tokens("", length)
+    q, k, v = (torch.randn(8, HEADS, length, WIDTH, dtype=dtype, requires_grad=True) for _ in range(3))
+    added = [torch.randn(1, HEADS, length, length, dtype=dtype, requires_grad=True)] * learned
+    grad = torch.randn(8, HEADS, length, WIDTH, dtype=dtype)
+
+    def once(kernel: Kernel) -> Callable[[], float]:
+        def run() -> None:
+            bias = (lambda *_: added[0]) if learned else None
+            seen = kernel.prepare(Causal(), bias, of, of, HEADS)
+            y, _ = kernel(q, k, v, seen, scale=0.125, softcap=None, sink=None, scores=None, dropout=0.0)
+            torch.autograd.grad(y, [q, k, v, *added], grad)
+
+        return lambda: cpu_seconds(run)
+
+    taken = turns({"ours": once(Rows()), "other": once(SDPA())}, n)
+    name = f"rows, {'learned bias' if learned else 'causal'} at {length:,}, {str(dtype).removeprefix('torch.')}"
+    return row(name, speed_ratio(taken, "ours", "other"), least=1.0, seconds=rounded(taken))
+
+
 def main() -> None:
     options = arguments(__doc__ or "")
     torch.set_num_threads(1)
@@ -173,6 +196,9 @@ def main() -> None:
     rows += [of_plan(name, 8192, n) for name in PATTERNS]
     for length in (128, 512):
         rows += [chosen(name, mask, length, 20 * n) for name, mask in (("causal", Causal()), ("window 64", window(64)))]
+    rows += [of_rows(length, torch.float32, True, 5 * n) for length in (256, 1024)]
+    if native_bfloat16():
+        rows += [of_rows(length, torch.bfloat16, learned, 5 * n) for length in (256, 512) for learned in (False, True)]
     record("blocked", options.out, rows, {"threads": 1, "shape": {"heads": HEADS, "width": WIDTH, "dtype": "float32"}})
 
 

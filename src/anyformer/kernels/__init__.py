@@ -9,13 +9,14 @@ from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.fastest import Fastest
 from anyformer.kernels.flex import Flex
+from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.tokens import Kernel
 
 BLOCKED = Blocked()
 IN_ORDER: tuple[Kernel, ...] = (BLOCKED, SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
-KERNELS: Mapping[str, Kernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Flex())}  # flex: only by name
+KERNELS: Mapping[str, Kernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Rows(), Flex())}
 
 
 def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel:
@@ -25,8 +26,8 @@ def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel
     """
     if name is None:
         able = [kernel for kernel in IN_ORDER if kernel.refuses(spec) is None]
-        rest = [kernel for kernel in able if kernel is not BLOCKED]
-        return Fastest(BLOCKED, rest[0]) if len(rest) < len(able) and device == "cpu" else rest[0]
+        rest = next(kernel for kernel in able if kernel is not BLOCKED)
+        return Fastest(BLOCKED if BLOCKED in able else None, rest) if device == "cpu" else rest
     if name not in KERNELS:
         raise KernelError(f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; there are {', '.join(KERNELS)}")
     reason = KERNELS[name].refuses(spec)

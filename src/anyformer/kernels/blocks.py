@@ -83,7 +83,7 @@ class Scores:
         self, q: Tensor, k: Tensor, added: Tensor | None, scale: float, cap: float | None, keep: Tensor | None
     ) -> None:
         self.q, self.k, self.scale, self.cap, self.keep = q, k, scale, cap, keep
-        s = self.full(_products(q, k)) * scale
+        s = self.full(products(q, k)) * scale
         self.tanh = None
         if cap is not None:
             self.tanh = s.div_(cap).tanh_()
@@ -101,7 +101,7 @@ class Scores:
         weights = self.weights(lse)
         if self.keep is not None:
             weights = weights * self.keep
-        return _products(weights.to(v.dtype), v.mT), lse
+        return products(weights.to(v.dtype), v.mT), lse
 
     def weights(self, lse: Tensor) -> Tensor:
         """[batch, heads, query, key], by the sum of the whole row; of a row that sees nothing, 0."""
@@ -110,26 +110,26 @@ class Scores:
     def gradients(self, grad: Tensor, v: Tensor, lse: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of q, k, v and what is added; `along` [batch, heads, query] is the gradient times the row's values."""
         weights, kv_heads = self.weights(lse), v.shape[1]
-        for_weights = self.full(_products(grad, v))
-        kept = weights
+        for_weights = self.full(products(grad, v))
+        left = weights
         if self.keep is not None:
-            kept, for_weights = weights * self.keep, for_weights * self.keep
-        for_v = _by_group(kept.to(v.dtype), kv_heads).mT @ _by_group(grad.to(v.dtype), kv_heads)
+            left, for_weights = weights * self.keep, for_weights * self.keep
+        for_v = by_group(left.to(v.dtype), kv_heads).mT @ by_group(grad.to(v.dtype), kv_heads)
         for_added = weights * (for_weights - along[..., None])
         for_s = for_added if self.tanh is None else for_added * (1 - self.tanh.square())
         for_s = (for_s * self.scale).to(self.q.dtype)
-        for_k = _by_group(for_s, kv_heads).mT @ _by_group(self.q, kv_heads)
-        return _products(for_s, self.k.mT), for_k, for_v, for_added
+        for_k = by_group(for_s, kv_heads).mT @ by_group(self.q, kv_heads)
+        return products(for_s, self.k.mT), for_k, for_v, for_added
 
 
-def _by_group(x: Tensor, kv_heads: int) -> Tensor:
+def by_group(x: Tensor, kv_heads: int) -> Tensor:
     """[batch, kv heads, rows of all heads of a group, …] of x [batch, heads, row, …]."""
     return x if x.shape[1] == kv_heads else x.reshape(x.shape[0], kv_heads, -1, x.shape[-1])
 
 
-def _products(x: Tensor, y: Tensor) -> Tensor:
+def products(x: Tensor, y: Tensor) -> Tensor:
     """Products x [batch, heads, row, width] · y [batch, kv heads, column, width], each head with its group's."""
-    return (_by_group(x, y.shape[1]) @ y.mT).view(*x.shape[:3], y.shape[2])
+    return (by_group(x, y.shape[1]) @ y.mT).view(*x.shape[:3], y.shape[2])
 
 
 def _fused(q: Tensor, cap: float | None, dropout: float) -> bool:
@@ -137,16 +137,16 @@ def _fused(q: Tensor, cap: float | None, dropout: float) -> bool:
     return q.device.type == "cpu" and cap is None and not dropout
 
 
-def _drawn(seed: Tensor, dropout: float, device: torch.device) -> torch.Generator | None:
+def drawn(seed: Tensor, dropout: float, device: torch.device) -> torch.Generator | None:
     return torch.Generator(device).manual_seed(int(seed)) if dropout else None
 
 
-def _kept(generator: torch.Generator | None, q: Tensor, keys: int, dropout: float) -> Tensor | None:
-    """By what each weight is multiplied [batch, heads, query, key]; the same numbers in the backward pass."""
+def kept(generator: torch.Generator | None, q: Tensor, keys: int, dropout: float) -> Tensor | None:
+    """By what each weight is multiplied [batch, heads, query, key], both passes the same; None without dropout."""
     if generator is None:
         return None
-    kept = torch.empty(*q.shape[:3], keys, device=q.device)
-    return kept.bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
+    numbers = torch.empty(*q.shape[:3], keys, device=q.device, dtype=Scores.full(q[:0]).dtype)
+    return numbers.bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
 
 
 @torch.library.custom_op("anyformer::blocked_attention", mutates_args=())
@@ -168,7 +168,7 @@ def attention(
     batch, heads, n, width = q.shape
     out = q.new_zeros(batch, n, heads, width).transpose(1, 2)
     lse = q.new_full((batch, heads, n), -torch.inf, dtype=Scores.full(q[:0]).dtype)
-    generator = _drawn(seed, dropout, q.device)
+    generator = drawn(seed, dropout, q.device)
     for i, block in enumerate(_blocks(pieces, index, heads // k.shape[1])):
         x = _take(q, block.rows, block.heads, block.queries)
         keys, values = (_take(t, block.rows, block.kv, block.keys) for t in (k, v))
@@ -180,8 +180,8 @@ def attention(
             if bias is not None:  # of a row that sees nothing the operator says 0
                 total = total.masked_fill(bias.amax(-1) == -torch.inf, -torch.inf)
         else:
-            kept = _kept(generator, x, keys.shape[2], dropout)
-            y, total = Scores(x, keys, bias, scale, cap, kept).values(values)
+            keep = kept(generator, x, keys.shape[2], dropout)
+            y, total = Scores(x, keys, bias, scale, cap, keep).values(values)
         if pieces[FIELDS * i + FIELDS - 1]:  # a part of these rows is there already
             before = _take(out, block.rows, block.heads, block.queries)
             sums = _take(lse, block.rows, block.heads, block.queries)
@@ -225,7 +225,7 @@ def backward(
     if sink is not None:
         for_sink = -((sink.to(lse.dtype).view(1, -1, 1) - lse).exp() * along).sum((0, 2)).to(sink.dtype)
     sums = lse.masked_fill(lse == -torch.inf, 0.0)
-    generator = _drawn(seed, dropout, q.device)
+    generator = drawn(seed, dropout, q.device)
     for block in _blocks(pieces, index, q.shape[1] // k.shape[1]):
         x, of_out, y, total = (_take(t, block.rows, block.heads, block.queries) for t in (q, grad, out, sums))
         keys, values = (_take(t, block.rows, block.kv, block.keys) for t in (k, v))
@@ -235,9 +235,9 @@ def backward(
                 of_out, x, keys, values, y, total, 0.0, False, attn_mask=bias, scale=scale
             )
         else:
-            kept = _kept(generator, x, keys.shape[2], dropout)
+            keep = kept(generator, x, keys.shape[2], dropout)
             part = _take(along, block.rows, block.heads, block.queries)
-            of_x, of_keys, of_values, of_bias = Scores(x, keys, bias, scale, cap, kept).gradients(
+            of_x, of_keys, of_values, of_bias = Scores(x, keys, bias, scale, cap, keep).gradients(
                 of_out, values, total, part
             )
             if learned and bias is not None and block.added is not None:

@@ -1,4 +1,4 @@
-"""Of two kernels the one that is faster for the tokens and the mask of a pass, on a CPU.
+"""Of several kernels the one that is faster for the tokens and the mask of a pass, on a CPU.
 
 The limits come from `benchmarks/blocked.py`, which writes what it measured into `benchmarks/results/blocked.json`. A GPU's
 are not measured: there blocks are computed only where `blocked` is asked for by name.
@@ -13,13 +13,15 @@ from torch import Tensor
 
 from anyformer.kernels.blocked import Blocked, laid_out
 from anyformer.kernels.plan import Section
+from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, Kernel, Tokens
+from anyformer.layers.tokens import Bias, Kernel, Tokens, autocast_dtype
 
 # Queries from which on blocks take less time than the other kernel, each pass's plan included.
 LEAST = {"sdpa": 1024, "eager": 512}
+MOST_BF16 = 512  # queries in bfloat16 up to which rows take less time than PyTorch's operator
 SHARE = 0.7  # of all pairs: up to so many computed by blocks take less time than all of them by PyTorch's operator
 
 
@@ -31,25 +33,26 @@ class Taken(NamedTuple):
 
 
 class Fastest:
-    """Blocks where leaving out the hidden ones pays, and else another kernel."""
+    """Blocks where leaving out the hidden ones pays; beside PyTorch's operator, rows where it would keep all weights."""
 
     brings = False
 
-    def __init__(self, blocked: Blocked, other: Kernel) -> None:
+    def __init__(self, blocked: Blocked | None, other: Kernel) -> None:
         self.blocked, self.other = blocked, other
-        self.name = f"{blocked.name} or {other.name}"
+        self.rows = Rows() if isinstance(other, SDPA) else None
+        self.name = " or ".join(kernel.name for kernel in (blocked, self.rows, other) if kernel is not None)
 
     def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why neither can compute this attention, or None."""
-        return self.blocked.refuses(spec) and self.other.refuses(spec)
+        """Why none can compute this attention, or None."""
+        return self.other.refuses(spec)
 
     def sections(
         self, mask: Mask, query: Tokens, key: Tokens, n_heads: int, *, biased: bool
     ) -> tuple[Section, ...] | None:
         """The blocks to compute, or None where the other kernel is faster. A compiler is left PyTorch's own operators."""
-        if torch.compiler.is_compiling() or query.n < LEAST[self.other.name]:
+        if self.blocked is None or torch.compiler.is_compiling() or query.n < LEAST[self.other.name]:
             return None
-        dense = not isinstance(self.other, SDPA)  # written out, all scores in memory
+        dense = self.rows is None  # written out, all scores in memory
         if not dense and not biased and flagged(mask, query, key) is not None:
             return None
         sections = self.blocked.plan(mask, query, key, n_heads)
@@ -60,10 +63,27 @@ class Fastest:
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Taken:
         """What the faster kernel prepares."""
         sections = self.sections(mask, query, key, n_heads, biased=bias is not None)
-        if sections is None:
-            return Taken(self.other, self.other.prepare(mask, bias, query, key, n_heads))
-        return Taken(self.blocked, laid_out(sections, bias, query, key, n_heads))
+        if self.blocked is not None and sections is not None:
+            return Taken(self.blocked, laid_out(sections, bias, query, key, n_heads))
+        biased = bias is not None and query.n > 1 and not torch.compiler.is_exporting()
+        kernel = self.rows if self.rows is not None and biased else self.other
+        return Taken(kernel, kernel.prepare(mask, bias, query, key, n_heads))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, **options: Any) -> tuple[Tensor, Tensor | None]:
         """As the kernel that was taken."""
-        return seen.kernel(q, k, v, seen.seen, **options)
+        kernel = seen.kernel
+        if self.rows is not None and kernel is self.other and _keeps_weights(q, v, **options):
+            kernel = self.rows  # which takes what the other prepared
+        return kernel(q, k, v, seen.seen, **options)
+
+
+def _keeps_weights(q: Tensor, v: Tensor, *, scores: Tensor | None, dropout: float, **_: Any) -> bool:
+    """Whether PyTorch's operator would keep all weights, or takes longer.
+
+    The same with and without gradients, so that a layer that runs again draws the same dropout.
+    """
+    n, width = q.shape[2:]
+    if n == 1 or torch.compiler.is_exporting():
+        return False
+    slow = (autocast_dtype(q) or q.dtype) == torch.bfloat16 and n <= MOST_BF16
+    return slow or dropout > 0 or v.shape[3] != width or scores is not None

@@ -76,7 +76,9 @@ def _unblocked(attention: Attention, spec: ModelSpec, taken: str) -> str:
         return f"{taken}: {', '.join(refused)}" if refused else taken
     if attention.spec.scores:
         kinds = ", ".join(score.kind for score in attention.spec.scores)
-        return f"sdpa with a table of scores [heads, query, key] ({kinds})"
+        return (
+            f"sdpa with a table of scores [heads, query, key] ({kinds}); on a CPU rows, which keeps no weights of them"
+        )
     length = spec.context or LENGTH
     left = attention.spec.mask.within((0, length), (0, length))
     plain = attention.spec.reads == "memory" or left in (Causal(), Everything())

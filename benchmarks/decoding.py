@@ -1,10 +1,12 @@
-"""Decoding of a model that memory bounds, 150M parameters: its share of that bound, weights in few bits, many requests at once.
+"""Decoding of a model that memory bounds, 150M parameters: its share of that bound, few bits, guesses, many rows at once.
 
     python -m benchmarks.decoding --quick
 
 Greedy, batch 1, one thread. The bound is the time of reading once, at the speed that this machine was just seen to read at, what
 a token needs: all weights but the table of the embedding, and the cache. Weights in few bits are those of `load(dtype=…)`; what
-they write may differ. Sixteen requests arrive, one every second step, and are written together; beside that, one by one.
+they write may differ. Guesses are what the text said before, eight at a time: random weights soon repeat themselves, as code
+does and answers that quote. Sixteen requests arrive, one every second step, and are written together; beside that, one by one.
+Passes of several rows have the layout that `serve` and `generate --lookup` give them.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from anyformer.generation import Batch, Wanted, generate_ids, lay_out_for_decoding
+from anyformer.generation import Batch, PromptLookup, SpeculativeDecoding, Wanted, generate_ids, lay_out_for_decoding
 from anyformer.hub import load, save
 from anyformer.measure import calibrate
 from anyformer.model import Transformer
 from benchmarks import measure, pair
 
 LARGE = pair.Shape(d_model=1024, n_layers=12, n_heads=16, n_kv_heads=4, d_ff=2816)
-PROMPT, NEW, REQUESTS, SHORT = 256, 32, 16, 32
+PROMPT, NEW, REQUESTS, SHORT, ROWS, GUESSES, LONG = 256, 32, 16, 32, 8, 8, 96
 
 
 def read_nbytes() -> int:
@@ -66,6 +68,12 @@ def as_they_come(model: Transformer) -> None:
         step += 1
 
 
+def guessed(model: Transformer, ids: torch.Tensor) -> tuple[list[int], int]:
+    """(the text, the model's passes) where what follows is guessed from what the text said before."""
+    decoding = SpeculativeDecoding(model, ids, None, PromptLookup(GUESSES), max_new_tokens=LONG)
+    return [step[0] for step in decoding], decoding.passes[0]
+
+
 def main() -> None:
     given = measure.arguments("Decoding of a model that memory bounds.")
     torch.set_num_threads(1)
@@ -75,10 +83,16 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         save(pair.ours(LARGE), Path(folder) / "model")
         models = loaded(Path(folder) / "model")
+    several = lay_out_for_decoding(pair.ours(LARGE), several=True).eval()
     write: dict[str, Callable[[int], object]] = {
         name: lambda k, model=model: generate_ids(model, ids, max_new_tokens=k) for name, model in models.items()
     }
     write["transformers"] = lambda k: theirs.generate(ids, attention_mask=mask, max_new_tokens=k, do_sample=False)
+    eight = torch.randint(0, LARGE.vocab_size, (ROWS, PROMPT), generator=torch.Generator().manual_seed(2))
+    write["8 rows"] = lambda k: generate_ids(several, eight, max_new_tokens=k)
+    write["8 rows, transformers"] = lambda k: theirs.generate(
+        eight, attention_mask=torch.ones_like(eight), max_new_tokens=k, do_sample=False
+    )
     taken = measure.turns({name: lambda once=once: seconds_a_token(once) for name, once in write.items()}, n)
     bound = read_nbytes() / calibrate().read_nbytes_per_second
     middle = {name: statistics.median(each) for name, each in taken.items()}
@@ -97,9 +111,31 @@ def main() -> None:
             for bits, bar in (("int8", 1.6), ("int4", 2.5))
         ),
     ]
-    many = {"together": as_they_come, "alone": one_after_the_other}
-    ways = {name: lambda way=way: measure.cpu_seconds(lambda: way(models["float32"])) for name, way in many.items()}
+    rows.append(
+        measure.row(
+            f"decoding 150M, {ROWS} rows, float32, x transformers",
+            measure.speed_ratio(taken, "8 rows", "8 rows, transformers"),
+            least=1.4,
+        )
+    )
+    text, passes = guessed(several, ids)
+    same = sum(a == b for a, b in zip(text, generate_ids(several, ids, max_new_tokens=LONG)[0].tolist(), strict=True))
+    ways = {
+        "guessed": lambda: measure.cpu_seconds(lambda: guessed(several, ids)),
+        "plain": lambda: measure.cpu_seconds(lambda: generate_ids(models["float32"], ids, max_new_tokens=LONG)),
+        "together": lambda: measure.cpu_seconds(lambda: as_they_come(several)),
+        "alone": lambda: measure.cpu_seconds(lambda: one_after_the_other(models["float32"])),
+    }
     found = measure.turns(ways, max(1, n // 3))
+    rows.append(
+        measure.row(
+            f"{LONG} tokens of a text that repeats itself, guessed {GUESSES} at a time, x a token a pass",
+            measure.speed_ratio(found, "guessed", "plain"),
+            least=1.0,
+            passes=passes,
+            same_tokens=same,
+        )
+    )
     rows.append(
         measure.row(
             f"{REQUESTS} arriving requests, x one after the other",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.families import PRESETS
-from anyformer.generation import generate_ids
+from anyformer.generation import generate_ids, layout
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.sampling import Sampling
 from anyformer.layers.cross_entropy import LossOptions, cross_entropy
@@ -25,6 +27,15 @@ from tests.laws.models import ids_for, randomised
 
 # Untied; tied by a shared table; MLA's folded maps and experts; shared layers; a gated feed-forward, a state, an encoder–decoder.
 NAMES = ["llama2-7b", "gpt2", "deepseek-v2-lite", "albert-base", "gemma3-1b", "mamba2-130m", "transformer-base"]
+
+
+LayOut = Callable[[Transformer], Transformer]
+
+
+@pytest.fixture(params=["columns", "blocks"])
+def lay_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LayOut:
+    monkeypatch.setattr(layout, "LEAST", 1)
+    return partial(lay_out_for_decoding, several=request.param == "blocks")
 
 
 def model_of(name: str, seed: int = 0) -> Transformer:
@@ -52,8 +63,8 @@ def with_adapter(model: Transformer, targets: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_map_and_table_is_called_whoever_watches(name: str) -> None:
-    model = lay_out_for_decoding(model_of(name))
+def test_every_map_and_table_is_called_whoever_watches(name: str, lay_out: LayOut) -> None:
+    model = lay_out(model_of(name))
     ids, called = ids_for(model.spec, 1, 7), set()
     plain = logits(model, ids).detach()
     maps = {path: each for path, each in model.named_modules() if isinstance(each, nn.Linear | nn.Embedding)}
@@ -69,8 +80,8 @@ def test_every_map_and_table_is_called_whoever_watches(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_adapter_of_any_map_is_what_merging_it_gives(name: str) -> None:
-    model = lay_out_for_decoding(model_of(name))
+def test_an_adapter_of_any_map_is_what_merging_it_gives(name: str, lay_out: LayOut) -> None:
+    model = lay_out(model_of(name))
     ids, plain = ids_for(model.spec, 1, 7), logits(model, ids_for(model.spec, 1, 7)).detach()
     adapted = with_adapter(model, maps_of(model))
     learning = logits(adapted, ids)
@@ -87,15 +98,15 @@ def test_an_adapter_of_any_map_is_what_merging_it_gives(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama2-7b", "deepseek-v2-lite", "gemma3-1b"])
 @pytest.mark.parametrize("first", ["laid out", "adapted"])
-def test_text_of_an_adapter_is_that_of_the_merged_model(name: str, first: str) -> None:
+def test_text_of_an_adapter_is_that_of_the_merged_model(name: str, first: str, lay_out: LayOut) -> None:
     """Decoding joins q, k and v, gate and up, and folds MLA's maps: none of it may pass by an adapter."""
     model, drawn = model_of(name), {"max_new_tokens": 8, "sampling": Sampling(temperature=4.0)}
     ids = ids_for(model.spec, 2, 5)
     if first == "laid out":
-        lay_out_for_decoding(model)
+        lay_out(model)
     adapted = with_adapter(model, maps_of(model))
     if first == "adapted":
-        lay_out_for_decoding(model)
+        lay_out(model)
     text = generate_ids(model, ids, **drawn)
     assert torch.equal(text, generate_ids(model, ids, **drawn, cache=False))
     assert torch.equal(text, generate_ids(adapted.merge_and_unload(), ids, **drawn))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,8 @@ def command(
         raise UsageError(
             "--compile writes a token a pass; leave --beams, --data, --draft, --lookup and --ahead out, or --compile"
         )
-    how: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": lay_out_for_decoding}
+    prepare = partial(lay_out_for_decoding, several=guessed or search is not None or data is not None)
+    how: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
     found = opened(model, **how)
     found.model.cache_dtype = cache_dtype
     beside = None if draft is None else found.beside(draft, **how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def command(
     from anyformer.inference.opened import opened
     from anyformer.serving import Limits, application, serve
 
-    found = opened(directory, device=device, dtype=dtype, prepare=lay_out_for_decoding)
+    found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, several=True))
     found.model.cache_dtype = cache_dtype
     limits = Limits(max_length, max_tokens, max_rows, max_waiting, max_body, rate, timeout)
     serve(application(found, name or directory.resolve().name, limits, api_key), host, port, grace_seconds=grace)

@@ -16,6 +16,7 @@ from anyformer.errors import CacheError, UsageError
 from anyformer.generation.static_cache import StaticCache
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.packed import PackedWeight
+from anyformer.layers.reordered import Reordered
 from anyformer.model import Transformer
 from anyformer.spec import cached_calls
 
@@ -29,7 +30,12 @@ class CompiledStep:
     """
 
     def __init__(self, model: Transformer, backend: str = "inductor") -> None:
-        if packed := next((name for name, each in model.named_parameters() if isinstance(each, PackedWeight)), None):
+        packed, held = next(
+            (each for each in model.named_parameters() if isinstance(each[1], PackedWeight)), ("", None)
+        )
+        if isinstance(held, Reordered):
+            raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")
+        if held is not None:
             raise UsageError(
                 f"{packed} is held in few bits, whose operators are not compiled; leave --compile or --dtype out"
             )

@@ -33,6 +33,7 @@ from anyformer.hub.source import CONFIG, Source, find, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
 from anyformer.layers.packed import PackedWeight
+from anyformer.layers.reordered import Reordered
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
@@ -128,6 +129,7 @@ def save(
     path = Path(path)
     refuse_in_use(path)
     weights = dict(model.named_parameters())
+    weights = {name: each.plain() if isinstance(each, Reordered) else each for name, each in weights.items()}
     if any(isinstance(weight, PackedWeight) for weight in weights.values()):
         raise CheckpointError("weights in few bits are held as this processor wants them; load the model without dtype")
     refuse_larger(tokenizer, model.spec)

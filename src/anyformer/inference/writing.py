@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -49,8 +50,10 @@ def generate(
     the same text in fewer passes (`SpeculativeDecoding`). `compiled`: the step behind the prompt is compiled
     first (`CompiledStep`), once for texts of like length; the text is the same.
     """
-    found = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
-    beside = None if draft is None else found.beside(draft, device=device, prepare=lay_out_for_decoding)
+    several = beams > 1 or not isinstance(prompt, str) or draft is not None or lookup is not None or ahead
+    prepare = partial(lay_out_for_decoding, several=several and not compiled)
+    found = opened(model, tokenizer, device=device, prepare=prepare)
+    beside = None if draft is None else found.beside(draft, device=device, prepare=prepare)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
     written = generate_text(
         found.model,
@@ -89,7 +92,9 @@ def translate(
     `batch_tokens`: sources of a batch times the longest of them.
     Raises InputError for a model without an encoder and for a line beyond the positions it has learned.
     """
-    translator, tokenizer, _ = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
+    translator, tokenizer, _ = opened(
+        model, tokenizer, device=device, prepare=partial(lay_out_for_decoding, several=True)
+    )
     if translator.spec.encoder is None:
         raise InputError("this model has no encoder to read a source; it continues a prompt instead")
     lengths = {i: len(encode_source(tokenizer, line)) for i, line in enumerate(lines) if line.strip()}

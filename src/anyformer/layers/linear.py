@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.memory_efficient import MemoryEfficientLinear, norm_of, operands
 from anyformer.layers.part import Part, is_plain
+from anyformer.layers.reordered import Reordered, in_blocks
 from anyformer.spec import Cost, MapSpec, Place, Placed, Positive, Weight, Width, Workload, in_turn
 
 
@@ -54,23 +55,33 @@ class Linear(Part[LinearSpec], nn.Linear):
 
 
 class Together:
-    """Linear maps of one input as one product: their weights become views of one tensor, and stay theirs.
+    """Linear maps of one input as one product: their weights become parts of one tensor, and stay theirs.
 
     For inference alone: in training one wide product is slower than several on CPUs.
     """
 
-    def __init__(self, maps: Sequence[Linear], by_columns: bool) -> None:
-        weights = [each.weight.data for each in maps]
-        self.sizes = [weight.shape[0] for weight in weights]
-        self.weight = torch.cat(weights)
-        if by_columns:
-            self.weight = self.weight.t().contiguous().t()
+    def __init__(self, maps: Sequence[Linear]) -> None:
+        self.sizes = [each.weight.shape[0] for each in maps]
+        self.weight: Tensor = torch.cat([each.weight.data for each in maps])
         biases = [each.bias.data for each in maps if each.bias is not None]
         self.bias = torch.cat(biases) if biases else None
-        for i, each in enumerate(maps):
-            each.weight.data = self.weight.split(self.sizes)[i]
-            if each.bias is not None and self.bias is not None:
-                each.bias.data = self.bias.split(self.sizes)[i]
+        if self.bias is not None:
+            for each, bias in zip(maps, self.bias.split(self.sizes), strict=True):
+                each.bias.data = bias
+
+    def lie_by_columns(self, maps: Sequence[Linear], by_columns: bool) -> None:
+        """Let the weights of the maps be views of one tensor, row by row or column by column."""
+        if by_columns:
+            self.weight = self.weight.t().contiguous().t()
+        for each, weight in zip(maps, self.weight.split(self.sizes), strict=True):
+            each.weight.data = weight
+
+    def lie_in_blocks(self, maps: Sequence[Linear]) -> None:
+        """Let the weights of the maps be parts of one in blocks."""
+        self.weight, start = in_blocks(self.weight), 0
+        for each, size in zip(maps, self.sizes, strict=True):
+            part = Reordered(self.weight.blocks, slice(start, start + size))
+            each.weight, start = nn.Parameter(part, requires_grad=False), start + size
 
     @staticmethod
     def can(maps: Sequence[Linear]) -> bool:
@@ -81,7 +92,10 @@ class Together:
         """Whether this may be called instead of the maps: no gradients, all plain, their weights not moved since."""
         if torch.compiler.is_compiling() or torch.is_grad_enabled() or not all(is_plain(each, Linear) for each in maps):
             return False
-        return maps[0].weight.data_ptr() == self.weight.data_ptr()  # type: ignore[union-attr]
+        first: Any = maps[0].weight
+        if isinstance(self.weight, Reordered):
+            return isinstance(first, Reordered) and first.blocks is self.weight.blocks
+        return first.data_ptr() == self.weight.data_ptr()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """What each map makes [batch, token, d_out] of x [batch, token, d_in]."""

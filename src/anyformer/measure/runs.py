@@ -52,7 +52,7 @@ def training_step(spec: ModelSpec, batch: int, seq_len: int, device: torch.devic
 
 def decoding_step(spec: ModelSpec, batch: int, past: int, device: torch.device) -> Callable[[], object]:
     """A function that adds a token to each of `batch` rows that hold about `past`, greedily, as `generate` does."""
-    model = lay_out_for_decoding(build(spec, SEED, device=device, dtype=torch.float32))
+    model = lay_out_for_decoding(build(spec, SEED, device=device, dtype=torch.float32), several=batch > 1)
     ids = torch.from_numpy(random_rows(spec, batch, past).labels).to(device)
     state: list[Decoding] = []
 

@@ -1,0 +1,139 @@
+"""Float32 matrices in the order in which oneDNN reads them, for inference on a CPU.
+
+For a product with a few rows, a library first copies a matrix that lies row by row into blocks, which takes as long as the
+product. Kept in blocks, four rows take no longer than one, and sixteen half as long (measured: `benchmarks/decoding.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
+
+from anyformer.errors import KernelError
+from anyformer.layers.packed import PackedWeight
+from anyformer.layers.tokens import autocast_dtype
+
+FEWEST = 4  # rows: fewer take longer than these
+aten = torch.ops.aten
+
+
+def can_reorder(weight: Tensor) -> bool:
+    """Whether a weight may lie in blocks: a float32 matrix on a CPU, where PyTorch has oneDNN's operators."""
+    plain = weight.is_cpu and weight.dtype == torch.float32 and weight.dim() == 2
+    return plain and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+class Blocks:
+    """Matrices [d_out, d_in] of one input, one below the other, as one in blocks: `Reordered` are parts of it."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.shape = tuple(matrix.shape)
+        self.write(matrix)
+
+    def write(self, matrix: Tensor) -> None:
+        """Let it be these numbers."""
+        with torch.inference_mode(False):
+            self.held = torch.ops.mkldnn._reorder_linear_weight(matrix.detach().contiguous(), None)
+
+    def plain(self) -> Tensor:
+        """The numbers, row by row."""
+        return self.held.to_dense()
+
+    def __deepcopy__(self, memo: Any) -> Blocks:
+        return Blocks(self.plain())
+
+    def products(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """[…, d_out] of x […, d_in]."""
+        rows = x.reshape(-1, x.shape[-1])
+        n = len(rows)
+        if n < FEWEST:
+            rows = F.pad(rows, (0, 0, 0, FEWEST - n))
+        y = torch.ops.mkldnn._linear_pointwise(rows, self.held, bias, "none", [], "")
+        return y[:n].view(*x.shape[:-1], self.shape[0])
+
+
+class Reordered(PackedWeight):
+    """Rows of `blocks` as a matrix [d_out, d_in], exact, to all who see it; what is written to it is written there.
+
+    Raises KernelError where it shall get a gradient.
+    """
+
+    blocks: Blocks
+    part: slice
+
+    @staticmethod
+    def __new__(cls: type[Reordered], blocks: Blocks, part: slice) -> Reordered:
+        shape = (part.stop - part.start, blocks.shape[1])
+        reordered = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=torch.device("cpu"))
+        reordered.blocks, reordered.part = blocks, part
+        return reordered
+
+    @property
+    def nbytes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Its share of the blocks."""
+        return 4 * self.numel()
+
+    def plain(self) -> Tensor:
+        """The numbers, row by row."""
+        return self.blocks.plain()[self.part]
+
+    def requires_grad_(self, mode: bool = True) -> Self:
+        """Nothing, or KernelError: blocks are for inference."""
+        if mode:
+            raise KernelError("weights laid out for decoding get no gradient; load the model anew to train it")
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return in_blocks, (self.plain(),)
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"Reordered({tuple(self.shape)}, {self.nbytes:,} bytes)"
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is F.linear and isinstance(args[1], Reordered):
+            return _linear(*args, **given)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **given)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given, first = dict(kwargs or {}), args[0]
+        if isinstance(first, Reordered):
+            if func in (aten.detach.default, aten.alias.default):
+                return cls(first.blocks, first.part)
+            if func is aten.clone.default:
+                return in_blocks(first.plain())
+        plain = tree_map_only(Reordered, cls.plain, (args, given))
+        y = func(*plain[0], **plain[1])
+        if isinstance(first, Reordered) and func._schema.is_mutable:
+            whole = first.blocks.plain()
+            whole[first.part] = plain[0][0]
+            first.blocks.write(whole)
+            return first
+        return y
+
+
+def in_blocks(matrix: Tensor) -> Reordered:
+    """A matrix [d_out, d_in] in blocks of its own."""
+    return Reordered(Blocks(matrix), slice(0, len(matrix)))
+
+
+def _linear(input: Tensor, weight: Reordered, bias: Tensor | None = None) -> Tensor:
+    """[…, d_out] of `input` […, d_in]; row by row where a gradient or another dtype is asked for."""
+    if (torch.is_grad_enabled() and input.requires_grad) or (autocast_dtype(input) or input.dtype) != torch.float32:
+        return F.linear(input, weight.plain(), bias)
+    if weight.shape[0] == weight.blocks.shape[0]:
+        return weight.blocks.products(input, bias)
+    y = weight.blocks.products(input, None)[..., weight.part]
+    return y if bias is None else y + bias

@@ -14,15 +14,18 @@ from torch.nn import functional as F
 from anyformer.errors import KernelError, UsageError
 from anyformer.families import preset
 from anyformer.generation import (
+    Batch,
     CompiledStep,
     DraftModel,
     PromptLookup,
     Sampling,
     SpeculativeDecoding,
+    Wanted,
     generate_ids,
     lay_out_for_decoding,
     layout,
 )
+from anyformer.generation.batch import Row
 from anyformer.hub import load, save
 from anyformer.layers.packed import PackedWeight
 from anyformer.layers.reordered import Reordered, can_reorder, in_blocks
@@ -109,6 +112,22 @@ def test_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     for guessing in (PromptLookup(4), DraftModel(model, 3)):
         steps = SpeculativeDecoding(model, ids, None, guessing, max_new_tokens=12)
         assert [step[0] for step in steps] == wanted
+
+
+def test_requests_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, model = laid_out("gemma3-1b", monkeypatch)
+    prompts = [row[: 4 + i].tolist() for i, row in enumerate(ids_for(model.spec, 4, 9))]
+    batch, waiting = Batch(model, 20), list(enumerate(prompts))
+    texts: dict[Row, list[int]] = {}
+    while waiting or any(not row.ended for row in batch.rows):
+        if waiting:
+            row, first = batch.add(Wanted(tuple(waiting.pop(0)[1]), 8))
+            assert first is not None
+            texts[row] = [first.token_id]
+        for row, chosen in batch.step().items():
+            texts[row].append(chosen.token_id)
+    for text, prompt in zip(texts.values(), prompts, strict=True):
+        assert text == generate_ids(plain, torch.tensor([prompt]), max_new_tokens=8)[0].tolist()
 
 
 def test_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,9 +37,8 @@ class Chosen(NamedTuple):
     """A token of a row, and how likely it was."""
 
     token_id: int
-    logprob: float | None = (
-        None  # natural, of the model itself, whatever the temperature; None: not asked, or the first
-    )
+    # natural, of the model itself, whatever the temperature; None: not asked, or the first
+    logprob: float | None = None
     likeliest: tuple[tuple[int, float], ...] = ()  # (token id, logprob), the likeliest first
 
 

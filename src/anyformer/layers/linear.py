@@ -107,9 +107,8 @@ class GainSpec(MapSpec):
 
     start: float = 1.0
     over: Literal["all", "features"] = "all"
-    frozen: bool = (
-        False  # what files say, which no gradient moves (Gemma 4: its last layer's has none, a norm comes behind)
-    )
+    # what files say, which no gradient moves (Gemma 4: its last layer's has none, a norm comes behind)
+    frozen: bool = False
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         shape = () if self.over == "all" else place.shape

@@ -18,9 +18,7 @@ from torch.utils._pytree import tree_map_only
 from anyformer.errors import KernelError
 from anyformer.layers.grouped import spans
 
-WORKSPACE = (
-    1 << 18
-)  # numbers that are in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
+WORKSPACE = 1 << 18  # numbers in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
 REFUSED = "weights in few bits are for inference alone; load the model without --dtype to train or change it"
 aten = torch.ops.aten
 

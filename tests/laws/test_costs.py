@@ -49,6 +49,13 @@ def test_presets_flops(spec: ModelSpec) -> None:
     assert spec.cost(Place(), load).flops == counted(spec, 3, 19)
 
 
+# Products of PyTorch's attention on a CPU, which its registry does not know: of scores and values, and their gradients.
+FUSED = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: 2,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: 4,
+}
+
+
 class Counted(TorchDispatchMode):
     """PyTorch's own formulas for each operator, without the counter's hooks on modules: an activation that is made again
     in a backward pass of its own upsets them."""
@@ -64,6 +71,10 @@ class Counted(TorchDispatchMode):
             self.flops += formula(*args, **(kwargs or {}), out_val=out)
         elif func._overloadpacket is ours.sorted_by_bucket:
             self.flops += hashing(args[0].shape, *args[1:])
+        elif func._overloadpacket in FUSED:  # chunks of sorted tokens, which `eager` does not write out
+            products = FUSED[func._overloadpacket]
+            query, key = args[:2] if products == 2 else args[1:3]
+            self.flops += 2 * products * query.numel() * key.shape[2]
         elif func._overloadpacket in (ours.lstm, ours.gru):
             self.flops += 2 * args[0].shape[:2].numel() * args[1].numel()
         elif func._overloadpacket in (ours.lstm_backward, ours.gru_backward):  # of the state and of its map

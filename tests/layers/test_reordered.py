@@ -117,11 +117,11 @@ def test_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_requests_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, model = laid_out("gemma3-1b", monkeypatch)
     prompts = [row[: 4 + i].tolist() for i, row in enumerate(ids_for(model.spec, 4, 9))]
-    batch, waiting = Batch(model, 20), list(enumerate(prompts))
+    batch, waiting = Batch(model, 20), [*prompts]
     texts: dict[Row, list[int]] = {}
     while waiting or any(not row.ended for row in batch.rows):
         if waiting:
-            row, first = batch.add(Wanted(tuple(waiting.pop(0)[1]), 8))
+            row, first = batch.add(Wanted(tuple(waiting.pop(0)), 8))
             assert first is not None
             texts[row] = [first.token_id]
         for row, chosen in batch.step().items():

@@ -30,15 +30,13 @@ class CompiledStep:
     """
 
     def __init__(self, model: Transformer, backend: str = "inductor") -> None:
-        packed, held = next(
-            (each for each in model.named_parameters() if isinstance(each[1], PackedWeight)), ("", None)
-        )
-        if isinstance(held, Reordered):
-            raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")
-        if held is not None:
-            raise UsageError(
-                f"{packed} is held in few bits, whose operators are not compiled; leave --compile or --dtype out"
-            )
+        for name, weight in model.named_parameters():
+            if isinstance(weight, Reordered):
+                raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")
+            if isinstance(weight, PackedWeight):
+                raise UsageError(
+                    f"{name} is held in few bits, whose operators are not compiled; leave --compile or --dtype out"
+                )
         kept = [kept for kept in cached_calls(model.spec) if kept.how == "tokens"]
         # Attention asks a mask of each slot.
         if others := [each.mixer.kind for each in kept if not isinstance(each.mixer, AttentionSpec)]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from anyformer.disk.atomic import new_directory
 from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, SPEC
@@ -129,18 +130,22 @@ def save(
     path = Path(path)
     refuse_in_use(path)
     weights = dict(model.named_parameters())
-    weights = {name: each.plain() if isinstance(each, Reordered) else each for name, each in weights.items()}
-    if any(isinstance(weight, PackedWeight) for weight in weights.values()):
+    if any(isinstance(each, PackedWeight) and not isinstance(each, Reordered) for each in weights.values()):
         raise CheckpointError("weights in few bits are held as this processor wants them; load the model without dtype")
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)
     with whole(path) as aside:
-        write_tensors(aside, theirs_of(plan.rows(), lambda name: weights[name].detach()), shard_nbytes)
+        write_tensors(aside, theirs_of(plan.rows(), lambda name: _numbers(weights[name])), shard_nbytes)
         if tokenizer is not None:
             with_types(tokenizer, model.spec).save(aside)
         widest = reduce(torch.promote_types, {each.dtype for each in weights.values() if each.is_floating_point()})
         plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels, tokenizer)
     return SavedDirectory(path, plan.form, plan.reason)
+
+
+def _numbers(weight: Tensor) -> Tensor:
+    """What a weight holds, row by row."""
+    return weight.plain() if isinstance(weight, Reordered) else weight.detach()
 
 
 def convert(

@@ -16,32 +16,22 @@ from torch.nn import functional as F
 
 from anyformer.kernels.blocks import Scores, by_group, drawn, kept, products
 from anyformer.kernels.sdpa import SDPA, Fused, flagged
-from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.tokens import Bias, Tokens, autocast_dtype
 
 QUERIES = 128  # whose scores are made at once: those of all heads lie in a core's cache
 
 
-class Rows:
+class Rows(SDPA):
     """As `sdpa`, with a gradient for what is added and with dropout; it keeps no weights."""
 
     name = "rows"
-    brings = False
-
-    def __init__(self) -> None:
-        self.fused = SDPA()
-
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why the kernel cannot compute this attention, or None."""
-        reason = self.fused.refuses(spec)
-        return None if reason is None else reason.replace("sdpa", self.name)
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:
         """As `sdpa` does, but a flag with a bias beside it: no key behind the last query of a block is read."""
         causal = flagged(mask, query, key)
         if bias is None or causal is None:
-            return self.fused.prepare(mask, bias, query, key, n_heads)
+            return super().prepare(mask, bias, query, key, n_heads)
         return Fused(causal, bias(query, key), None)
 
     def __call__(

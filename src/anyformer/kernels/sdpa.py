@@ -30,11 +30,11 @@ class SDPA:
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention, or None."""
         if spec.softcap is not None:
-            return f"sdpa cannot cap scores (softcap={spec.softcap})"
+            return f"{self.name} cannot cap scores (softcap={spec.softcap})"
         if spec.sink:
-            return "sdpa has no sink"
+            return f"{self.name} has no sink"
         if spec.relative_values is not None:
-            return f"sdpa gives no weights, which {spec.relative_values.kind} are made of"
+            return f"{self.name} gives no weights, which {spec.relative_values.kind} are made of"
         return None
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:

@@ -95,6 +95,18 @@ class PackedWeight(Tensor):
         """The numbers that it stands for, in float32."""
         return self.scheme.unpack(self.held)
 
+    def linear(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[…, d_out] of `input` […, d_in]. Raises KernelError where a gradient is asked for."""
+        if torch.is_grad_enabled() and input.requires_grad:
+            raise KernelError(REFUSED)
+        y = self.scheme.products(input.reshape(-1, input.shape[-1]), self.held)
+        y = y.view(*input.shape[:-1], self.shape[0])
+        return y if bias is None else y.add_(bias)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows [*ids, d_in] of one matrix."""
+        return self.scheme.rows(ids, self.held)
+
     def requires_grad_(self, mode: bool = True) -> Self:
         """Nothing, or KernelError: nothing is learnt in few bits."""
         if mode:
@@ -110,9 +122,9 @@ class PackedWeight(Tensor):
     ) -> Any:
         given = dict(kwargs or {})
         if func is F.linear and isinstance(args[1], PackedWeight):
-            return _linear(*args, **given)
+            return args[1].linear(args[0], *args[2:], **given)
         if func is F.embedding and isinstance(args[1], PackedWeight):
-            return args[1].scheme.rows(args[0], args[1].held)
+            return args[1].rows(args[0])
         with torch._C.DisableTorchFunctionSubclass():  # what comes of it is no packed weight unless dispatch says so
             return func(*args, **given)
 
@@ -147,15 +159,6 @@ class PackedWeight(Tensor):
 
 
 ELSEWHERE = "take --device cpu, or --dtype bfloat16"
-
-
-def _linear(input: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
-    """[…, d_out] of `input` […, d_in]. Raises KernelError where a gradient is asked for."""
-    if torch.is_grad_enabled() and input.requires_grad:
-        raise KernelError(REFUSED)
-    y = weight.scheme.products(input.reshape(-1, input.shape[-1]), weight.held)
-    y = y.view(*input.shape[:-1], weight.shape[0])
-    return y if bias is None else y.add_(bias)
 
 
 def _grouped(rows: Tensor, matrices: PackedWeight, behind: Tensor, biases: Tensor | None = None) -> Tensor:

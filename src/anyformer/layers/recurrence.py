@@ -23,6 +23,7 @@ class Steps:
     """
 
     order: Tensor | None = None  # [batch or 1, step]: the token of each step; None: they are the same
+    step: Tensor | None = None  # [batch or 1, token]: the step of each token; None: they are the same
     real: Tensor | None = None  # [batch or 1, step]; None: all are
     # whether a document begins [batch or 1, step], where nothing is left of what was before; None: nowhere
     begins: Tensor | None = None
@@ -32,15 +33,19 @@ class Steps:
 
     def taken(self, x: Tensor) -> Tensor:
         """Steps [batch, step, width] of tokens x [batch, token, width]."""
-        return x if self.order is None else x.gather(1, self.order[..., None].expand_as(x))
+        return _in_order(x, self.order)
 
     def given(self, y: Tensor) -> Tensor:
         """Tokens [batch, token, width] of steps y [batch, step, width]."""
-        return y if self.order is None else torch.empty_like(y).scatter(1, self.order[..., None].expand_as(y), y)
+        return _in_order(y, self.step)
 
     def kept(self, x: Tensor) -> Tensor:
         """[batch, step, …] with zeros for padding."""
         return x if self.real is None else x * self.real.view(*self.real.shape, *(1,) * (x.dim() - 2))
+
+
+def _in_order(x: Tensor, order: Tensor | None) -> Tensor:
+    return x if order is None else x.gather(1, order[..., None].expand_as(x))
 
 
 def steps_of(context: ForwardContext, store: Store) -> Steps:
@@ -71,7 +76,7 @@ def _steps(document: Tensor, before: Tensor | None) -> Steps:
             raise InputError(
                 "a document lies in several pieces of a row, and a state cannot go back to it; pack each in one piece"
             )
-    return Steps(order, real, begins, piece)
+    return Steps(order, order.argsort(1), real, begins, piece)
 
 
 def _changes(document: Tensor) -> Tensor:

@@ -32,7 +32,6 @@ class Blocks:
     """Matrices [d_out, d_in] of one input, one below the other, as one in blocks: `Reordered` are parts of it."""
 
     def __init__(self, matrix: Tensor) -> None:
-        self.shape = tuple(matrix.shape)
         self.write(matrix)
 
     def write(self, matrix: Tensor) -> None:
@@ -54,7 +53,7 @@ class Blocks:
         if n < FEWEST:
             rows = F.pad(rows, (0, 0, 0, FEWEST - n))
         y = torch.ops.mkldnn._linear_pointwise(rows, self.held, bias, "none", [], "")
-        return y[:n].view(*x.shape[:-1], self.shape[0])
+        return y[:n].view(*x.shape[:-1], self.held.shape[0])
 
 
 class Reordered(PackedWeight):
@@ -68,7 +67,7 @@ class Reordered(PackedWeight):
 
     @staticmethod
     def __new__(cls: type[Reordered], blocks: Blocks, part: slice) -> Reordered:
-        shape = (part.stop - part.start, blocks.shape[1])
+        shape = (part.stop - part.start, blocks.held.shape[1])
         reordered = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=torch.device("cpu"))
         reordered.blocks, reordered.part = blocks, part
         return reordered
@@ -82,6 +81,19 @@ class Reordered(PackedWeight):
         """The numbers, row by row."""
         return self.blocks.plain()[self.part]
 
+    def linear(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[…, d_out] of `input` […, d_in]; row by row where a gradient or another dtype is asked for."""
+        if (torch.is_grad_enabled() and input.requires_grad) or (autocast_dtype(input) or input.dtype) != torch.float32:
+            return F.linear(input, self.plain(), bias)
+        if len(self) == len(self.blocks.held):
+            return self.blocks.products(input, bias)
+        y = self.blocks.products(input, None)[..., self.part]
+        return y if bias is None else y + bias
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows [*ids, d_in]."""
+        return F.embedding(ids, self.plain())
+
     def requires_grad_(self, mode: bool = True) -> Self:
         """Nothing, or KernelError: blocks are for inference."""
         if mode:
@@ -93,16 +105,6 @@ class Reordered(PackedWeight):
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"Reordered({tuple(self.shape)}, {self.nbytes:,} bytes)"
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is F.linear and isinstance(args[1], Reordered):
-            return _linear(*args, **given)
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **given)
 
     @classmethod
     def __torch_dispatch__(
@@ -127,13 +129,3 @@ class Reordered(PackedWeight):
 def in_blocks(matrix: Tensor) -> Reordered:
     """A matrix [d_out, d_in] in blocks of its own."""
     return Reordered(Blocks(matrix), slice(0, len(matrix)))
-
-
-def _linear(input: Tensor, weight: Reordered, bias: Tensor | None = None) -> Tensor:
-    """[…, d_out] of `input` […, d_in]; row by row where a gradient or another dtype is asked for."""
-    if (torch.is_grad_enabled() and input.requires_grad) or (autocast_dtype(input) or input.dtype) != torch.float32:
-        return F.linear(input, weight.plain(), bias)
-    if weight.shape[0] == weight.blocks.shape[0]:
-        return weight.blocks.products(input, bias)
-    y = weight.blocks.products(input, None)[..., weight.part]
-    return y if bias is None else y + bias

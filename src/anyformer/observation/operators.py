@@ -79,10 +79,8 @@ KERNELS: dict[Any, Callable[..., Work]] = {
     ),
     ours.blocked_attention: lambda *args: _blocked(args[0], args[8], 2),
     ours.blocked_attention_backward: lambda *args: _blocked(args[1], args[11], 4),
-    ours.rows_attention: lambda q, k, v, added, seed, causal, *_: attention_work(q, k, v, causal=causal, products=2),
-    ours.rows_attention_backward: lambda grad, q, k, v, added, seed, causal, *_: attention_work(
-        q, k, v, causal=causal, products=4
-    ),
+    ours.rows_attention: lambda *args: attention_work(*args[:3], causal=args[5], products=2),
+    ours.rows_attention_backward: lambda *args: attention_work(*args[1:4], causal=args[6], products=4),
     ours.lstm: lambda x, weight, *_: _recurrent(x, weight, 1),
     ours.lstm_backward: lambda for_y, for_cells, weight, *_: _recurrent(for_y, weight, 2),
     ours.gru: lambda x, weight, *_: _recurrent(x, weight, 1),

@@ -1,6 +1,7 @@
 """The examples run as a reader runs them, and say what is so."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def run(folder: Path, *arguments: str) -> str:
 def test_every_example_is_tested_here() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
         "ablations",
+        "at_the_start",
         "own_family",
         "own_part",
         "cost_table",
@@ -99,6 +101,23 @@ def test_norms(tmp_path: Path) -> None:
     flops, seconds = (float(share.rstrip("%")) for share in rows["LayerNorm"][2:])
     assert 0 < flops < 5
     assert flops < seconds < 90, "norms take a larger share of the time than of the FLOPs"
+
+
+def test_at_the_start(tmp_path: Path) -> None:
+    out = run(tmp_path, str(EXAMPLES / "at_the_start.py"))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[2:]]
+    plain, scaled = ([float(row[column]) for row in rows] for column in (1, 2))
+    names = [row[0] for row in rows]
+    width = af.resize(af.load_spec("llama2+tied=true"), n_params=1_250_000, vocab_size=2048).stack.d_model
+    assert math.isclose(plain[0], 0.02, rel_tol=0.02)
+    assert math.isclose(scaled[0], 0.02 * width**0.5, rel_tol=0.02)
+    # Of vectors of length √d_model, values of deviation .02 √d_model; token t takes the mean of t of them; one map more.
+    first = 0.02**2 * width * (sum(1 / t for t in range(1, 257)) / 256) ** 0.5
+    attention = [i for i, name in enumerate(names) if "Attention" in name]
+    for found in (plain, scaled):
+        assert math.isclose(found[attention[0]], first, rel_tol=0.05)
+    assert plain[attention[-1]] > 2 * plain[0], "later layers write more than a token's own vector has"
+    assert scaled[attention[-1]] < 0.05 * scaled[0]
 
 
 def test_ablations(tmp_path: Path) -> None:

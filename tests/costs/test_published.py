@@ -10,7 +10,6 @@ import pytest
 
 from anyformer.cli.cost import CONVENTIONS as OFFERED
 from anyformer.costs import CONVENTIONS, active_parameters, cost, state_nbytes
-from anyformer.costs.textbook import korthikanti
 from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.gpt2 import gpt2
@@ -289,20 +288,6 @@ def test_ivanov() -> None:
     attention = (2 * x + scores) + (scores + 3 * scores) + (scores + x + x)
     words = products + bias + attention + (x + d**2 + x) + (x + d + x)
     assert round(flops / words) == 153
-
-
-def test_korthikanti() -> None:
-    """arXiv:2205.05198, table 2 and section 4: 34sbh + 5as²b, of which attention's scores are selective's savings."""
-    s, b, h, a, t = 2048, 1, 12_288, 96, 8
-    sbh = s * b * h
-    assert korthikanti(s, b, h, a) == 34 * sbh + 5 * a * s**2 * b
-    assert korthikanti(s, b, h, a, devices=t, split="tensor") == sbh * (10 + 24 / t + 5 * a * s / (h * t))
-    both = korthikanti(s, b, h, a, devices=t, split="tensor and sequence")
-    assert both == pytest.approx(korthikanti(s, b, h, a) / t)
-    assert korthikanti(s, b, h, a, devices=t, split="tensor and sequence", recompute="selective") == 34 * sbh / t
-    assert korthikanti(s, b, h, a, recompute="full") == 2 * sbh
-    # Section 5: of GPT-3's 34 + 5as/h, selective saves 70 % (80 of 114).
-    assert round(100 * 80 / (34 + 5 * a * s / h)) == 70
 
 
 def test_perplexity_is_2_to_the_bits_and_e_to_the_nats() -> None:

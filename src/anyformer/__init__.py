@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,26 +59,9 @@ __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
-    _join_rooms()
     value = getattr(import_module(f"anyformer.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
-
-
-@cache
-def _join_rooms() -> None:
-    """Give `spec`, which knows neither presets nor pictures, both: names stand for architectures, a notebook draws them."""
-    from anyformer.spec import ModelSpec, read_names_with
-
-    def draw(spec: ModelSpec) -> str:
-        from anyformer.descriptions import as_svg, card, diagram
-        from anyformer.notebook import as_html
-
-        facts = [{"section": row.section, "": row.name, "value": row.words} for row in card(spec).rows]
-        return as_svg(diagram(spec), "block diagram") + as_html(facts)
-
-    read_names_with(lambda name: import_module("anyformer.hub").load_spec(name))
-    setattr(ModelSpec, "_repr_html_", draw)  # noqa: B010 (no field of it, to the type checker)
 
 
 def __dir__() -> list[str]:

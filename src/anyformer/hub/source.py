@@ -38,7 +38,7 @@ from anyformer.hub.sentences import folder_of, pooled, read_table, with_pooling
 from anyformer.hub.shards import ShardedWeights
 from anyformer.hub.weights import Weights
 from anyformer.hub.wrapped import is_wrapped, wrapped_spec
-from anyformer.spec import Architecture, ModelSpec, is_path, read, read_names_with, specification, split_variant
+from anyformer.spec import Architecture, ModelSpec, is_path, read, specification, split_variant
 from anyformer.variants.variant import apply, parsed
 
 CONFIG = "config.json"  # Hugging Face's
@@ -99,9 +99,6 @@ def vary(base: str | Path | Architecture, /, **changes: Any) -> ModelSpec:
     """
     spec = load_spec(base) if isinstance(base, str | Path) else specification(base)
     return apply(spec, changes.items(), load_spec)
-
-
-read_names_with(load_spec)
 
 
 def find(path: str | Path) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -23,20 +23,13 @@ class HasSpec(Protocol):
 
 Architecture = ModelSpec | HasSpec | str | Path
 
-_by_name: list[Callable[[str | Path], ModelSpec]] = []
-
-
-def read_names_with(load: Callable[[str | Path], ModelSpec]) -> None:
-    """Let `specification` take names and paths: this room knows no presets and no files of models, `hub.load_spec` does."""
-    _by_name[:] = [load]
-
 
 def specification(architecture: Architecture) -> ModelSpec:
     """The specification that this is, has, or names. Raises SpecError for anything else, and what `load_spec` does."""
     if isinstance(architecture, ModelSpec):
         return architecture
-    if isinstance(architecture, str | Path) and _by_name:
-        return _by_name[0](architecture)
+    if isinstance(architecture, str | Path):
+        return import_module("anyformer.hub").load_spec(architecture)  # presets and files are known there
     found = getattr(architecture, "spec", None)
     if isinstance(found, ModelSpec):
         return found

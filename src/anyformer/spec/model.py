@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import ClassVar, NamedTuple, Self
 
 from anyformer.errors import SpecError
@@ -76,6 +77,11 @@ class ModelSpec(PartSpec):
         check_residual((module.block for module in self.ahead), self.stack.residual)
         for module in self.ahead:
             check_lent((module.block,), place, {})  # which runs on other tokens than the stack
+
+    def _repr_html_(self) -> str:
+        """Its block diagram and its card, for a notebook."""
+        room = import_module("anyformer.descriptions")
+        return room.as_svg(room.diagram(self), "block diagram") + room.card(self)._repr_html_()
 
     def _n_maps(self, d_source: int) -> int:
         """How many maps of attention's weights the stack gives, where a head reads them. Raises SpecError for none."""

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from importlib import import_module
 from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args, get_type_hints
 
 from anyformer.errors import NoModuleError, SpecError, did_you_mean
@@ -100,7 +101,7 @@ class Caveat:
 
 def usual(kind: str) -> Any:
     """The default of a field whose kinds stand in other rooms: the part of this name, as it comes."""
-    return field(default_factory=lambda: Spec.kinds[kind]())
+    return field(default_factory=lambda: Spec.known(kind)[kind]())
 
 
 def is_needed(field: dataclasses.Field[Any]) -> bool:
@@ -161,6 +162,13 @@ class Spec:
         """The type of each field."""
         hints = get_type_hints(cls)
         return {name: hints[name] for name in cls._names}
+
+    @classmethod
+    def known(cls, name: object) -> dict[str, type[Spec]]:
+        """The kinds that may stand for this one, by name; the layers are read in for a name that is none so far."""
+        if not isinstance(name, str) or name not in Spec.kinds:
+            import_module("anyformer.layers")
+        return {kind: found for kind, found in Spec.kinds.items() if issubclass(found, cls) and not found.abstract}
 
     def values(self) -> dict[str, Any]:
         """The value of each field, not copied."""

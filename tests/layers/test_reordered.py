@@ -27,7 +27,7 @@ from anyformer.generation import (
 )
 from anyformer.generation.batch import Row
 from anyformer.hub import load, save
-from anyformer.layers.packed import PackedWeight
+from anyformer.layers.held import HeldWeight
 from anyformer.layers.reordered import Reordered, can_reorder, in_blocks
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
@@ -57,7 +57,7 @@ def test_products(n: int, shape: tuple[int, int]) -> None:
 def test_numbers() -> None:
     weight = torch.randn(20, 12)
     blocks = in_blocks(weight)
-    assert isinstance(blocks, PackedWeight)
+    assert isinstance(blocks, HeldWeight)
     assert torch.equal(blocks + 0, weight)
     assert torch.equal(blocks[3], weight[3])
     assert blocks.nbytes == weight.nbytes

@@ -11,9 +11,9 @@ from torch import nn
 from anyformer.layers.feed_forward import GatedFeedForward
 from anyformer.layers.gqa import GQA
 from anyformer.layers.head import Unembedding
+from anyformer.layers.held import HeldWeight
 from anyformer.layers.linear import Linear, Together
 from anyformer.layers.mla import MLA
-from anyformer.layers.packed import PackedWeight
 from anyformer.layers.part import is_plain
 from anyformer.layers.reordered import can_reorder, in_blocks
 from anyformer.model import Transformer
@@ -30,7 +30,7 @@ def lay_out_for_decoding(model: Transformer, *, several: bool = False) -> Transf
     with one vector then adds up long columns, which CPU libraries do at up to twice the speed of as many short dot products
     (AMD Zen 3, MKL: 12 to 23 GB/s).
     """
-    if any(isinstance(each, PackedWeight) for each in model.parameters()):
+    if any(isinstance(each, HeldWeight) for each in model.parameters()):
         return model  # which lie as their operators read them
     joined: set[nn.Module] = set()
     for module in model.modules():

@@ -33,8 +33,8 @@ from anyformer.hub.sentences import without_pooling, write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, find, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
+from anyformer.layers.held import HeldWeight
 from anyformer.layers.packed import PackedWeight
-from anyformer.layers.reordered import Reordered
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
@@ -130,7 +130,7 @@ def save(
     path = Path(path)
     refuse_in_use(path)
     weights = dict(model.named_parameters())
-    if any(isinstance(each, PackedWeight) and not isinstance(each, Reordered) for each in weights.values()):
+    if any(isinstance(each, PackedWeight) for each in weights.values()):
         raise CheckpointError("weights in few bits are held as this processor wants them; load the model without dtype")
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)
@@ -145,7 +145,7 @@ def save(
 
 def _numbers(weight: Tensor) -> Tensor:
     """What a weight holds, row by row."""
-    return weight.plain() if isinstance(weight, Reordered) else weight.detach()
+    return weight.plain() if isinstance(weight, HeldWeight) else weight.detach()
 
 
 def convert(

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.errors import InputError
 from anyformer.layers.head import Head, chunks_of, rows_at_once
-from anyformer.layers.packed import PackedWeight
+from anyformer.layers.held import HeldWeight
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
 
@@ -53,7 +53,7 @@ def _sums(head: Head, hidden: Tensor, labels: Tensor, options: LossOptions) -> t
         hidden = step(hidden)
     rows = hidden.reshape(-1, hidden.shape[-1])
     spec, matrix = head.spec, head.matrix()
-    if matrix is None or isinstance(matrix, PackedWeight):
+    if matrix is None or isinstance(matrix, HeldWeight):
         total, each = _called(head, rows, labels.reshape(-1), options)
         return total, each.view(labels.shape)
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split

@@ -1,22 +1,18 @@
-"""Weights held in few bits, for inference: fewer bytes lie in memory, and fewer are read for each token.
-
-What a model is built of stays as it is: a packed weight is a tensor that stands where the parameter stood. Its products are made
-of its few bits; whatever else is done to it is done to the numbers that it stands for.
-"""
+"""Weights held in few bits, for inference: fewer bytes lie in memory, and fewer are read for each token."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
 from anyformer.errors import KernelError
 from anyformer.layers.grouped import spans
+from anyformer.layers.held import HeldWeight
 
 WORKSPACE = 1 << 18  # numbers in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
 REFUSED = "weights in few bits are for inference alone; load the model without --dtype to train or change it"
@@ -60,12 +56,13 @@ class Scheme(ABC):
         """The rows [*ids, d_in] of one matrix, in float32."""
 
 
-class PackedWeight(Tensor):
+class PackedWeight(HeldWeight):
     """Matrices […, d_out, d_in], in float32 as all see them, made of `held` by a scheme.
 
     Raises KernelError where they would leave the CPU, be written to or get a gradient.
     """
 
+    refusal = REFUSED
     scheme: Scheme
     held: Held
 
@@ -92,11 +89,10 @@ class PackedWeight(Tensor):
         return sum(each.nbytes for each in self.held)
 
     def plain(self) -> Tensor:
-        """The numbers that it stands for, in float32."""
         return self.scheme.unpack(self.held)
 
     def linear(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
-        """[…, d_out] of `input` […, d_in]. Raises KernelError where a gradient is asked for."""
+        """Likewise. Raises KernelError where a gradient is asked for."""
         if torch.is_grad_enabled() and input.requires_grad:
             raise KernelError(REFUSED)
         y = self.scheme.products(input.reshape(-1, input.shape[-1]), self.held)
@@ -104,29 +100,10 @@ class PackedWeight(Tensor):
         return y if bias is None else y.add_(bias)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows [*ids, d_in] of one matrix."""
         return self.scheme.rows(ids, self.held)
-
-    def requires_grad_(self, mode: bool = True) -> Self:
-        """Nothing, or KernelError: nothing is learnt in few bits."""
-        if mode:
-            raise KernelError(REFUSED)
-        return self
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"PackedWeight({tuple(self.shape)}, {self.scheme.bits} bits, {self.nbytes:,} bytes)"
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is F.linear and isinstance(args[1], PackedWeight):
-            return args[1].linear(args[0], *args[2:], **given)
-        if func is F.embedding and isinstance(args[1], PackedWeight):
-            return args[1].rows(args[0])
-        with torch._C.DisableTorchFunctionSubclass():  # what comes of it is no packed weight unless dispatch says so
-            return func(*args, **given)
 
     @classmethod
     def __torch_dispatch__(

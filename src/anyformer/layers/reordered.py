@@ -7,15 +7,14 @@ product. Kept in blocks, four rows take no longer than one, and sixteen half as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
-from anyformer.errors import KernelError
-from anyformer.layers.packed import PackedWeight
+from anyformer.layers.held import HeldWeight
 from anyformer.layers.tokens import autocast_dtype
 
 FEWEST = 4  # rows: fewer take longer than these
@@ -56,12 +55,13 @@ class Blocks:
         return y[:n].view(*x.shape[:-1], self.held.shape[0])
 
 
-class Reordered(PackedWeight):
+class Reordered(HeldWeight):
     """Rows of `blocks` as a matrix [d_out, d_in], exact, to all who see it; what is written to it is written there.
 
     Raises KernelError where it shall get a gradient.
     """
 
+    refusal = "weights laid out for decoding get no gradient; load the model anew to train it"
     blocks: Blocks
     part: slice
 
@@ -78,11 +78,10 @@ class Reordered(PackedWeight):
         return 4 * self.numel()
 
     def plain(self) -> Tensor:
-        """The numbers, row by row."""
         return self.blocks.plain()[self.part]
 
     def linear(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
-        """[…, d_out] of `input` […, d_in]; row by row where a gradient or another dtype is asked for."""
+        """Likewise; row by row where a gradient or another dtype is asked for."""
         if (torch.is_grad_enabled() and input.requires_grad) or (autocast_dtype(input) or input.dtype) != torch.float32:
             return F.linear(input, self.plain(), bias)
         if len(self) == len(self.blocks.held):
@@ -91,14 +90,7 @@ class Reordered(PackedWeight):
         return y if bias is None else y + bias
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows [*ids, d_in]."""
         return F.embedding(ids, self.plain())
-
-    def requires_grad_(self, mode: bool = True) -> Self:
-        """Nothing, or KernelError: blocks are for inference."""
-        if mode:
-            raise KernelError("weights laid out for decoding get no gradient; load the model anew to train it")
-        return self
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return in_blocks, (self.plain(),)

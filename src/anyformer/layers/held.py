@@ -1,0 +1,53 @@
+"""Weights whose numbers do not lie row by row, for inference: held in few bits (`packed.py`), or in blocks (`reordered.py`).
+
+What a model is built of stays as it is: such a weight is a tensor that stands where the parameter stood. Its products are made
+of what is held; whatever else is done to it is done to the numbers that it stands for.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.errors import KernelError
+
+
+class HeldWeight(Tensor):
+    """In float32, as all see it. Raises KernelError where it would get a gradient."""
+
+    refusal: ClassVar[str]  # what is told whoever asks for one
+
+    @abstractmethod
+    def plain(self) -> Tensor:
+        """The numbers that it stands for, in float32."""
+
+    @abstractmethod
+    def linear(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[…, d_out] of `input` […, d_in], for a matrix [d_out, d_in]."""
+
+    @abstractmethod
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows [*ids, d_in] of a matrix."""
+
+    def requires_grad_(self, mode: bool = True) -> Self:
+        """Nothing, or KernelError."""
+        if mode:
+            raise KernelError(self.refusal)
+        return self
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is F.linear and isinstance(args[1], HeldWeight):
+            return args[1].linear(args[0], *args[2:], **given)
+        if func is F.embedding and isinstance(args[1], HeldWeight):
+            return args[1].rows(args[0])
+        with torch._C.DisableTorchFunctionSubclass():  # what comes of it is held so only if dispatch says so
+            return func(*args, **given)

@@ -4,21 +4,32 @@
 
 Greedy, batch 1, one thread. The bound is the time of reading once, at the speed that this machine was just seen to read at, what
 a token needs: all weights but the table of the embedding, and the cache. Weights in few bits are those of `load(dtype=…)`; what
-they write may differ. Guesses are what the text said before, eight at a time: random weights soon repeat themselves, as code
-does and answers that quote. Sixteen requests arrive, one every second step, and are written together; beside that, one by one.
+they write may differ. Compiled, it runs as `generate --compile` does, after the compiler's time. Guesses are what the text said
+before, eight at a time: random weights soon repeat themselves, as code does and answers that quote. Sixteen requests arrive,
+one every second step, and are written together; beside that, one by one.
 Passes of several rows have the layout that `serve` and `generate --lookup` give them.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
-from anyformer.generation import Batch, PromptLookup, SpeculativeDecoding, Wanted, generate_ids, lay_out_for_decoding
+from anyformer.generation import (
+    Batch,
+    CompiledStep,
+    PromptLookup,
+    SpeculativeDecoding,
+    Wanted,
+    generate_ids,
+    lay_out_for_decoding,
+)
 from anyformer.hub import load, save
 from anyformer.measure import calibrate
 from anyformer.model import Transformer
@@ -36,15 +47,22 @@ def read_nbytes() -> int:
     return 4 * (weights + kept * (PROMPT + NEW // 2))
 
 
-def loaded(directory: Path) -> dict[str, Transformer]:
-    """Ours in float32, as `generate` lays it out, and in few bits."""
-    packed = {dtype: load(directory, dtype=dtype)[0].eval() for dtype in ("int8", "int4")}
-    return {"float32": lay_out_for_decoding(pair.ours(LARGE)).eval(), **packed}
+DTYPES: Mapping[str, Any] = {"int8": "int8", "int4": "int4", "bfloat16": torch.bfloat16}
+
+
+def loaded(directory: Path, compiled: bool) -> dict[str, Transformer]:
+    """Ours by dtype, as `generate` lays it out."""
+    models = {"float32": pair.ours(LARGE), **{name: load(directory, dtype=dtype)[0] for name, dtype in DTYPES.items()}}
+    return {name: lay_out_for_decoding(each, compiled=compiled).eval() for name, each in models.items()}
 
 
 def seconds_a_token(write: Callable[[int], object]) -> float:
     first = measure.cpu_seconds(lambda: write(1))
     return (measure.cpu_seconds(lambda: write(NEW + 1)) - first) / NEW
+
+
+def written(model: Transformer, step: CompiledStep, ids: torch.Tensor, n: int) -> torch.Tensor:
+    return generate_ids(model, ids, max_new_tokens=n, compiled=step)
 
 
 def requests() -> list[Wanted]:
@@ -82,11 +100,14 @@ def main() -> None:
     mask, theirs = torch.ones_like(ids), pair.theirs(LARGE).eval()
     with TemporaryDirectory() as folder:
         save(pair.ours(LARGE), Path(folder) / "model")
-        models = loaded(Path(folder) / "model")
+        models, for_compiled = (loaded(Path(folder) / "model", compiled) for compiled in (False, True))
     several = lay_out_for_decoding(pair.ours(LARGE), several=True).eval()
     write: dict[str, Callable[[int], object]] = {
         name: lambda k, model=model: generate_ids(model, ids, max_new_tokens=k) for name, model in models.items()
     }
+    for name, model in for_compiled.items():
+        write[f"{name}, compiled"] = partial(written, model, CompiledStep(model), ids)
+        written(model, CompiledStep(model), ids, NEW + 1)  # the compiler's time is no token's
     write["transformers"] = lambda k: theirs.generate(ids, attention_mask=mask, max_new_tokens=k, do_sample=False)
     eight = torch.randint(0, LARGE.vocab_size, (ROWS, PROMPT), generator=torch.Generator().manual_seed(2))
     write["8 rows"] = lambda k: generate_ids(several, eight, max_new_tokens=k)
@@ -99,16 +120,23 @@ def main() -> None:
     rows = [
         measure.row("decoding 150M, float32, x transformers", measure.speed_ratio(taken, "float32"), least=1.0),
         measure.row(
-            "decoding 150M, float32, share of memory's bound",
-            bound / middle["float32"],
-            least=0.85,
+            "decoding 150M, float32, compiled, x transformers",
+            measure.speed_ratio(taken, "float32, compiled"),
+            least=1.0,
             milliseconds_per_token={name: round(1e3 * each, 2) for name, each in middle.items()},
             bound_milliseconds=round(1e3 * bound, 2),
             cpu_seconds_per_token=measure.rounded(taken),
         ),
         *(
-            measure.row(f"decoding 150M, {bits} x float32", measure.speed_ratio(taken, bits, "float32"), least=bar)
-            for bits, bar in (("int8", 1.6), ("int4", 2.5))
+            measure.row(f"decoding 150M, {name}, share of memory's bound", bound / middle[name], least=0.85)
+            for name in ("float32", "float32, compiled")
+        ),
+        *(
+            measure.row(
+                f"decoding 150M, {dtype}{how} x float32", measure.speed_ratio(taken, dtype + how, "float32"), least=bar
+            )
+            for how in ("", ", compiled")
+            for dtype, bar in (("int8", 1.6), ("int4", 2.5), *([("bfloat16", 1.6)] if how else []))
         ),
     ]
     rows.append(

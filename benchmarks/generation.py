@@ -28,13 +28,14 @@ def writers(shape: pair.Shape) -> dict[str, Callable[[int], Tensor]]:
     ids = torch.randint(0, shape.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
     plain, laid_out = pair.ours(shape), lay_out_for_decoding(pair.ours(shape))
-    other, step = pair.theirs(shape).eval(), CompiledStep(laid_out)
+    for_compiled = lay_out_for_decoding(pair.ours(shape), compiled=True)
+    other, step = pair.theirs(shape).eval(), CompiledStep(for_compiled)
     return {
         "ours": lambda n: generate_ids(laid_out, ids, max_new_tokens=n),
         "transformers": lambda n: other.generate(ids, attention_mask=mask, max_new_tokens=n, do_sample=False)[
             :, PROMPT:
         ],
-        "ours, compiled": lambda n: generate_ids(laid_out, ids, max_new_tokens=n, compiled=step),
+        "ours, compiled": lambda n: generate_ids(for_compiled, ids, max_new_tokens=n, compiled=step),
         "ours, weights as loaded": lambda n: generate_ids(plain, ids, max_new_tokens=n),
     }
 

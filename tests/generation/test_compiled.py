@@ -9,19 +9,32 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.errors import CacheError, InputError, UsageError
 from anyformer.families import preset
-from anyformer.generation import BeamSearch, CompiledStep, Decoding, Sampling, StaticCache, generate_ids, generate_text
+from anyformer.generation import (
+    BeamSearch,
+    CompiledStep,
+    Decoding,
+    Sampling,
+    StaticCache,
+    generate_ids,
+    generate_text,
+    lay_out_for_decoding,
+)
 from anyformer.inference.opened import Opened
-from anyformer.layers import AttentionSpec, LSHAttentionSpec
+from anyformer.layers import AttentionSpec, LSHAttentionSpec, int4, int8
+from anyformer.layers.linear import product
+from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import Count
 from anyformer.text import Tokenizer
 from tests.generation.test_text import TEXTS, sized
 from tests.laws.models import ids_for, randomised
+from tests.laws.test_packed import packed
 from tests.laws.weights import edited
 
 NEW = 10
@@ -80,6 +93,55 @@ def test_inductor(name: str) -> None:
     check(name, "inductor")
 
 
+@pytest.mark.parametrize("packing", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 2, 20])
+@pytest.mark.parametrize("rounded", [False, True])
+def test_weights_in_few_bits(packing: Packing, rows: int, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers that they stand for, in float32; where operators round vectors to bfloat16, what they make uncompiled."""
+    if rounded and rows == 1:
+        pytest.skip("of one vector, 8 bits are not rounded where they are compiled")
+    if not rounded:
+        for module in (int4, int8):
+            monkeypatch.setattr(module, "FEW", 0)
+    found, plain = packed(randomised(shrink(preset("llama3.2-1b").spec)), packing)
+    oracle, ids = found if rounded else plain, ids_for(found.spec, rows, 5)
+    with torch.inference_mode():
+        found(ids[:, :4], cache=(read := found.new_cache(rows, 8)))
+        oracle(ids[:, :4], cache=(other := oracle.new_cache(rows, 8)))
+        logits = CompiledStep(found, "aot_eager")(ids[:, 4:], None, StaticCache(read))
+        torch.testing.assert_close(logits, oracle(ids[:, 4:], cache=other).logits[:, -1], rtol=1e-4, atol=1e-4)
+
+
+def test_one_vector_asks_no_library() -> None:
+    """Each product is a sum along rows, also under --dtype bfloat16; of two vectors, and by columns, a library's."""
+    asked: list[Any] = []
+
+    def noting(graph: torch.fx.GraphModule, _: Any) -> Any:
+        asked.extend(node.target for node in graph.graph.nodes)
+        return graph.forward
+
+    for rows, dtype, by_columns in ((1, None, False), (1, torch.bfloat16, False), (2, None, False), (1, None, True)):
+        model = randomised(shrink(preset("llama2-7b").spec)).to(dtype)
+        model = lay_out_for_decoding(model) if by_columns else lay_out_for_decoding(model, compiled=True)
+        asked.clear()
+        given = prompt(model, rows, 5)
+        written = generate_ids(model, **given, max_new_tokens=3, compiled=CompiledStep(model, noting))
+        assert (F.linear in asked) == (rows == 2 or by_columns)
+        assert dtype or written.equal(generate_ids(model, **given, max_new_tokens=3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_sum_along_rows_is_the_product(dtype: torch.dtype, autocast: bool) -> None:
+    x, weight, bias = (torch.randn(size, dtype=torch.float64) for size in ((1, 1, 40), (24, 40), (24,)))
+    given = [each.to(dtype) for each in (x, weight, bias)]
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        plain = F.linear(*given)
+        found = torch.compile(product, backend="eager")(*given)
+    assert (found.dtype, found.shape) == (plain.dtype, plain.shape)
+    torch.testing.assert_close(found, plain)
+
+
 def test_rows_that_end_leave_the_others_alone() -> None:
     model = randomised(shrink(preset("gpt2").spec))
     ids, step = ids_for(model.spec, 3, 6), CompiledStep(model, "eager")
@@ -132,8 +194,10 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         generate_text(found.model, found.tokenizer, ["a"], cache=False, compiled=step)
     with pytest.raises(UsageError, match="of another model"):
         generate_ids(af.build(found.model.spec), ids_for(found.model.spec, 1, 3), max_new_tokens=2, compiled=step)
-    packed, _ = af.load(tmp_path, dtype="int8")
-    with pytest.raises(UsageError, match="held in few bits"):
+    mixture = randomised(shrink(preset("mixtral-8x7b").spec))
+    af.save(mixture, tmp_path / "mixture")
+    packed, _ = af.load(tmp_path / "mixture", dtype="int8")
+    with pytest.raises(UsageError, match="experts in few bits, whose products are not compiled"):
         CompiledStep(packed)
     hashed = edited(found.model.spec, AttentionSpec, lambda _: LSHAttentionSpec(n_heads=Count(2)))
     with pytest.raises(UsageError, match="LSHAttention takes slots that are empty for tokens"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def command(
     from anyformer.inference.opened import opened
 
     sampling = Sampling(temperature, top_k, top_p)
-    found = opened(directory, device=device, dtype=dtype, prepare=lay_out_for_decoding)
+    found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, compiled=compiled))
     found.model.cache_dtype = cache_dtype
     with Conversation(found, system, compiled_step(found.model) if compiled else None) as conversation:
         answered = 0

@@ -157,7 +157,8 @@ def command(
         raise UsageError(
             "--compile writes a token a pass; leave --beams, --data, --draft, --lookup and --ahead out, or --compile"
         )
-    prepare = partial(lay_out_for_decoding, several=guessed or search is not None or data is not None)
+    several = guessed or search is not None or data is not None
+    prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
     how: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
     found = opened(model, **how)
     found.model.cache_dtype = cache_dtype

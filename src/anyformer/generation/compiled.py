@@ -7,6 +7,7 @@ replayed as one launch (CUDA graphs). One graph serves all texts of as many rows
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,16 +27,16 @@ GRAPHS = 64  # of one model: as many numbers of rows and lengths of caches
 class CompiledStep:
     """The next logits of a model by a compiled graph, which the first call of each shape makes.
 
-    `backend` is torch.compile's. Raises UsageError for weights in few bits, and where a call cannot be compiled.
+    `backend` is torch.compile's. Raises UsageError for experts in few bits, and where a call cannot be compiled.
     """
 
-    def __init__(self, model: Transformer, backend: str = "inductor") -> None:
+    def __init__(self, model: Transformer, backend: str | Callable[..., Any] = "inductor") -> None:
         for name, weight in model.named_parameters():
             if isinstance(weight, Reordered):
                 raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")
-            if isinstance(weight, PackedWeight):
+            if isinstance(weight, PackedWeight) and weight.dim() > 2:
                 raise UsageError(
-                    f"{name} is held in few bits, whose operators are not compiled; leave --compile or --dtype out"
+                    f"{name} is of experts in few bits, whose products are not compiled; leave --compile or --dtype out"
                 )
         kept = [kept for kept in cached_calls(model.spec) if kept.how == "tokens"]
         # Attention asks a mask of each slot.

@@ -21,16 +21,16 @@ from anyformer.model import Transformer
 LEAST = 1 << 20  # numbers of a matrix from which on blocks save more than their operator costs
 
 
-def lay_out_for_decoding(model: Transformer, *, several: bool = False) -> Transformer:
+def lay_out_for_decoding(model: Transformer, *, several: bool = False, compiled: bool = False) -> Transformer:
     """Let q, k and v, and gate and up, lie together, and float32 matrices as products read them fastest; return the model.
 
     It happens in place: names, shapes and values stay, and nobody holds a copy. Where a pass has `several` rows or tokens
     (texts at once, beams, guesses), large matrices lie in blocks (`layers/reordered.py`) and get no gradient: four to sixteen
     rows take half the time, the prompt five sixths. Otherwise wide ones lie column by column, and training can go on: a product
     with one vector then adds up long columns, which CPU libraries do at up to twice the speed of as many short dot products
-    (AMD Zen 3, MKL: 12 to 23 GB/s).
+    (AMD Zen 3, MKL: 12 to 23 GB/s). A step that is `compiled` reads rows, at a memory's speed: nothing is moved.
     """
-    if any(isinstance(each, HeldWeight) for each in model.parameters()):
+    if compiled or any(isinstance(each, HeldWeight) for each in model.parameters()):
         return model  # which lie as their operators read them
     joined: set[nn.Module] = set()
     for module in model.modules():

@@ -69,9 +69,14 @@ class StaticBlocks(BlockIndex):
 class StaticState(StateCache):
     """What a recurrence has made of the tokens so far; what it makes next is written in its place."""
 
-    def __init__(self, read: StateCache, document: Tensor) -> None:
+    def __init__(self, read: StateCache, last: Tensor) -> None:
         self.held = {name: value.clone(memory_format=torch.contiguous_format) for name, value in read.held.items()}
-        self.document = document
+        self.last = last
+
+    @property
+    def document(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Of the last token; no view of `last` beside it, as whose other name a compiler would have to see it."""
+        return self.last[1]
 
     def keep(self, state: Mapping[str, Tensor]) -> None:
         """Write the state after this pass."""
@@ -121,7 +126,7 @@ class StaticCache(KVCache):
                 store.slot_index = replaced[id(store.slot_index)]
                 self.stores.append(store)
             elif isinstance(store, StateCache):
-                self.stores.append(StaticState(store, self.last[1]))
+                self.stores.append(StaticState(store, self.last))
             else:
                 assert self.memory_tokens is not None
                 self.stores.append(StaticMemory(store, self.memory_tokens.n))

@@ -51,7 +51,7 @@ def generate(
     first (`CompiledStep`), once for texts of like length; the text is the same.
     """
     several = beams > 1 or not isinstance(prompt, str) or draft is not None or lookup is not None or ahead
-    prepare = partial(lay_out_for_decoding, several=several and not compiled)
+    prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
     found = opened(model, tokenizer, device=device, prepare=prepare)
     beside = None if draft is None else found.beside(draft, device=device, prepare=prepare)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt

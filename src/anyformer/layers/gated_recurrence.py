@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.linear import product
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.spec import Cost, Count, Place, Weight, Width, Workload
 
@@ -82,7 +83,7 @@ class GatedRecurrence(Recurrent[R]):
 
     def mapped(self, i: int, x: Tensor, bias: Tensor | None) -> Tensor:
         """What gates read of the input [batch, step, gates · d_out], in float32 at least, since a state adds up its rounding."""
-        y = F.linear(x, self.get_parameter(f"input_{i}"), bias)
+        y = product(x, self.get_parameter(f"input_{i}"), bias)
         return y.to(torch.promote_types(x.dtype, torch.float32))
 
     def bias(self, name: str, i: int) -> Tensor | None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from anyformer.layers.embedding import Table
+from anyformer.layers.linear import product
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import Stretches
@@ -55,7 +55,7 @@ class Unembedding(Part[UnembeddingSpec], nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """The products […, rows] of `input` […, width] with each row."""
-        return F.linear(input, self.weight)
+        return product(input, self.weight)
 
 
 class HeadLayers(Part[HeadLayersSpec]):
@@ -114,7 +114,7 @@ class Head(Part[HeadSpec]):
         if matrix is None:
             logits = self.table(x) if self.bias is None else self.table(x) + self.bias
         else:
-            logits = F.linear(x, matrix, self.bias)
+            logits = product(x, matrix, self.bias)
         if self.spec.scale is not None:
             logits = logits * self.spec.scale.value(self.place.d_model)
         if self.spec.softcap is not None:

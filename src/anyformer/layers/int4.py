@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -34,6 +35,7 @@ class Int4(Scheme):
         return math.prod(shape) // 2 + 4 * (math.prod(shape) // GROUP)
 
     def pack(self, matrix: Tensor) -> Held:
+        row_order()  # is known before a compiler, who cannot ask the processor, wants it
         each: list[Held] = []
         for rows in matrix.split(BLOCK * pieces(BLOCK * matrix.shape[1])):
             groups = rows.unflatten(1, (-1, GROUP))
@@ -64,7 +66,7 @@ class Int4(Scheme):
             some = _halves(blocks[here].permute(1, 2, 0, 3))  # [group, 32, block, row]
             columns = some.to(x.dtype).mul_(scale[:, :, here]).add_(least[:, :, here])
             out[:, here] = (x @ columns.view(d_in, -1)).unflatten(1, (-1, width))
-        return _taken(out, order.argsort()).flatten(1)
+        return _taken(out, _back(order)).flatten(1)
 
     def rows(self, ids: Tensor, held: Held) -> Tensor:
         return self.unpack(held)[ids]
@@ -75,12 +77,13 @@ def numbers_of(held: Held) -> Tensor:
     packed, order = held[0], row_order()
     *lead, d_out, half = packed.shape
     lying = _halves(packed.view(*lead, -1, 2 * half, len(order) // 2))
-    return _taken(lying, order.argsort()).transpose(-1, -2).reshape(*lead, d_out, 2 * half)
+    return _taken(lying, _back(order)).transpose(-1, -2).reshape(*lead, d_out, 2 * half)
 
 
+@torch.compiler.assume_constant_result
 @cache
-def row_order() -> Tensor:
-    """The rows [width] that the lower halves of a column's bytes, then the upper ones, are of, where `width` rows lie together.
+def row_order() -> tuple[int, ...]:
+    """The `width` rows that the lower halves of a column's bytes, then the upper ones, are of, where `width` rows lie together.
 
     How many do, and in what order, is the processor's, which is asked by packing the numbers of the rows.
     """
@@ -92,7 +95,7 @@ def row_order() -> Tensor:
         order = lying[0, 0]
         blocks = torch.arange(len(lying))[:, None, None] * width
         if torch.equal(lying, (order + blocks).expand_as(lying)):
-            return order
+            return tuple(order.tolist())
     raise AssertionError("this processor packs 4-bit weights in an order of rows that is not known here")
 
 
@@ -101,9 +104,14 @@ def _halves(packed: Tensor) -> Tensor:
     return torch.cat((packed & (LEVELS - 1), packed >> 4), -1)
 
 
-def _taken(x: Tensor, order: Tensor) -> Tensor:
+def _taken(x: Tensor, order: Sequence[int]) -> Tensor:
     """The last dimension in an order, which is that of most processors already."""
-    return x if torch.equal(order, torch.arange(len(order))) else x[..., order]
+    return x if list(order) == list(range(len(order))) else x[..., order]
+
+
+def _back(order: Sequence[int]) -> list[int]:
+    """The order that undoes one."""
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def _spread(groups: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid
+from anyformer.layers.linear import product
 from anyformer.layers.part import Part
 from anyformer.spec import Cost, PartSpec, Place, Weight, Workload
 
@@ -48,6 +48,6 @@ class OutputGate(Part[OutputGateSpec]):
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """The y [batch, heads, query, width of a value], gated by x [batch, query, d_model]."""
-        each = self.activation(F.linear(x, self.weight, self.bias)).unflatten(-1, (y.shape[1], -1))
+        each = self.activation(product(x, self.weight, self.bias)).unflatten(-1, (y.shape[1], -1))
         # As the maps read and write them: compiled, softplus has no gradient for numbers that lie otherwise (PyTorch 2.13).
         return (y.transpose(1, 2) * each).transpose(1, 2)

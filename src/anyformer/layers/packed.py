@@ -64,13 +64,31 @@ class PackedWeight(HeldWeight):
 
     refusal = REFUSED
     scheme: Scheme
-    held: Held
+    numbers: Tensor
+    scales: Tensor
 
     @staticmethod
     def __new__(cls: type[PackedWeight], scheme: Scheme, shape: tuple[int, ...], held: Held) -> PackedWeight:
         packed = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=held[0].device)
-        packed.scheme, packed.held = scheme, held
+        packed.scheme, (packed.numbers, packed.scales) = scheme, held
         return packed
+
+    @property
+    def held(self) -> Held:
+        return self.numbers, self.scales
+
+    def __tensor_flatten__(self) -> tuple[list[str], tuple[type[Scheme], tuple[int, ...]]]:
+        """What a compiler sees instead."""
+        return ["numbers", "scales"], (type(self.scheme), tuple(self.shape))
+
+    @staticmethod
+    def __tensor_unflatten__(
+        held: Mapping[str, Tensor], made: tuple[type[Scheme], tuple[int, ...]], size: Any, stride: Any
+    ) -> PackedWeight:
+        return PackedWeight(made[0](), made[1], (held["numbers"], held["scales"]))
+
+    def _stable_hash_for_caching(self) -> str:
+        return repr(self.__tensor_flatten__())
 
     @classmethod
     def of(cls, weight: Tensor, scheme: Scheme) -> PackedWeight:

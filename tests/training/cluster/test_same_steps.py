@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from anyformer.families import PRESETS
+from anyformer.layers import RouterSpec
 from tests.training.cluster.processes import Processes
 from tests.training.cluster.steps import ROWS, Steps, trained
 
@@ -107,6 +108,8 @@ def test_rows_need_not_divide(four: Processes, mesh: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_in_two_processes(two: Processes, name: str) -> None:
+    if any(isinstance(part, RouterSpec) and part.draws for part in PRESETS[name].spec.nested()):
+        pytest.skip("each process draws the experts of its own rows; over tp they draw as one: test_tensor_parallel")
     wanted = alone(name, n=5, micro_rows=ROWS // 2, changes={"clip": None})
     for mesh, check in (("dp=2", check_equal), ("fsdp=2", check_near)):
         check(two(trained, name, mesh, 5, ROWS, ROWS, {"clip": None})[0], wanted)

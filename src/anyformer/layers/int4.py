@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -80,13 +78,21 @@ def numbers_of(held: Held) -> Tensor:
     return _taken(lying, _back(order)).transpose(-1, -2).reshape(*lead, d_out, 2 * half)
 
 
-@torch.compiler.assume_constant_result
-@cache
-def row_order() -> tuple[int, ...]:
+_order: list[int] = []  # no cached function, into which a compiler would look
+
+
+def row_order() -> list[int]:
     """The `width` rows that the lower halves of a column's bytes, then the upper ones, are of, where `width` rows lie together.
 
-    How many do, and in what order, is the processor's, which is asked by packing the numbers of the rows.
+    How many do, and in what order, is the processor's, which is asked once.
     """
+    if not _order:
+        _order.extend(_asked())
+    return _order
+
+
+def _asked() -> list[int]:
+    """That order, as the packed numbers of the rows tell it."""
     rows = torch.arange(BLOCK, dtype=torch.int32)[:, None].expand(BLOCK, GROUP)
     packed = [aten._convert_weight_to_int4pack_for_cpu(digit.contiguous(), 1) for digit in (rows % 16, rows // 16)]
     for width in (16, 32, BLOCK):
@@ -95,7 +101,7 @@ def row_order() -> tuple[int, ...]:
         order = lying[0, 0]
         blocks = torch.arange(len(lying))[:, None, None] * width
         if torch.equal(lying, (order + blocks).expand_as(lying)):
-            return tuple(order.tolist())
+            return order.tolist()
     raise AssertionError("this processor packs 4-bit weights in an order of rows that is not known here")
 
 
@@ -104,12 +110,12 @@ def _halves(packed: Tensor) -> Tensor:
     return torch.cat((packed & (LEVELS - 1), packed >> 4), -1)
 
 
-def _taken(x: Tensor, order: Sequence[int]) -> Tensor:
+def _taken(x: Tensor, order: list[int]) -> Tensor:
     """The last dimension in an order, which is that of most processors already."""
-    return x if list(order) == list(range(len(order))) else x[..., order]
+    return x if order == list(range(len(order))) else x[..., order]
 
 
-def _back(order: Sequence[int]) -> list[int]:
+def _back(order: list[int]) -> list[int]:
     """The order that undoes one."""
     return sorted(range(len(order)), key=order.__getitem__)
 

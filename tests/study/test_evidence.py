@@ -36,4 +36,4 @@ def test_history_tells_claims_by_what_they_are_about() -> None:
     flat = " ".join(shown.split())
     for one in record().evidence:
         assert f"{one.ruling}: {one.claim} {one.said}. {one.scale}; {one.study}" in flat
-    assert shown.index("\nnorm\n") < shown.index("\nthe whole\n")
+    assert shown.index("\nactivation\n") < shown.index("\nthe whole\n")

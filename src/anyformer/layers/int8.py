@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.linear import row_sums
 from anyformer.layers.packed import Held, Scheme, aten, pieces
 
 FEW = 16  # vectors up to which the product with the numbers as they lie is faster (AVX2)
@@ -46,7 +47,7 @@ class Int8(Scheme):
     def products(self, x: Tensor, held: Held) -> Tensor:
         numbers, scales = held
         if len(x) == 1 and torch.compiler.is_compiling():  # in a loop that the compiler writes
-            return (numbers * x).sum(-1)[None] * scales
+            return (row_sums(x[0], numbers) * scales)[None].to(x.dtype)
         if len(x) <= FEW and x.shape[1] % BLOCK == 0:
             return aten._weight_int8pack_mm(x.bfloat16(), numbers, scales).to(x.dtype)
         out = x.new_empty(len(x), len(numbers))

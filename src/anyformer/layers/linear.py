@@ -64,9 +64,14 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if not torch.compiler.is_compiling() or not _sums_rows(x, weight):
         return F.linear(x, weight, bias)
-    wide = torch.promote_types(x.dtype, torch.float32)
-    y = (weight.to(wide) * x.reshape(-1).to(wide)).sum(-1).to(x.dtype)
+    y = row_sums(x.reshape(-1), weight).to(x.dtype)
     return (y if bias is None else y + bias).view(*x.shape[:-1], -1)
+
+
+def row_sums(x: Tensor, matrix: Tensor) -> Tensor:
+    """[d_out] of one vector x [d_in] and a matrix [d_out, d_in] of any numbers, in float32 at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (matrix.to(wide) * x.to(wide)).sum(-1)
 
 
 def _sums_rows(x: Tensor, weight: Tensor) -> bool:

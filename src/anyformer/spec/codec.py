@@ -99,7 +99,7 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
     if not isinstance(fields, dict):
         raise SpecError(f"{where} is {data!r}; it must be a {declared.kind} or the name of one")
     name = fields.get("kind", None if declared.abstract else declared.kind)
-    known = declared.known(name)
+    known = {k: c for k, c in Spec.kinds_with(name).items() if issubclass(c, declared) and not c.abstract}
     if not isinstance(name, str) or name not in known:
         what = f"no kind of {declared.kind}" + did_you_mean(name, known)
         raise SpecError(f"{where}: {name!r} is {what}; there are {', '.join(sorted(known))}")

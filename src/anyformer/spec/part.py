@@ -101,7 +101,7 @@ class Caveat:
 
 def usual(kind: str) -> Any:
     """The default of a field whose kinds stand in other rooms: the part of this name, as it comes."""
-    return field(default_factory=lambda: Spec.known(kind)[kind]())
+    return field(default_factory=lambda: Spec.kinds_with(kind)[kind]())
 
 
 def is_needed(field: dataclasses.Field[Any]) -> bool:
@@ -163,12 +163,12 @@ class Spec:
         hints = get_type_hints(cls)
         return {name: hints[name] for name in cls._names}
 
-    @classmethod
-    def known(cls, name: object) -> dict[str, type[Spec]]:
-        """The kinds that may stand for this one, by name; the layers are read in for a name that is none so far."""
+    @staticmethod
+    def kinds_with(name: object) -> Mapping[str, type[Spec]]:
+        """All kinds by name; the layers are read in for a name that is none so far."""
         if not isinstance(name, str) or name not in Spec.kinds:
             import_module("anyformer.layers")
-        return {kind: found for kind, found in Spec.kinds.items() if issubclass(found, cls) and not found.abstract}
+        return Spec.kinds
 
     def values(self) -> dict[str, Any]:
         """The value of each field, not copied."""

@@ -46,7 +46,7 @@ def _data(node: ast.expr) -> Any:
         case ast.UnaryOp(op=ast.Invert(), operand=mask):
             return {"kind": "Not", "mask": _data(mask)}
         case ast.Call(func=ast.Name(id=kind), args=unnamed, keywords=named) if all(option.arg for option in named):
-            if unnamed and kind not in Spec.known(kind):
+            if unnamed and kind not in Spec.kinds_with(kind):
                 return {"kind": kind}  # whoever reads it knows which kinds there are
             fields = [name for name in Spec.kinds[kind].types() if name != "shared"] if unnamed else []
             names = [*fields[: len(unnamed)], *(str(option.arg) for option in named)]

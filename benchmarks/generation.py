@@ -1,4 +1,4 @@
-"""Decoding of ours and of transformers' Llama: greedy, eager, one prompt.
+"""Decoding of ours and of transformers' Llama, and of its Mixtral at 95M parameters: greedy, one prompt.
 
     python -m benchmarks.generation --quick
 
@@ -13,23 +13,31 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from anyformer.families import preset
 from anyformer.generation import CompiledStep, generate_ids, lay_out_for_decoding
+from anyformer.model import Transformer
+from anyformer.resizing import resize
 from benchmarks import measure, pair
+from benchmarks.twins import twins
 
 PROMPT, NEW = 512, 64
+MIXTURE: dict[str, Any] = {"d_model": 512, "n_layers": 4, "vocab_size": 4096}
 
 
-def writers(shape: pair.Shape) -> dict[str, Callable[[int], Tensor]]:
+def writers(plain: Transformer, theirs: Any) -> dict[str, Callable[[int], Tensor]]:
     """Return by side what writes n new tokens after the prompt."""
-    ids = torch.randint(0, shape.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, plain.spec.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
-    plain, laid_out = pair.ours(shape), lay_out_for_decoding(pair.ours(shape))
-    for_compiled = lay_out_for_decoding(pair.ours(shape), compiled=True)
-    other, step = pair.theirs(shape).eval(), CompiledStep(for_compiled)
+    plain, other = plain.eval(), theirs.eval()
+    laid_out = lay_out_for_decoding(deepcopy(plain))
+    for_compiled = lay_out_for_decoding(deepcopy(plain), compiled=True)
+    step = CompiledStep(for_compiled)
     return {
         "ours": lambda n: generate_ids(laid_out, ids, max_new_tokens=n),
         "transformers": lambda n: other.generate(ids, attention_mask=mask, max_new_tokens=n, do_sample=False)[
@@ -40,10 +48,8 @@ def writers(shape: pair.Shape) -> dict[str, Callable[[int], Tensor]]:
     }
 
 
-def main() -> None:
-    given = measure.arguments("Decoding beside transformers' Llama.")
-    torch.set_num_threads(1)
-    write = writers(pair.SMALL)
+def timed(write: dict[str, Callable[[int], Tensor]], n: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Return (CPU seconds of a token by side, turn by turn; seconds of each side's first text)."""
     texts, first = {}, {}
     for side, once in write.items():
         start = time.perf_counter()
@@ -56,27 +62,38 @@ def main() -> None:
         first = measure.cpu_seconds(lambda: write[side](1))
         return (measure.cpu_seconds(lambda: write[side](NEW + 1)) - first) / NEW
 
-    work = {side: lambda side=side: seconds_per_token(side) for side in write}
-    taken = measure.turns(work, 5 if given.quick else 25)
-    rows = [
-        measure.row(
-            "decoding speed, eager float32, x transformers",
-            measure.speed_ratio(taken),
-            least=1.4,
-            milliseconds_per_token={side: round(1e3 * statistics.median(each), 3) for side, each in taken.items()},
-            weights_as_loaded=round(measure.speed_ratio(taken, "ours, weights as loaded"), 3),
-            cpu_seconds_per_token=measure.rounded(taken),
-        ),
-        measure.row(
-            "decoding speed, compiled float32, x transformers",
-            measure.speed_ratio(taken, "ours, compiled"),
-            least=1.8,
-            beside_ours_eager=round(measure.speed_ratio(taken, "ours, compiled", "ours"), 3),
-            first_text_seconds={side: round(first[side], 1) for side in ("ours", "ours, compiled")},
-        ),
-    ]
-    notes = {"shape": pair.facts(pair.SMALL) | {"batch": 1, "prompt": PROMPT, "new_tokens": NEW}}
-    measure.record("generation", given.out, rows, notes)
+    return measure.turns({side: lambda side=side: seconds_per_token(side) for side in write}, n), first
+
+
+def main() -> None:
+    given = measure.arguments("Decoding beside transformers' classes.")
+    torch.set_num_threads(1)
+    mixture = resize(preset("mixtral-8x7b").spec, **MIXTURE)
+    rows = []
+    for name, sides, least, least_compiled in (
+        ("decoding speed", lambda: (pair.ours(pair.SMALL), pair.theirs(pair.SMALL)), 1.4, 1.8),
+        ("decoding speed of a mixture", lambda: twins(mixture), 1.0, 1.8),
+    ):
+        taken, first = timed(writers(*sides()), 5 if given.quick else 25)
+        rows += [
+            measure.row(
+                f"{name}, eager float32, x transformers",
+                measure.speed_ratio(taken),
+                least=least,
+                milliseconds_per_token={side: round(1e3 * statistics.median(each), 3) for side, each in taken.items()},
+                weights_as_loaded=round(measure.speed_ratio(taken, "ours, weights as loaded"), 3),
+                cpu_seconds_per_token=measure.rounded(taken),
+            ),
+            measure.row(
+                f"{name}, compiled float32, x transformers",
+                measure.speed_ratio(taken, "ours, compiled"),
+                least=least_compiled,
+                beside_ours_eager=round(measure.speed_ratio(taken, "ours, compiled", "ours"), 3),
+                first_text_seconds={side: round(first[side], 1) for side in ("ours", "ours, compiled")},
+            ),
+        ]
+    shape = pair.facts(pair.SMALL) | {"batch": 1, "prompt": PROMPT, "new_tokens": NEW, "mixture": MIXTURE}
+    measure.record("generation", given.out, rows, {"shape": shape})
 
 
 if __name__ == "__main__":

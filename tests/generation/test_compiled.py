@@ -94,8 +94,17 @@ def test_inductor(name: str) -> None:
 
 
 @pytest.mark.parametrize("packing", ["int8", "int4"])
-@pytest.mark.parametrize(("rows", "rounded"), [(1, False), (2, False), (20, False), (2, True), (20, True)])
-def test_weights_in_few_bits(packing: Packing, rows: int, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "rows", "rounded"),
+    [
+        *(("llama3.2-1b", *case) for case in ((1, False), (2, False), (20, False), (2, True), (20, True))),
+        ("mixtral-8x7b", 1, False),  # experts: fewer chosen than there are, and more, also with biases
+        ("gpt-oss-20b", 20, False),
+    ],
+)
+def test_weights_in_few_bits(
+    packing: Packing, name: str, rows: int, rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The numbers that they stand for, in float32; where operators round vectors to bfloat16, what they make uncompiled.
 
     Of one vector 8 bits are not rounded where they are compiled.
@@ -103,7 +112,7 @@ def test_weights_in_few_bits(packing: Packing, rows: int, rounded: bool, monkeyp
     if not rounded:
         for module in (int4, int8):
             monkeypatch.setattr(module, "FEW", 0)
-    found, plain = packed(randomised(shrink(preset("llama3.2-1b").spec)), packing)
+    found, plain = packed(randomised(shrink(preset(name).spec)), packing)
     oracle, ids = found if rounded else plain, ids_for(found.spec, rows, 5)
     with torch.inference_mode():
         found(ids[:, :4], cache=(read := found.new_cache(rows, 8)))
@@ -128,6 +137,22 @@ def test_one_vector_asks_no_library() -> None:
         written = generate_ids(model, **given, max_new_tokens=3, compiled=CompiledStep(model, noting))
         assert (F.linear in asked) == (rows == 2 or by_columns)
         assert dtype or written.equal(generate_ids(model, **given, max_new_tokens=3))
+
+
+@pytest.mark.parametrize(("rows", "sorts"), [(1, False), (2, False), (3, True)])
+def test_nobody_asks_how_many_tokens_an_expert_has(rows: int, sorts: bool) -> None:
+    """Where no more are chosen than there are, here 4 of which each token takes 2."""
+    asked: list[str] = []
+
+    def noting(graph: torch.fx.GraphModule, _: Any) -> Any:
+        asked.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    model = randomised(shrink(preset("mixtral-8x7b").spec))
+    given = prompt(model, rows, 5)
+    written = generate_ids(model, **given, max_new_tokens=3, compiled=CompiledStep(model, noting))
+    assert written.equal(generate_ids(model, **given, max_new_tokens=3))
+    assert any("grouped_products" in each for each in asked) == sorts
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -194,11 +219,6 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         generate_text(found.model, found.tokenizer, ["a"], cache=False, compiled=step)
     with pytest.raises(UsageError, match="of another model"):
         generate_ids(af.build(found.model.spec), ids_for(found.model.spec, 1, 3), max_new_tokens=2, compiled=step)
-    mixture = randomised(shrink(preset("mixtral-8x7b").spec))
-    af.save(mixture, tmp_path / "mixture")
-    packed, _ = af.load(tmp_path / "mixture", dtype="int8")
-    with pytest.raises(UsageError, match="experts in few bits, whose products are not compiled"):
-        CompiledStep(packed)
     hashed = edited(found.model.spec, AttentionSpec, lambda _: LSHAttentionSpec(n_heads=Count(2)))
     with pytest.raises(UsageError, match="LSHAttention takes slots that are empty for tokens"):
         CompiledStep(af.build(hashed))

@@ -18,6 +18,7 @@ from anyformer.layers import (
     ReLU,
     RouterSpec,
     SiLU,
+    experts,
 )
 from anyformer.layers.moe import MoE
 from anyformer.layers.tokens import Dropout, ForwardContext, Store, Tokens, plain_tokens
@@ -187,6 +188,18 @@ def test_it_is_the_sum_over_each_tokens_experts(name: str, way: str, monkeypatch
     assert notes["router_logits"].shape == (BATCH, N, spec.router.n_choices)
     if spec.capacity is not None:
         assert 0 < (~notes["served"]).sum() < notes["served"].numel() / 2, "some tokens must find no place"
+
+
+@every_mixture
+def test_each_choice_with_its_own_matrices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a compiled step takes them; of more choices than it would do so for, some of which have no place."""
+    monkeypatch.setattr(experts, "few_are_chosen", lambda *_: True)
+    module, x = built(MIXTURES[name]), inputs()
+    with torch.no_grad():
+        close(module(x, context(), Store())[0], by_the_oracle(MIXTURES[name], module, x))
+        rows, nobody = x[0, :2, : MIXTURES[name].latent or D], torch.tensor([[0, -1], [-1, 0]])
+        given = rows, nobody, torch.tensor([[0.3, 0.7], [0.6, 0.4]])
+        close(module.experts(*given, context()), module.experts(*given, context("loop")))
 
 
 @every_mixture

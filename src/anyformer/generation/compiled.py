@@ -16,7 +16,6 @@ from anyformer.cache import KVCache
 from anyformer.errors import CacheError, UsageError
 from anyformer.generation.static_cache import StaticCache
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.packed import PackedWeight
 from anyformer.layers.reordered import Reordered
 from anyformer.model import Transformer
 from anyformer.spec import cached_calls
@@ -27,17 +26,12 @@ GRAPHS = 64  # of one model: as many numbers of rows and lengths of caches
 class CompiledStep:
     """The next logits of a model by a compiled graph, which the first call of each shape makes.
 
-    `backend` is torch.compile's. Raises UsageError for experts in few bits, and where a call cannot be compiled.
+    `backend` is torch.compile's. Raises UsageError where a call cannot be compiled.
     """
 
     def __init__(self, model: Transformer, backend: str | Callable[..., Any] = "inductor") -> None:
-        for name, weight in model.named_parameters():
-            if isinstance(weight, Reordered):
-                raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")
-            if isinstance(weight, PackedWeight) and weight.dim() > 2:
-                raise UsageError(
-                    f"{name} is of experts in few bits, whose products are not compiled; leave --compile or --dtype out"
-                )
+        if any(isinstance(weight, Reordered) for weight in model.parameters()):
+            raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")
         kept = [kept for kept in cached_calls(model.spec) if kept.how == "tokens"]
         # Attention asks a mask of each slot.
         if others := [each.mixer.kind for each in kept if not isinstance(each.mixer, AttentionSpec)]:

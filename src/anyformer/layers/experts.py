@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from anyformer.errors import SpecError
 from anyformer.layers.feed_forward import ExpertSpec, between
 from anyformer.layers.grouped import add_products, outer, products, sums
-from anyformer.layers.linear import LinearSpec
+from anyformer.layers.held import HeldWeight
+from anyformer.layers.linear import LinearSpec, products_each
 from anyformer.layers.memory_efficient import operands
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, as_given
@@ -101,6 +102,8 @@ class Experts(Part[ExpertsSpec]):
         maps = [getattr(self, name)(x) for name in (*self.into, self.out)]
         if context.experts == "loop":
             return one_by_one(x, chosen, weights, maps, inner)
+        if few_are_chosen(chosen, maps[-1][0]):
+            return by_choice(x, chosen, weights, maps, inner)
         # What is made again must come out the same, and dropout would be drawn anew.
         traced = torch.compiler.is_compiling() or bool(context.dropout and context.dropout.activation)
         return sorted_by_expert(x, chosen, weights, maps, inner, traced=traced)
@@ -119,6 +122,31 @@ def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matric
         result = F.linear(inner(*hidden), out[i], None if out_bias is None else out_bias[i])
         y = y.index_add(0, token, (result * weights[token, k, None]).to(y.dtype))
     return y
+
+
+def few_are_chosen(chosen: Tensor, matrices: Tensor) -> bool:
+    """Whether a graph that is compiled for inference asks for no more matrices than there are, or for some of few bits.
+
+    Then a compiler's loops read those that are chosen, and nobody asks how many tokens an expert has.
+    """
+    if not torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.is_grad_enabled():
+        return False
+    return chosen.numel() <= len(matrices) or isinstance(matrices, HeldWeight)
+
+
+def by_choice(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tensor:
+    """The sum, each choice with its own matrices."""
+    flat = chosen.flatten()
+    own = flat.clamp(min=0)
+    x, *cast = operands(x, x, *(m for m, _ in maps), *(b for _, b in maps))
+    *into, out = [
+        (m.index_select(0, own), None if b is None else b.index_select(0, own))
+        for m, b in zip(cast[: len(maps)], cast[len(maps) :], strict=True)
+    ]
+    rows = x.repeat_interleave(chosen.shape[1], 0)
+    y = products_each(inner(*(products_each(rows, *each) for each in into)), *out)
+    y = (y * weights.to(y.dtype).view(-1, 1)).masked_fill((flat < 0)[:, None], 0)
+    return y.view(*chosen.shape, -1).sum(1)
 
 
 class Groups(NamedTuple):

@@ -68,8 +68,17 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return (y if bias is None else y + bias).view(*x.shape[:-1], -1)
 
 
+def products_each(x: Tensor, matrices: Tensor, biases: Tensor | None = None) -> Tensor:
+    """[n, d_out] of vectors x [n, d_in], each with its own of n matrices [n, d_out, d_in] and biases [n, d_out]."""
+    if isinstance(matrices, HeldWeight):
+        y = torch.cat([F.linear(x[i : i + 1], matrices[i]) for i in range(len(x))])
+    else:
+        y = row_sums(x[:, None], matrices).to(x.dtype)
+    return y if biases is None else y + biases
+
+
 def row_sums(x: Tensor, matrix: Tensor) -> Tensor:
-    """[d_out] of one vector x [d_in] and a matrix [d_out, d_in] of any numbers, in float32 at least."""
+    """[…, d_out] of vectors x [d_in] or […, 1, d_in] and matrices […, d_out, d_in] of any numbers, in float32 at least."""
     wide = torch.promote_types(x.dtype, torch.float32)
     return (matrix.to(wide) * x.to(wide)).sum(-1)
 

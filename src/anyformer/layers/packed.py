@@ -140,6 +140,9 @@ class PackedWeight(HeldWeight):
             if func is aten.select.int and args[1] == 0 and first.dim() > 2:
                 numbers, scales = first.held
                 return cls(first.scheme, tuple(first.shape[1:]), (numbers[args[2]], scales[args[2]]))
+            if func is aten.index_select.default and args[1] == 0 and first.dim() > 2:
+                numbers, scales = (each.index_select(0, args[2]) for each in first.held)
+                return cls(first.scheme, (len(numbers), *first.shape[1:]), (numbers, scales))
         if func is torch.ops.anyformer.grouped_products.default and not args[4:]:
             return _grouped(*args)
         return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))

@@ -17,10 +17,10 @@ from anyformer.study.paired import (
     least_detectable,
     least_margin,
     lower,
-    pooled,
     power,
     same,
     spread_of,
+    spread_of_pairs,
 )
 
 
@@ -35,11 +35,17 @@ def test_one_variant_by_its_own_deviation_is_the_paired_t_test() -> None:
     assert found.effect == pytest.approx((a - b).mean() / (a - b).std(ddof=1))
 
 
-def test_pooled_deviation_by_hand() -> None:
-    """(0, 2) and (1, 1, 4): squares 2 and 6 over 1 + 2 degrees of freedom; a single pair says nothing."""
-    assert pooled([[0, 2], [1, 1, 4], [7]]) == Spread(math.sqrt(8 / 3), 3)
-    alone = difference([0.3], pooled([[0.3]]))
+def test_the_deviation_by_hand() -> None:
+    """What means of rows and columns leave is 0 in the first row, ±.2 in the second, ∓.2 in the third."""
+    three = {"a": {1: 1.0, 2: 2.0}, "b": {1: 1.5, 2: 2.1}, "c": {1: 0.8, 2: 2.2}}
+    found = spread_of(three)
+    assert (found.sd, found.df) == (pytest.approx(math.sqrt(2 * 4 * 0.2**2 / 2)), 2)
+    more = spread_of(three | {"d": {2: 7.0}, "e": {3: 9.0}, "f": {}})  # who shares no two seeds tells nothing
+    assert (more.sd, more.df) == (pytest.approx(found.sd), 2)
+    assert spread_of_pairs([1, 1, 4]) == Spread(math.sqrt(3), 2)
+    alone = difference([0.3], spread_of({"a": {1: 1.3}, "b": {1: 1.0}}))
     assert (alone.p_value, alone.interval.low, alone.effect) == (1.0, None, None)
+    assert not spread_of({}).df
 
 
 # Of facts that were worked out apart from this code: (pairs, degrees of freedom, tests) → sd of the pairs.
@@ -82,7 +88,7 @@ def heavy(rng: Any, n: int) -> Any:
 def test_what_follows_from_other_differences_counts_once() -> None:
     """Three models of two seeds: two degrees of freedom, whatever is compared with whatever."""
     losses = {"a": {1: 1.0, 2: 2.0}, "b": {1: 1.5, 2: 2.1}, "c": {1: 0.8, 2: 2.2}}
-    assert spread_of(losses) == pooled([[0.5, 0.1], [-0.2, 0.2]])
+    assert spread_of(losses).df == 2
     forth, back = differences(losses, [("b", "c"), ("c", "b")])
     assert forth is not None
     assert back is not None
@@ -108,6 +114,14 @@ def test_a_against_a_claims_at_the_nominal_rate(n_studies: int, draw: Any, n: in
     assert one == pytest.approx(0.05, abs=0.015 if draw is normal else 0.03)
     family = np.mean([any_claim(each) for each in studies(n_studies // 4, (0.0,) * 8, n, draw, 2)])
     assert family <= most + 2 * math.sqrt(0.05 * 0.95 / (n_studies // 4))
+
+
+@pytest.mark.parametrize(("n_variants", "n"), [(8, 2), (16, 3)])
+def test_what_shares_a_base_is_no_more_often_wrong(n_variants: int, n: int) -> None:
+    """Each test of many by itself, though all differences have the base's noise in them; so its interval."""
+    found = [one for each in studies(600, (0.0,) * n_variants, n, normal, 7) for one in each]
+    assert np.mean([one.p_value < 0.05 for one in found]) == pytest.approx(0.05, abs=0.012)
+    assert np.mean([one.interval.low <= 0 <= one.interval.high for one in found]) == pytest.approx(0.95, abs=0.012)
 
 
 def test_a_planted_difference_is_found_as_often_as_foreseen() -> None:
@@ -153,5 +167,5 @@ def test_equal_models_are_shown_to_be_equal_no_more_than_the_margin_allows() -> 
     ],
 )
 def test_rulings(pairs: list[float], lower_is: str, same_is: str) -> None:
-    found = difference(pairs, pooled([pairs]))
+    found = difference(pairs, spread_of_pairs(pairs))
     assert (lower(found, found.p_value, 0.01), same(found, 0.01)) == (lower_is, same_is)

@@ -1,7 +1,7 @@
 """Paired differences of losses over seeds, with one variance for all variants of a study; what such a study can see.
 
-Student's t on the pooled standard deviation of differences, Holm's correction, and equivalence by two one-sided tests
-(Schuirmann 1987, doi:10.1007/BF01068419). Three seeds' own deviations see almost nothing; pooled they see what eight would.
+Student's t on one standard deviation of all models, Holm's correction, and equivalence by two one-sided tests
+(Schuirmann 1987, doi:10.1007/BF01068419). Three seeds' own deviations see almost nothing; together they see what eight would.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Ruling = Literal["supported", "contradicted", "undecided"]
 
 @dataclass(frozen=True)
 class Spread:
-    """The standard deviation of paired differences, pooled over the variants of a study."""
+    """The standard deviation of paired differences, one for all variants of a study."""
 
     sd: float
-    df: int  # degrees of freedom; 0: no variant has two pairs
+    df: int  # degrees of freedom; 0: no two models have two seeds in common
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,9 @@ class Difference:
     effect: float | None  # in standard deviations of the pairs; None where they do not vary
 
 
-def pooled(differences: Sequence[Sequence[float]]) -> Spread:
-    """The spread of several variants' differences, each around its own mean."""
-    rows = [np.asarray(each, dtype=np.float64) for each in differences if len(each) > 1]
-    df = sum(len(row) - 1 for row in rows)
-    squares = sum(float(((row - row.mean()) ** 2).sum()) for row in rows)
-    return Spread(math.sqrt(squares / df) if df else math.nan, df)
+def spread_of_pairs(pairs: Sequence[float]) -> Spread:
+    """The spread of one variant's differences."""
+    return Spread(float(np.std(pairs, ddof=1)), len(pairs) - 1) if len(pairs) > 1 else Spread(math.nan, 0)
 
 
 def difference(pairs: Sequence[float], spread: Spread) -> Difference:
@@ -75,9 +72,23 @@ def paired(losses: Losses, model: str, than: str) -> list[float]:
 
 
 def spread_of(losses: Losses) -> Spread:
-    """The spread of all models' differences to the first. Those between the others follow from them, and would count twice."""
-    first, *others = losses
-    return pooled([paired(losses, other, first) for other in others])
+    """The spread of differences between two of the models, from what their losses and seeds leave unexplained.
+
+    That is √2 times the deviation of a loss from the sum of a term of its model and one of its seed (two-way analysis of
+    variance without interaction). All differences to one model share that model's noise: pooled themselves, they would say
+    less than their number.
+    """
+    cells = [(model, seed, loss) for model, of in losses.items() for seed, loss in of.items()]
+    terms = {
+        term: i for i, term in enumerate(dict.fromkeys(term for model, seed, _ in cells for term in (model, seed)))
+    }
+    design = np.zeros((len(cells), len(terms)))
+    for row, (model, seed, _) in zip(design, cells, strict=True):
+        row[[terms[model], terms[seed]]] = 1.0
+    y = np.array([loss for *_, loss in cells])
+    solution, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
+    df = len(cells) - int(rank)
+    return Spread(math.sqrt(2 * float(((y - design @ solution) ** 2).sum()) / df) if df else math.nan, df)
 
 
 def differences(losses: Losses, pairs: Sequence[tuple[str, str]]) -> list[Difference | None]:

@@ -19,9 +19,9 @@ from anyformer.study.paired import (
     least_margin,
     lower,
     paired,
-    pooled,
     same,
     spread_of,
+    spread_of_pairs,
 )
 from anyformer.study.results import RunResult, Tuning
 from anyformer.study.scaling import times_as_much
@@ -115,7 +115,7 @@ def judged(spec: StudySpec, runs: Reported, tuning: Sequence[Tuning] = ()) -> tu
 
 def _alone(pairs: Sequence[float]) -> tuple[Difference | None, Spread]:
     """What pairs say by their own deviation: beyond the trained length, and of rates, models' differ too much to be pooled."""
-    own = pooled([pairs])
+    own = spread_of_pairs(pairs)
     return (difference(pairs, own) if pairs else None), own
 
 

@@ -216,7 +216,11 @@ def test_what_no_file_would_say_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=says):
             af.convert(tmp_path / name, tmp_path / "out.gguf")
     saved(of("llama2-7b"), tmp_path / "model")
-    for options, says in (({"dtype": torch.float16}, "--quantise for --dtype"), ({"form": "hf"}, "leave --to")):
+    for options, says in (
+        ({"dtype": torch.float16}, "--quantise for --dtype"),
+        ({"form": "hf"}, "leave --to"),
+        ({"shard_nbytes": 9}, "--shard-size"),
+    ):
         with pytest.raises(UsageError, match=says):
             af.convert(tmp_path / "model", tmp_path / "out.gguf", **options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"ends in \.gguf"):

@@ -84,7 +84,7 @@ def test_what_is_no_graph_is_refused(name: str, says: str, tmp_path: Path) -> No
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     model = af.build(shrink(preset("bert-base").spec), seed=0)
     af.save(model, tmp_path / "m")
-    with pytest.raises(UsageError, match="in float32: leave --to, --class, --dtype and --quantise out"):
+    with pytest.raises(UsageError, match="in float32: leave --to, --class, --dtype, --quantise and --shard-size out"):
         af.convert(tmp_path / "m", tmp_path / "m.onnx", dtype=torch.float16)
     (tmp_path / "there.onnx").touch()
     with pytest.raises(CheckpointError, match="exists already"):

@@ -33,9 +33,7 @@ from anyformer.screen import say
     "--shard-size",
     "shard_nbytes",
     type=Nbytes(),
-    default="5GB",
-    show_default=True,
-    help="Bytes a file holds at most; about as much memory is needed.",
+    help="Bytes a file holds at most, by default 5GB; about as much memory is needed.",
 )
 @click.option(
     "--quantise",

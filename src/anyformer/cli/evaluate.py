@@ -26,6 +26,7 @@ from anyformer.errors import UsageError
 
 OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate")  # options that no task has
 YAML = (".yaml", ".yml")
+BEAMS = 4
 
 
 @click.command()
@@ -51,7 +52,7 @@ YAML = (".yaml", ".yml")
 @click.option(
     "--beams",
     type=click.IntRange(1, 10**4),
-    default=4,
+    default=BEAMS,
     show_default=True,
     help="For --bleu: search so many translations side by side.",
 )
@@ -89,6 +90,8 @@ def command(
     from anyformer.generation import BeamSearch
     from anyformer.inference import evaluate, evaluate_task
 
+    if not with_bleu and (beams, length_penalty) != (BEAMS, 1.0):
+        raise UsageError("--beams and --length-penalty are for translations; give --bleu too, or leave them out")
     if tasks is not None:
         others = [name for name in OF_TEXTS if given.pop(name)] + ["bleu"] * with_bleu
         if others:

@@ -142,6 +142,10 @@ def command(
         raise UsageError(
             "--beams takes the likeliest text and draws nothing; leave --temperature, --top-k and --top-p out"
         )
+    if search is None and options != BeamSearch(beams):
+        raise UsageError("--length-penalty and --stopping are of a search; give --beams, at least 2, or leave them out")
+    if not given["temperature"] and (given["top_k"], given["top_p"]) != (None, None):
+        raise UsageError("--top-k and --top-p say which tokens are drawn; give --temperature too, or leave them out")
     if data is not None and (prompt or given["stop"] or given["temperature"]):
         raise UsageError(
             "--data takes no PROMPT, --stop or --temperature: every line is answered by the likeliest text"

@@ -155,7 +155,7 @@ def convert(
     form: Form | None = None,
     hf_type: str | None = None,
     dtype: torch.dtype | None = None,
-    shard_nbytes: int = SHARD_NBYTES,
+    shard_nbytes: int | None = None,
     quantise: Quantisation | None = None,
     merge: bool = False,
 ) -> SavedDirectory | SavedFile | SavedGraph:
@@ -165,8 +165,8 @@ def convert(
     One that ends in .onnx is a graph of one pass (`write_onnx`), for which the model is held.
 
     `form` None takes "hf" where a class of transformers computes the model, its own if it has one; `hf_type` asks for
-    that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes`, or one tensor; the memory
-    needed is about that, or what the largest row of either side's table takes. Tokenizer, chat template and defaults for
+    that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes` (None: 5 GB), or one tensor; the
+    memory needed is about that, or what the largest row of either side's table takes. Tokenizer, chat template and defaults for
     generation are copied byte for byte. Of a run that trained an adapter this alone is written, as PEFT reads it, unless
     `merge` asks for weights in which it is. Raises what `load` and `save` do.
     """
@@ -179,16 +179,20 @@ def convert(
             raise UsageError(f"{source} is an adapter, which goes into its weights by --merge; give that too")
         return _write_adapter(found, target)
     if target.suffix.lower() == SUFFIX:
-        if form is not None or hf_type is not None or dtype is not None:
-            raise UsageError(f"{target} is one GGUF file: leave --to and --class out, and give --quantise for --dtype")
+        if not (form is hf_type is dtype is shard_nbytes is None):
+            raise UsageError(
+                f"{target} is one GGUF file: leave --to, --class and --shard-size out, and give --quantise for --dtype"
+            )
         if target.exists():
             raise CheckpointError(f"{target} exists already; give a new name")
         tokenizer = tokenizer_of(found)
         refuse_larger(tokenizer, found.spec)
         return write_gguf(found, tokenizer, target, quantise)
     if target.suffix.lower() == GRAPH:
-        if not (form is hf_type is dtype is quantise is None):
-            raise UsageError(f"{target} is one ONNX graph, in float32: leave --to, --class, --dtype and --quantise out")
+        if not (form is hf_type is dtype is quantise is shard_nbytes is None):
+            raise UsageError(
+                f"{target} is one ONNX graph, in float32: leave --to, --class, --dtype, --quantise and --shard-size out"
+            )
         if target.exists():
             raise CheckpointError(f"{target} exists already; give a new name")
         refuse_graph(found.spec)
@@ -211,7 +215,7 @@ def convert(
     with whole(target) as aside:
         tensors = held.through(plan.rows(), alike=plan.family is found.family)
         kept = ((name, tensor.to(cast) if cast and tensor.is_floating_point() else tensor) for name, tensor in tensors)
-        write_tensors(aside, kept, shard_nbytes, held.weights.release)
+        write_tensors(aside, kept, shard_nbytes or SHARD_NBYTES, held.weights.release)
         if files:
             write_companions(files, aside)
         elif tokenizer is not None:

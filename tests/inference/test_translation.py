@@ -141,5 +141,6 @@ def test_evaluate_tells_it_beside_the_loss(directory: Path, tmp_path: Path) -> N
     assert told["loss"] > 0
     assert 0 <= told["bleu"] <= 100
     assert "version:" in told["bleu_signature"]
-    result = CliRunner().invoke(application, ["evaluate", str(directory), "--data", __file__, "--bleu"])
-    assert "--bleu compares translations" in result.stderr
+    for options, says in (("--bleu", "--bleu compares translations"), ("--beams=2", "give --bleu too")):
+        result = CliRunner().invoke(application, ["evaluate", str(directory), "--data", __file__, options])
+        assert (result.exit_code, says in result.stderr) == (2, True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from anyformer.errors import InputError
+from anyformer.inference.opened import Opened
 from anyformer.serving import Limits
 from tests.serving.conftest import LONGEST, Running, Start
 
@@ -62,6 +65,30 @@ def test_too_many_waiting(start: Start) -> None:
         assert httpx.post(f"{server.v1}/completions", json={**ASK, "n": 3}).status_code == 200
 
 
+def test_long_prompts_hold_nobody_up(start: Start, found: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that no tokens could spell is not read; while another is, the server answers."""
+    reads, on, encode = threading.Event(), threading.Event(), found.tokenizer.encode
+
+    def slow(text: str, *, specials: bool = False) -> list[int]:
+        reads.set()
+        assert on.wait(20)
+        return encode(text, specials=specials)
+
+    monkeypatch.setattr(found.tokenizer, "encode", slow)
+    with start(Limits(longest=LONGEST)) as server, ThreadPoolExecutor(1) as other:
+        where = f"{server.v1}/completions"
+        told = refused(httpx.post(where, json={"prompt": "x" * 10**6}), 400, "context_length_exceeded")
+        assert "the prompt has 1,000,000" in told
+        assert not reads.is_set()
+        answer = other.submit(httpx.post, where, json=ASK)
+        assert reads.wait(20)
+        try:
+            assert httpx.get(f"{server.url}/health", timeout=5).status_code == 200
+        finally:
+            on.set()
+        assert answer.result().status_code == 200
+
+
 def test_too_slow(start: Start) -> None:
     with start(Limits(longest=LONGEST, seconds=0.05)) as server:
         slow = {**ASK, "max_tokens": 150, "n": 8, "temperature": 1, "seed": 1}
@@ -100,7 +127,6 @@ def test_counts(start: Start) -> None:
 
 
 def test_a_length_that_the_model_has_no_positions_for(found: object) -> None:
-    from anyformer.inference.opened import Opened
     from anyformer.text import Tokenizer
     from tests.laws.models import SHRUNK, randomised
 

@@ -25,6 +25,7 @@ from anyformer.serving.connection import Gone, unless_gone
 from anyformer.serving.engine import Busy, Engine, Ticket, Told
 from anyformer.serving.limits import Limits, Rates, Refusal
 from anyformer.serving.metrics import Metrics
+from anyformer.text import Tokenizer
 from anyformer.text.chat import Chat
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Service:
     def __init__(self, found: Opened, name: str, limits: Limits, api_key: str | None) -> None:
         self.found, self.name, self.limits, self.api_key = found, name, limits, api_key
         self.longest = limits.context(found)
+        self.most_characters = _most_characters(found.tokenizer, self.longest)
+        self.encoding = asyncio.Lock()
         self.engine = Engine(found.model, self.longest, limits.rows, limits.waiting)
         self.vectors_tokenizer = found.tokenizer.with_specials()  # its state is the engine's thread's
         self.chat_template = Chat(found.tokenizer) if found.tokenizer.chat_template is not None else None
@@ -59,10 +62,9 @@ class Service:
         body = await self._body(request)
         asked, given = read_completion(body)
         self._check_model(body)
-        encode = encode_source if self.found.model.encoder is not None else encode_prompt
-        prompts = [encode(self.found.tokenizer, each) if isinstance(each, str) else each for each in given]
-        texts = [each if isinstance(each, str) else self.found.tokenizer.decode(each, specials=True) for each in given]
-        return await self._answer(request, "completion", asked, prompts, texts)
+        encode = partial(encode_source if self.found.model.encoder is not None else encode_prompt, self.found.tokenizer)
+        prompts = [await self._encoded(encode, each, "prompt") if isinstance(each, str) else each for each in given]
+        return await self._answer(request, "completion", asked, prompts, given)
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
@@ -72,7 +74,8 @@ class Service:
         if self.chat_template is None:
             raise Refusal("this model has no chat template; ask /v1/completions", code="no_chat_template")
         text = await asyncio.to_thread(self.chat_template.text, messages)
-        return await self._answer(request, "chat", asked, [self.found.tokenizer.encode(text, specials=True)], [])
+        prompt = await self._encoded(partial(self.found.tokenizer.encode, specials=True), text, "messages")
+        return await self._answer(request, "chat", asked, [prompt], [])
 
     async def embeddings(self, request: Request) -> Response:
         """POST /v1/embeddings."""
@@ -186,6 +189,18 @@ class Service:
                 code="model_not_found",
             )
 
+    async def _encoded(self, encode: Callable[[str], list[int]], text: str, param: str) -> list[int]:
+        """The ids of a text, made beside the event loop, one text at a time. Raises Refusal for one that is too long."""
+        if self.most_characters is not None and len(text) > self.most_characters:
+            raise Refusal(
+                f"this model's context is {self.longest} tokens; they spell {self.most_characters:,} characters at most, "
+                f"and the prompt has {len(text):,}",
+                param=param,
+                code="context_length_exceeded",
+            )
+        async with self.encoding:
+            return await asyncio.to_thread(encode, text)
+
     def _or_busy(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
@@ -193,9 +208,9 @@ class Service:
             raise Refusal(str(error), 429, code="too_many_waiting") from None
 
     async def _answer(
-        self, request: Request, form: Form, asked: Asked, prompts: Sequence[list[int]], texts: Sequence[str]
+        self, request: Request, form: Form, asked: Asked, prompts: Sequence[list[int]], given: Sequence[str | list[int]]
     ) -> Response:
-        """The answer to prompts, whole or as it grows; `texts` are what an echo says of each."""
+        """The answer to prompts, whole or as it grows; an echo says them as they were given."""
         from starlette.responses import JSONResponse, StreamingResponse
 
         wanted = [
@@ -212,7 +227,9 @@ class Service:
         self.metrics.tokens["prompt"] += sum(map(len, prompts))
         if not asked.stream:
             await unless_gone(request, asyncio.ensure_future(_all(growth)))
-            whole = [(texts[i // asked.n], echoed.get(i, [])) for i in range(len(choices))] if asked.echo else ()
+            decode = partial(self.found.tokenizer.decode, specials=True)
+            said = [each if isinstance(each, str) else decode(each) for each in given] if asked.echo else []
+            whole = [(text, echoed.get(i, [])) for i, text in enumerate(text for text in said for _ in range(asked.n))]
             return JSONResponse(answer.whole(choices, whole))
         # What is refused is refused before the answer begins, with its own status.
         first = await unless_gone(request, asyncio.ensure_future(anext(growth)))
@@ -312,6 +329,13 @@ async def _all(growth: AsyncIterator[Choice]) -> None:
             pass
     finally:
         await growth.aclose()  # type: ignore[attr-defined]
+
+
+def _most_characters(tokenizer: Tokenizer, n: int) -> int | None:
+    """The characters of the longest text of n tokens; None where a token may stand for more than its spelling."""
+    if tokenizer.kind != "byte-level-bpe" or tokenizer.data.get("normalizer") is not None:
+        return None
+    return n * max(len(tokenizer.spelling(token) or "") for token in range(tokenizer.vocab_size))
 
 
 def _refusal(error: BaseException) -> Refusal:

@@ -73,7 +73,8 @@ def test_temperature_sharpens_and_zero_is_the_likeliest() -> None:
         expected = math.exp(2 / temperature) / sum(math.exp(x / temperature) for x in (1.0, 2.0, 0.0))
         # 4 standard deviations of a share of 3000 draws
         assert share_of_the_likeliest(temperature) == pytest.approx(expected, abs=4 * 0.5 / 3000**0.5)
-    assert share_of_the_likeliest(0.0) == 1.0
+    for temperature in (0.0, 5e-324, 1e-307):
+        assert share_of_the_likeliest(temperature) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ class Sampling:
         """How likely each token is to be taken, float64 [batch, vocab], for logits of that shape."""
         if self.temperature == 0:
             return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
-        logits = logits.double() / self.temperature
+        logits = logits.double()
+        logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature  # the likeliest is 0 at any temperature
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
         if self.top_p is not None:

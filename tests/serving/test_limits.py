@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,10 @@ def test_bodies(start: Start) -> None:
         refused(httpx.post(where, content=b"[1]", headers=json), 400)
         refused(httpx.post(where, content=b'{"prompt": "a", "temperature": NaN}', headers=json), 400)
         refused(httpx.post(where, content=b'{"prompt": "\\ud800"}', headers=json), 400)
+        for name in ("temperature", "top_p"):
+            refused(httpx.post(where, content=b'{"prompt": "a", "%s": 1%s}' % (name.encode(), b"0" * 400), headers=json), 400)
+        for token in (-1, 2**40, 10**30):
+            refused(httpx.post(where, json={"prompt": [token]}), 400)
         refused(httpx.post(where, data={"prompt": "a"}), 415)
         refused(httpx.get(where), 405)
         refused(httpx.get(f"{server.v1}/nothing"), 404)
@@ -60,9 +65,20 @@ def test_too_often(start: Start) -> None:
 
 
 def test_too_many_waiting(start: Start) -> None:
-    with start(Limits(longest=LONGEST, rows=1, waiting=2)) as server:
-        refused(httpx.post(f"{server.v1}/completions", json={**ASK, "n": 4}), 429, "too_many_waiting")
-        assert httpx.post(f"{server.v1}/completions", json={**ASK, "n": 3}).status_code == 200
+    """What waits makes others wait; what could never grow is another thing."""
+    go = threading.Event()
+    with start(Limits(longest=LONGEST, rows=1, waiting=2)) as server, ThreadPoolExecutor(1) as other:
+        engine, where = server.app.state.service.engine, f"{server.v1}/completions"  # type: ignore[attr-defined]
+        told = refused(httpx.post(where, json={**ASK, "n": 4}), 400)
+        assert "4 texts are more than the 3" in told
+        engine.between_steps(lambda: go.wait(20))
+        before, until = other.submit(httpx.post, where, json=ASK), time.monotonic() + 20
+        while not engine.waiting and time.monotonic() < until:
+            time.sleep(0.01)
+        refused(httpx.post(where, json={**ASK, "n": 3}), 429, "too_many_waiting")
+        go.set()
+        assert before.result().status_code == 200
+        assert httpx.post(where, json={**ASK, "n": 3}).status_code == 200
 
 
 def test_long_prompts_hold_nobody_up(start: Start, found: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +126,20 @@ def test_a_chat_that_its_template_refuses(running: Running) -> None:
     assert "parts that are no text" in told
     assert "not be empty" not in told
     refused(httpx.post(f"{running.v1}/chat/completions", json={"messages": []}), 400)
+
+
+def test_who_hangs_up_in_the_midst_of_a_body(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    with start() as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+            client.sendall(head.encode())
+            time.sleep(0.2)
+        metrics, until = server.app.state.service.metrics, time.monotonic() + 20  # type: ignore[attr-defined]
+        while not metrics.requests and time.monotonic() < until:
+            time.sleep(0.01)
+        assert (dict(metrics.requests), metrics.hung_up) == ({("/v1/completions", 499): 1}, 1)
+    assert "error" not in capfd.readouterr().err
 
 
 def test_counts(start: Start) -> None:

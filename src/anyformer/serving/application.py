@@ -216,6 +216,9 @@ class Service:
         wanted = [
             self._wanted(asked, prompt, i * asked.n + j) for i, prompt in enumerate(prompts) for j in range(asked.n)
         ]
+        most = self.engine.most_rows + self.engine.most_waiting
+        if len(wanted) > most:
+            raise Refusal(f"{len(wanted)} texts are more than the {most} that may grow and wait here; ask for fewer")
         answer = Answer(form, self.name, asked, self.found.tokenizer, prompts)
         reads = self.found.model.encoder is not None
         choices = [
@@ -340,10 +343,12 @@ def _most_characters(tokenizer: Tokenizer, n: int) -> int | None:
 
 def _refusal(error: BaseException) -> Refusal:
     """What is said of an error: of the request's own what it is, of ours nothing but that it is one."""
+    from starlette.requests import ClientDisconnect
+
     match error:
         case Refusal():
             return error
-        case Gone() | asyncio.CancelledError():
+        case Gone() | ClientDisconnect() | asyncio.CancelledError():
             return Refusal("the client is gone", HUNG_UP)
         case TimeoutError():
             return Refusal("this took longer than an answer may take here", 408, code="timeout")

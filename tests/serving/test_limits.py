@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -46,7 +47,10 @@ def test_bodies(start: Start) -> None:
         refused(httpx.post(where, content=b'{"prompt": "a", "temperature": NaN}', headers=json), 400)
         refused(httpx.post(where, content=b'{"prompt": "\\ud800"}', headers=json), 400)
         for name in ("temperature", "top_p"):
-            refused(httpx.post(where, content=b'{"prompt": "a", "%s": 1%s}' % (name.encode(), b"0" * 400), headers=json), 400)
+            refused(
+                httpx.post(where, content=b'{"prompt": "a", "%s": 1%s}' % (name.encode(), b"0" * 400), headers=json),
+                400,
+            )
         for token in (-1, 2**40, 10**30):
             refused(httpx.post(where, json={"prompt": [token]}), 400)
         refused(httpx.post(where, data={"prompt": "a"}), 415)
@@ -154,6 +158,25 @@ def test_counts(start: Start) -> None:
         assert lines['anyformer_tokens_total{kind="completion"}'] == "3"
         assert lines['anyformer_request_seconds_bucket{le="+Inf"}'] == lines["anyformer_request_seconds_count"] == "2"
         assert lines["anyformer_growing"] == lines["anyformer_waiting"] == "0"
+
+
+def test_a_stream_is_counted_at_its_end(start: Start) -> None:
+    go, body = threading.Event(), {**ASK, "max_tokens": 150, "temperature": 1, "seed": 1, "stream": True}
+    with start() as server:
+        service = server.app.state.service  # type: ignore[attr-defined]
+        with httpx.stream("POST", f"{server.v1}/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            service.engine.between_steps(lambda: go.wait(20))
+            time.sleep(0.3)
+            assert not service.metrics.requests
+            go.set()
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        until = time.monotonic() + 20
+        while not service.metrics.requests and time.monotonic() < until:
+            time.sleep(0.01)
+        (seconds,) = re.findall(r"request_seconds_sum (\S+)", httpx.get(f"{server.url}/metrics").text)
+        assert float(seconds) > 0.3
 
 
 def test_a_length_that_the_model_has_no_positions_for(found: object) -> None:

@@ -126,7 +126,14 @@ def test_log_probabilities(client: openai.OpenAI, running: Running) -> None:
 @pytest.mark.parametrize("prompt", ["東", "🙂"])
 def test_where_tokens_begin(client: openai.OpenAI, running: Running, prompt: str) -> None:
     """In the whole text and in a stream: random bytes are parts of characters, and no characters."""
-    ask: dict[str, Any] = {"model": "tiny", "prompt": prompt, "max_tokens": 60, "temperature": 1, "seed": 3, "logprobs": 0}
+    ask: dict[str, Any] = {
+        "model": "tiny",
+        "prompt": prompt,
+        "max_tokens": 60,
+        "temperature": 1,
+        "seed": 3,
+        "logprobs": 0,
+    }
     whole = client.completions.create(**ask).choices[0]
     assert whole.logprobs is not None
     offsets, tokens = whole.logprobs.text_offset or [], whole.logprobs.tokens or []

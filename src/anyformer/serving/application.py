@@ -25,7 +25,6 @@ from anyformer.serving.connection import Gone, unless_gone
 from anyformer.serving.engine import Busy, Engine, Ticket, Told
 from anyformer.serving.limits import Limits, Rates, Refusal
 from anyformer.serving.metrics import Metrics
-from anyformer.text import Tokenizer
 from anyformer.text.chat import Chat
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Service:
     def __init__(self, found: Opened, name: str, limits: Limits, api_key: str | None) -> None:
         self.found, self.name, self.limits, self.api_key = found, name, limits, api_key
         self.longest = limits.context(found)
-        self.most_characters = _most_characters(found.tokenizer, self.longest)
+        self.most_characters = limits.characters(found)
         self.encoding = asyncio.Lock()
         self.engine = Engine(found.model, self.longest, limits.rows, limits.waiting)
         self.vectors_tokenizer = found.tokenizer.with_specials()  # its state is the engine's thread's
@@ -129,16 +128,16 @@ class Service:
 
     def guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """A route whose requests are counted, have the key and keep to the rate, and whose errors are OpenAI's."""
-        from starlette.responses import JSONResponse
+        from starlette.responses import JSONResponse, StreamingResponse
 
         async def handle(request: Request) -> Response:
-            start, path = time.monotonic(), request.scope["route"].path
+            request.state.begun = time.monotonic()
             try:
                 self._admit(request)
                 response = await handler(request)
             except (Exception, asyncio.CancelledError) as error:
                 refusal = _refusal(error)
-                self.metrics.answered(path, refusal.status, time.monotonic() - start)
+                self._count(request, refusal.status)
                 if refusal.status == HUNG_UP:
                     self.metrics.hung_up += 1
                 if isinstance(error, asyncio.CancelledError):
@@ -146,10 +145,14 @@ class Service:
                 return JSONResponse(
                     refusal.as_json(), refusal.status, {"Retry-After": "1"} if refusal.status == 429 else None
                 )
-            self.metrics.answered(path, response.status_code, time.monotonic() - start)
+            if not isinstance(response, StreamingResponse):  # which is counted at its end
+                self._count(request, response.status_code)
             return response
 
         return handle
+
+    def _count(self, request: Request, status: int) -> None:
+        self.metrics.answered(request.scope["route"].path, status, time.monotonic() - request.state.begun)
 
     def _admit(self, request: Request) -> None:
         """Raise Refusal for a request without the key, or beyond the rate."""
@@ -236,7 +239,7 @@ class Service:
             return JSONResponse(answer.whole(choices, whole))
         # What is refused is refused before the answer begins, with its own status.
         first = await unless_gone(request, asyncio.ensure_future(anext(growth)))
-        pieces = self._pieces(answer, choices, first, growth)
+        pieces = self._pieces(request, answer, choices, first, growth)
         return StreamingResponse(pieces, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
     def _wanted(self, asked: Asked, prompt: list[int], number: int) -> Wanted:
@@ -297,7 +300,7 @@ class Service:
             self.engine.leave(tickets)
 
     async def _pieces(
-        self, answer: Answer, choices: Sequence[Choice], first: Choice, growth: AsyncIterator[Choice]
+        self, request: Request, answer: Answer, choices: Sequence[Choice], first: Choice, growth: AsyncIterator[Choice]
     ) -> AsyncIterator[str]:
         """An answer as server-sent events."""
 
@@ -322,6 +325,7 @@ class Service:
         except Exception as error:
             yield event(_refusal(error).as_json())
         finally:
+            self._count(request, 200)
             with suppress(RuntimeError):  # it is running, and ends by itself
                 await growth.aclose()  # type: ignore[attr-defined]
 
@@ -332,13 +336,6 @@ async def _all(growth: AsyncIterator[Choice]) -> None:
             pass
     finally:
         await growth.aclose()  # type: ignore[attr-defined]
-
-
-def _most_characters(tokenizer: Tokenizer, n: int) -> int | None:
-    """The characters of the longest text of n tokens; None where a token may stand for more than its spelling."""
-    if tokenizer.kind != "byte-level-bpe" or tokenizer.data.get("normalizer") is not None:
-        return None
-    return n * max(len(tokenizer.spelling(token) or "") for token in range(tokenizer.vocab_size))
 
 
 def _refusal(error: BaseException) -> Refusal:

@@ -207,6 +207,4 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 
 
 def _is_ids(value: Any) -> bool:
-    return (
-        isinstance(value, list) and bool(value) and all(type(each) is int and 0 <= each <= MOST_ID for each in value)
-    )
+    return isinstance(value, list) and bool(value) and all(type(each) is int and 0 <= each <= MOST_ID for each in value)

@@ -29,6 +29,7 @@ from anyformer.generation import (
 from anyformer.generation.guesses import Guessed, Guesser, Prompt
 from anyformer.generation.speculative import checked
 from anyformer.layers import CapacityFactor, DynamicNTK, LSHAttentionSpec, MoESpec, RotarySpec
+from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import Length, MixerSpec, ModelSpec
@@ -198,6 +199,17 @@ def test_own_modules_guess_what_they_say_of_whole_rows() -> None:
                     out = model(torch.tensor([[*expected, 0, 0, 0]]), output_ahead=True)
                     expected.append(int(model.head()(out.ahead[k][:, end - 2]).argmax()))
             assert found == expected[end:]
+
+
+@pytest.mark.usefixtures("in_double")
+@pytest.mark.parametrize("n", [1, 3])
+def test_own_modules_guess_up_to_the_last_learned_position(n: int) -> None:
+    spec = predicting_further(shrink(preset("gpt2")), 3)
+    model, limit = randomised(spec).double(), learned_positions(spec.stack)
+    assert limit is not None
+    ids = ids_for(spec, 1, limit - 10)
+    expected = generate_ids(model, ids, max_new_tokens=10).tolist()
+    assert grown(model, ids, OwnModules(n), max_new_tokens=10)[0] == expected
 
 
 @pytest.mark.usefixtures("in_double")

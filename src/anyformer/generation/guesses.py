@@ -223,10 +223,10 @@ class _Own:
     def __call__(
         self, text: Sequence[int], hidden: Tensor | None, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Guessed:
-        if hidden is None:
+        if hidden is None or not n:
             return Guessed([])
         ids, drawn, x = list(text), list[Tensor](), hidden
-        for k, cache in enumerate(self.caches):
+        for k, cache in enumerate(self.caches[:n]):  # n grows no more: there is ever less to write
             left = self.left[k]
             x = x if left is None else torch.cat((left, x), 1)
             later = torch.tensor([ids[-x.shape[1] :]], device=x.device)
@@ -239,8 +239,7 @@ class _Own:
                 # of these the one before this module is certain of all but k - 1
                 self.left[k] = x[:, x.shape[1] - guessed : max(0, x.shape[1] - k + 1)]
             x = made
-        found = ids[len(text) :][:n]
-        return Guessed(found, torch.cat(drawn)[: len(found)])
+        return Guessed(ids[len(text) :], torch.cat(drawn))
 
 
 def check_can_forget(spec: ModelSpec, who: str = "the model") -> None:

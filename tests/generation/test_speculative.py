@@ -116,8 +116,16 @@ def test_guesses_that_fall_in_rings_that_have_come_round(n_windowed: int) -> Non
 @pytest.mark.usefixtures("in_double")
 @pytest.mark.parametrize(
     ("dynamic", "n_prompt", "n_new", "exact"),
-    [(False, 24, 9, True), (False, 24, 10, False), (False, 32, 1, True), (False, 33, 20, True)]
-    + [(True, 24, 9, True), (True, 24, 10, False), (True, 33, 1, True), (True, 33, 2, False)],
+    [
+        (False, 24, 9, True),
+        (False, 24, 10, False),
+        (False, 32, 1, True),
+        (False, 33, 20, True),
+        (True, 24, 9, True),
+        (True, 24, 10, False),
+        (True, 33, 1, True),
+        (True, 33, 2, False),
+    ],
 )
 def test_rotations_by_length_that_a_wrong_guess_would_change(
     dynamic: bool, n_prompt: int, n_new: int, exact: bool

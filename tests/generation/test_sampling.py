@@ -86,3 +86,11 @@ def test_numbers_that_leave_nothing_are_refused(numbers: dict[str, float]) -> No
     (name,) = numbers
     with pytest.raises(InputError, match=f"{name} = {next(iter(numbers.values()))}"):
         Sampling(**numbers)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [2**64 - 1, -(2**63) - 1])
+def test_a_seed_of_more_than_64_bits_is_refused(seed: int) -> None:
+    """Rows draw by the numbers from the seed on; the last that there is does for one row."""
+    assert len(generators(2**64 - 2, 2)) == 2
+    with pytest.raises(InputError, match=f"seed = {seed} of 2 rows"):
+        generators(seed, 2)

@@ -82,5 +82,7 @@ def pick(weights: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
 
 
 def generators(seed: int, n_rows: int) -> list[torch.Generator]:
-    """A generator for each row; row i has that of seed + i, so alone with that seed it draws the same."""
+    """A generator for each row; row i has that of seed + i, so alone with that seed it draws the same. Raises InputError."""
+    if not -(2**63) <= seed <= 2**64 - n_rows:
+        raise InputError(f"seed = {seed} of {n_rows} rows is beyond 64 bits; take a number nearer 0")
     return [torch.Generator().manual_seed(seed + row) for row in range(n_rows)]

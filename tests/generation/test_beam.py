@@ -159,3 +159,9 @@ def test_a_row_is_the_same_alone_and_in_a_batch(name: str) -> None:
 def test_bad_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         BeamSearch(**wrong)
+
+
+@pytest.mark.parametrize(("penalty", "n"), [(100.0, 1250), (-400.0, 10)])
+def test_a_length_penalty_beyond_what_a_number_holds(penalty: float, n: int) -> None:
+    with pytest.raises(InputError, match=f"length_penalty = {penalty} of {n} new tokens .* nearer 0"):
+        search_ids(tiny("llama2-7b"), torch.ones(1, 2, dtype=torch.long), max_new_tokens=n, how=BeamSearch(2, penalty))

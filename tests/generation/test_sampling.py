@@ -73,7 +73,8 @@ def test_temperature_sharpens_and_zero_is_the_likeliest() -> None:
         expected = math.exp(2 / temperature) / sum(math.exp(x / temperature) for x in (1.0, 2.0, 0.0))
         # 4 standard deviations of a share of 3000 draws
         assert share_of_the_likeliest(temperature) == pytest.approx(expected, abs=4 * 0.5 / 3000**0.5)
-    assert share_of_the_likeliest(0.0) == 1.0
+    for temperature in (0.0, 5e-324, 1e-307):
+        assert share_of_the_likeliest(temperature) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,11 @@ def test_numbers_that_leave_nothing_are_refused(numbers: dict[str, float]) -> No
     (name,) = numbers
     with pytest.raises(InputError, match=f"{name} = {next(iter(numbers.values()))}"):
         Sampling(**numbers)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [2**64 - 1, -(2**63) - 1])
+def test_a_seed_of_more_than_64_bits_is_refused(seed: int) -> None:
+    """Rows draw by the numbers from the seed on; the last that there is does for one row."""
+    assert len(generators(2**64 - 2, 2)) == 2
+    with pytest.raises(InputError, match=f"seed = {seed} of 2 rows"):
+        generators(seed, 2)

@@ -28,10 +28,11 @@ from anyformer.generation import (
 )
 from anyformer.generation.guesses import Guessed, Guesser, Prompt
 from anyformer.generation.speculative import checked
-from anyformer.layers import CapacityFactor, LSHAttentionSpec, MoESpec
+from anyformer.layers import CapacityFactor, DynamicNTK, LSHAttentionSpec, MoESpec, RotarySpec
+from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
-from anyformer.spec import MixerSpec, ModelSpec
+from anyformer.spec import Length, MixerSpec, ModelSpec
 from anyformer.text import Tokenizer
 from tests.generation.test_decode import decoder, windowed
 from tests.generation.test_text import TEXTS, sized
@@ -113,6 +114,39 @@ def test_guesses_that_fall_in_rings_that_have_come_round(n_windowed: int) -> Non
 
 
 @pytest.mark.usefixtures("in_double")
+@pytest.mark.parametrize(
+    ("dynamic", "n_prompt", "n_new", "exact"),
+    [
+        (False, 24, 9, True),
+        (False, 24, 10, False),
+        (False, 32, 1, True),
+        (False, 33, 20, True),
+        (True, 24, 9, True),
+        (True, 24, 10, False),
+        (True, 33, 1, True),
+        (True, 33, 2, False),
+    ],
+)
+def test_rotations_by_length_that_a_wrong_guess_would_change(
+    dynamic: bool, n_prompt: int, n_new: int, exact: bool
+) -> None:
+    """LongRoPE has one rotation up to 32 tokens and one beyond, dynamic NTK one for each length beyond."""
+    spec = shrink(preset("phi4-mini"))
+    if dynamic:
+        scaling = DynamicNTK(factor=4.0, original_context=Length(32))
+        spec = edited(spec, RotarySpec, lambda rotary: rotary.but(scaling=scaling))
+    model = randomised(spec).double()
+    ids = ids_for(spec, 1, n_prompt)
+    for way in (PromptLookup(6), DraftModel(like(model, 0.05), 4)):
+        if exact:
+            expected = generate_ids(model, ids, max_new_tokens=n_new).tolist()
+            assert grown(model, ids, way, max_new_tokens=n_new)[0] == expected
+        else:
+            with pytest.raises(InputError, match=f"from {n_prompt} to {n_prompt + n_new - 1} tokens"):
+                grown(model, ids, way, max_new_tokens=n_new)
+
+
+@pytest.mark.usefixtures("in_double")
 def test_rows_of_a_batch_are_padded_end_and_stop_by_themselves() -> None:
     model = randomised(decoder()).double()
     ids, mask = ids_for(model.spec, 3, 8), torch.ones(3, 8, dtype=torch.long)
@@ -173,6 +207,17 @@ def test_own_modules_guess_what_they_say_of_whole_rows() -> None:
                     out = model(torch.tensor([[*expected, 0, 0, 0]]), output_ahead=True)
                     expected.append(int(model.head()(out.ahead[k][:, end - 2]).argmax()))
             assert found == expected[end:]
+
+
+@pytest.mark.usefixtures("in_double")
+@pytest.mark.parametrize("n", [1, 3])
+def test_own_modules_guess_up_to_the_last_learned_position(n: int) -> None:
+    spec = predicting_further(shrink(preset("gpt2")), 3)
+    model, limit = randomised(spec).double(), learned_positions(spec.stack)
+    assert limit is not None
+    ids = ids_for(spec, 1, limit - 10)
+    expected = generate_ids(model, ids, max_new_tokens=10).tolist()
+    assert grown(model, ids, OwnModules(n), max_new_tokens=10)[0] == expected
 
 
 @pytest.mark.usefixtures("in_double")

@@ -13,7 +13,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.inference.answering import figures_of
+from anyformer.inference.answering import TaskEvaluation, figures_of
 from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, pair_of
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
@@ -113,6 +113,10 @@ def test_figures_by_hand() -> None:
     assert figures_of(whole, list(zip(whole.questions, said, strict=True))).figures == pytest.approx(
         {"accuracy": 0.5, "perplexity": math.e**2}
     )
+    told = figures_of(whole, [(each, [Likelihood(-740.0, False, 0)]) for each in whole.questions])
+    assert told.figures["perplexity"] == math.inf
+    assert "perplexity inf" in str(told)
+    assert TaskEvaluation((told,)).as_json()["tasks"][0]["figures"] == {"perplexity": None, "accuracy": 0.0}
 
 
 def test_the_command(tmp_path: Path, tokenizer: Tokenizer) -> None:

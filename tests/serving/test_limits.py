@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from anyformer.errors import InputError
+from anyformer.inference.opened import Opened
 from anyformer.serving import Limits
 from tests.serving.conftest import LONGEST, Running, Start
 
@@ -41,6 +46,13 @@ def test_bodies(start: Start) -> None:
         refused(httpx.post(where, content=b"[1]", headers=json), 400)
         refused(httpx.post(where, content=b'{"prompt": "a", "temperature": NaN}', headers=json), 400)
         refused(httpx.post(where, content=b'{"prompt": "\\ud800"}', headers=json), 400)
+        for name in ("temperature", "top_p"):
+            refused(
+                httpx.post(where, content=b'{"prompt": "a", "%s": 1%s}' % (name.encode(), b"0" * 400), headers=json),
+                400,
+            )
+        for token in (-1, 2**40, 10**30):
+            refused(httpx.post(where, json={"prompt": [token]}), 400)
         refused(httpx.post(where, data={"prompt": "a"}), 415)
         refused(httpx.get(where), 405)
         refused(httpx.get(f"{server.v1}/nothing"), 404)
@@ -57,9 +69,44 @@ def test_too_often(start: Start) -> None:
 
 
 def test_too_many_waiting(start: Start) -> None:
-    with start(Limits(longest=LONGEST, rows=1, waiting=2)) as server:
-        refused(httpx.post(f"{server.v1}/completions", json={**ASK, "n": 4}), 429, "too_many_waiting")
-        assert httpx.post(f"{server.v1}/completions", json={**ASK, "n": 3}).status_code == 200
+    """What waits makes others wait; what could never grow is another thing."""
+    go = threading.Event()
+    with start(Limits(longest=LONGEST, rows=1, waiting=2)) as server, ThreadPoolExecutor(1) as other:
+        engine, where = server.app.state.service.engine, f"{server.v1}/completions"  # type: ignore[attr-defined]
+        told = refused(httpx.post(where, json={**ASK, "n": 4}), 400)
+        assert "4 texts are more than the 3" in told
+        engine.between_steps(lambda: go.wait(20))
+        before, until = other.submit(httpx.post, where, json=ASK), time.monotonic() + 20
+        while not engine.waiting and time.monotonic() < until:
+            time.sleep(0.01)
+        refused(httpx.post(where, json={**ASK, "n": 3}), 429, "too_many_waiting")
+        go.set()
+        assert before.result().status_code == 200
+        assert httpx.post(where, json={**ASK, "n": 3}).status_code == 200
+
+
+def test_long_prompts_hold_nobody_up(start: Start, found: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that no tokens could spell is not read; while another is, the server answers."""
+    reads, on, encode = threading.Event(), threading.Event(), found.tokenizer.encode
+
+    def slow(text: str, *, specials: bool = False) -> list[int]:
+        reads.set()
+        assert on.wait(20)
+        return encode(text, specials=specials)
+
+    monkeypatch.setattr(found.tokenizer, "encode", slow)
+    with start(Limits(longest=LONGEST)) as server, ThreadPoolExecutor(1) as other:
+        where = f"{server.v1}/completions"
+        told = refused(httpx.post(where, json={"prompt": "x" * 10**6}), 400, "context_length_exceeded")
+        assert "the prompt has 1,000,000" in told
+        assert not reads.is_set()
+        answer = other.submit(httpx.post, where, json=ASK)
+        assert reads.wait(20)
+        try:
+            assert httpx.get(f"{server.url}/health", timeout=5).status_code == 200
+        finally:
+            on.set()
+        assert answer.result().status_code == 200
 
 
 def test_too_slow(start: Start) -> None:
@@ -85,6 +132,20 @@ def test_a_chat_that_its_template_refuses(running: Running) -> None:
     refused(httpx.post(f"{running.v1}/chat/completions", json={"messages": []}), 400)
 
 
+def test_who_hangs_up_in_the_midst_of_a_body(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    with start() as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+            client.sendall(head.encode())
+            time.sleep(0.2)
+        metrics, until = server.app.state.service.metrics, time.monotonic() + 20  # type: ignore[attr-defined]
+        while not metrics.requests and time.monotonic() < until:
+            time.sleep(0.01)
+        assert (dict(metrics.requests), metrics.hung_up) == ({("/v1/completions", 499): 1}, 1)
+    assert "error" not in capfd.readouterr().err
+
+
 def test_counts(start: Start) -> None:
     with start() as server:
         httpx.post(f"{server.v1}/completions", json=ASK)
@@ -99,8 +160,26 @@ def test_counts(start: Start) -> None:
         assert lines["anyformer_growing"] == lines["anyformer_waiting"] == "0"
 
 
+def test_a_stream_is_counted_at_its_end(start: Start) -> None:
+    go, body = threading.Event(), {**ASK, "max_tokens": 150, "temperature": 1, "seed": 1, "stream": True}
+    with start() as server:
+        service = server.app.state.service  # type: ignore[attr-defined]
+        with httpx.stream("POST", f"{server.v1}/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            service.engine.between_steps(lambda: go.wait(20))
+            time.sleep(0.3)
+            assert not service.metrics.requests
+            go.set()
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        until = time.monotonic() + 20
+        while not service.metrics.requests and time.monotonic() < until:
+            time.sleep(0.01)
+        (seconds,) = re.findall(r"request_seconds_sum (\S+)", httpx.get(f"{server.url}/metrics").text)
+        assert float(seconds) > 0.3
+
+
 def test_a_length_that_the_model_has_no_positions_for(found: object) -> None:
-    from anyformer.inference.opened import Opened
     from anyformer.text import Tokenizer
     from tests.laws.models import SHRUNK, randomised
 

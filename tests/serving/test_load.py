@@ -106,6 +106,9 @@ def test_who_hangs_up_leaves_the_batch(start: Start) -> None:
             time.sleep(0.02)
         assert not engine.growing
         assert not engine.waiting
+        while engine.batch.cache is not None and time.monotonic() < until:
+            time.sleep(0.02)
+        assert engine.batch.cache is None, "an idle engine keeps nothing"
         told = httpx.get(f"{server.url}/metrics").text
         assert "anyformer_hung_up_total 1\n" in told
         written = next(line for line in told.splitlines() if 'kind="completion"' in line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import openai
 import pytest
@@ -120,6 +121,39 @@ def test_log_probabilities(client: openai.OpenAI, running: Running) -> None:
         for logprob, tops in zip(said.token_logprobs[1:], said.top_logprobs[1:], strict=True):
             assert logprob in tops.values()
         assert said.token_logprobs[-1] == max(said.top_logprobs[-1].values())  # the greedy token
+
+
+@pytest.mark.parametrize("prompt", ["東", "🙂"])
+def test_where_tokens_begin(client: openai.OpenAI, running: Running, prompt: str) -> None:
+    """In the whole text and in a stream: random bytes are parts of characters, and no characters."""
+    ask: dict[str, Any] = {
+        "model": "tiny",
+        "prompt": prompt,
+        "max_tokens": 60,
+        "temperature": 1,
+        "seed": 3,
+        "logprobs": 0,
+    }
+    whole = client.completions.create(**ask).choices[0]
+    assert whole.logprobs is not None
+    offsets, tokens = whole.logprobs.text_offset or [], whole.logprobs.tokens or []
+    parts, at = 0, 0
+    for offset, token in zip(offsets, tokens, strict=True):
+        assert at <= offset <= at + parts, "bytes are a character each at most"
+        if token.startswith("bytes:"):
+            parts += token.count("\\x")
+        elif token != "<|endoftext|>":
+            assert whole.text[offset:].startswith(token)
+            at, parts = offset + len(token), 0
+    assert any(token.startswith("bytes:") for token in tokens)
+    streamed = list[int]()
+    for event in client.completions.create(**ask, stream=True):
+        said = event.choices[0].logprobs
+        streamed += said.text_offset or [] if said else []
+    assert streamed == offsets
+    echoed = client.completions.create(**{**ask, "echo": True}).choices[0]
+    assert echoed.logprobs is not None
+    assert (echoed.logprobs.text_offset or [])[-len(offsets) :] == [len(prompt) + each for each in offsets]
 
 
 def test_log_probabilities_of_a_chat(client: openai.OpenAI) -> None:

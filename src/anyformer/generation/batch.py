@@ -128,7 +128,7 @@ class Batch:
         return self._choose(next_logits(self.model, ids, None, types, self.cache, None), self.rows)
 
     def clear(self) -> None:
-        """Leave all rows, as after an error in the midst of a step."""
+        """Leave all rows, as after an error in the midst of a step, or where all have ended."""
         self.rows, self.cache = [], None
 
     def _choose(self, logits: Tensor, rows: list[Row]) -> dict[Row, Chosen]:

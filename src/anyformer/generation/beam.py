@@ -19,6 +19,7 @@ from anyformer.generation.decode import cache_for, check_prompts, next_logits, p
 from anyformer.model import Transformer
 
 Stopping = Literal["estimate", "first", "bound"]
+MOST_WEIGHT = 600.0  # log of n ** length_penalty, which a float and what is divided by it hold
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,16 @@ def search_ids(
     `input_ids` [batch, token] are the encoder's where the model has one, padded on either side, and `decoder_input_ids`
     [batch, token] start its answer; else prompts padded on the left. A hypothesis ends with any of the `closing_ids`, or
     after `max_new_tokens`. Only what is among the `beams` likeliest of a step may end there. Raises InputError for
-    prompts that the model cannot continue.
+    prompts that the model cannot continue, and for a length penalty that no number holds.
     """
     check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
     if not max_new_tokens:
         return [[Hypothesis(0.0, (), ended=False)] for _ in input_ids]
+    if abs(how.length_penalty) * math.log(max_new_tokens) > MOST_WEIGHT:
+        raise InputError(
+            f"length_penalty = {how.length_penalty} of {max_new_tokens} new tokens weighs more than a number holds; "
+            "take one nearer 0"
+        )
     start = input_ids if decoder_input_ids is None else decoder_input_ids
     cache, types = cache_for(model, start, max_new_tokens), prompt_types(model.spec, start)
     logits = next_logits(model, start, attention_mask, types, cache, input_ids)

@@ -19,8 +19,10 @@ from anyformer.generation.decode import check_prompts, prompt_types
 from anyformer.generation.sampling import Sampling, pick
 from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.moe import MoESpec
+from anyformer.layers.rope_scaling import ScalingByLength
 from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec, cached_calls
+from anyformer.spec.ranges import MOST
 
 
 class Guessed(NamedTuple):
@@ -221,10 +223,10 @@ class _Own:
     def __call__(
         self, text: Sequence[int], hidden: Tensor | None, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Guessed:
-        if hidden is None:
+        if hidden is None or not n:
             return Guessed([])
         ids, drawn, x = list(text), list[Tensor](), hidden
-        for k, cache in enumerate(self.caches):
+        for k, cache in enumerate(self.caches[:n]):  # n grows no more: there is ever less to write
             left = self.left[k]
             x = x if left is None else torch.cat((left, x), 1)
             later = torch.tensor([ids[-x.shape[1] :]], device=x.device)
@@ -237,8 +239,7 @@ class _Own:
                 # of these the one before this module is certain of all but k - 1
                 self.left[k] = x[:, x.shape[1] - guessed : max(0, x.shape[1] - k + 1)]
             x = made
-        found = ids[len(text) :][:n]
-        return Guessed(found, torch.cat(drawn)[: len(found)])
+        return Guessed(ids[len(text) :], torch.cat(drawn))
 
 
 def check_can_forget(spec: ModelSpec, who: str = "the model") -> None:
@@ -255,6 +256,24 @@ def check_can_forget(spec: ModelSpec, who: str = "the model") -> None:
         else:
             continue
         raise InputError(f"{who} has {together}; generate without a draft or look-up")
+
+
+def check_one_rotation(spec: ModelSpec, prompt: Prompt) -> None:
+    """Raise InputError where kept tokens would be rotated for the length of guesses that fall, not for the text's own."""
+    first = prompt.ids.shape[1]
+    last = first + max(0, prompt.max_new_tokens - 1)
+    lengths = torch.tensor([[[first], [last]]])
+    for scaling in (value for part in (spec.stack, *spec.heads) for value in part.nested()):
+        if not isinstance(scaling, ScalingByLength):
+            continue
+        frequencies = scaling.fitted(MOST).stretched([1.0] * MOST, lengths)
+        magnitudes = torch.as_tensor(scaling.magnitudes(lengths)).expand(1, 2, 1)
+        for at_first, at_last in (frequencies[0], magnitudes[0]):
+            if not torch.equal(at_first, at_last):
+                raise InputError(
+                    f"the model's {scaling.kind} rotates texts from {first} to {last} tokens by their length, which wrong "
+                    "guesses would change; ask for fewer new tokens, or generate without a draft or look-up"
+                )
 
 
 def _check_most(most: int) -> None:

@@ -43,7 +43,8 @@ class Sampling:
         """How likely each token is to be taken, float64 [batch, vocab], for logits of that shape."""
         if self.temperature == 0:
             return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
-        logits = logits.double() / self.temperature
+        logits = logits.double()
+        logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature  # the likeliest is 0 at any temperature
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
         if self.top_p is not None:
@@ -81,5 +82,7 @@ def pick(weights: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
 
 
 def generators(seed: int, n_rows: int) -> list[torch.Generator]:
-    """A generator for each row; row i has that of seed + i, so alone with that seed it draws the same."""
+    """A generator for each row; row i has that of seed + i, so alone with that seed it draws the same. Raises InputError."""
+    if not -(2**63) <= seed <= 2**64 - n_rows:
+        raise InputError(f"seed = {seed} of {n_rows} rows is beyond 64 bits; take a number nearer 0")
     return [torch.Generator().manual_seed(seed + row) for row in range(n_rows)]

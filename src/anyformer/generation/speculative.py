@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.decode import check_prompts
-from anyformer.generation.guesses import Guessed, Guessing, Prompt, Reader, check_can_forget
+from anyformer.generation.guesses import Guessed, Guessing, Prompt, Reader, check_can_forget, check_one_rotation
 from anyformer.generation.sampling import GREEDY, Sampling, generators, pick
 from anyformer.model import Transformer
 
@@ -21,8 +21,8 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
 
     Greedy, the tokens are those of `Decoding`, to within rounding of passes over several tokens; drawn, they have the same
     distribution, but are other draws of it. `passes` counts the model's passes by row. The arguments are those of
-    `Decoding`, and a way to guess. Raises InputError for what `Decoding` refuses, for models that cannot take tokens back,
-    and for a way to guess that does not fit the model.
+    `Decoding`, and a way to guess. Raises InputError for what `Decoding` refuses, for models that cannot take tokens back or
+    rotate these texts by their length, and for a way to guess that does not fit the model.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
             read = (row if attention_mask is None else row[attention_mask[i] > 0])[None]
             begun = (read, None) if decoder_input_ids is None else (decoder_input_ids[i : i + 1], read)
             self.prompts.append(Prompt(*begun, max_new_tokens))
+            check_one_rotation(model.spec, self.prompts[-1])
         self.first = [guessing.begin(model, prompt) for prompt in self.prompts[:1]]  # what does not fit is refused now
         self.tokens = self._all()
 

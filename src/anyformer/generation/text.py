@@ -156,6 +156,7 @@ class GrowingText:
         self.row, self.on_text, self.closing_ids = row, on_text, tokenizer.closing_ids
         self.stops, self.stream = StopStrings(stop), tokenizer.stream()
         self.result = Continuation()
+        self.newest = ""  # what the last token has made certain, be it shown or waiting for a stop string
         primer = prompt[-PRIMER:]
         shown = sum(len(self.stream.push(token)) for token in primer)
         self.due = len(tokenizer.decode(primer)) - shown  # characters of the prompt that the stream still holds back
@@ -166,6 +167,7 @@ class GrowingText:
 
     def push(self, token: int) -> None:
         if token in self.closing_ids:
+            self.newest = ""
             self.result.ended_by = "end_of_text"
             return
         self.result.token_ids.append(token)
@@ -188,7 +190,8 @@ class GrowingText:
     def _new(self, text: str) -> str:
         skipped = min(self.due, len(text))
         self.due -= skipped
-        return text[skipped:]
+        self.newest = text[skipped:]
+        return self.newest
 
     def _show(self, text: str) -> None:
         self.result.text += text

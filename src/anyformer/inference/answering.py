@@ -56,7 +56,10 @@ class TaskEvaluation(ShowsItself):
     tasks: tuple[TaskFigures, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {"version": VERSION, "tasks": [asdict(task) for task in self.tasks]}
+        told = [asdict(task) for task in self.tasks]
+        for task in told:
+            task["figures"] = {name: v if math.isfinite(v) else None for name, v in task["figures"].items()}
+        return {"version": VERSION, "tasks": told}
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.tasks))
@@ -93,7 +96,8 @@ def figures_of(task: Task, answers: Sequence[tuple[Question, Sequence[Likelihood
     errors: dict[str, float | None] = {}
     if task.kind == "completion":
         right = {"accuracy": [choices[0].greedy for _, choices in answers]}
-        figures["perplexity"] = math.exp(-sum(choices[0].log for _, choices in answers) / len(answers))  # of an answer
+        nats = -sum(choices[0].log for _, choices in answers) / len(answers)
+        figures["perplexity"] = math.exp(nats) if nats < 700 else math.inf  # of an answer
         errors["perplexity"] = None
     else:
         right = {

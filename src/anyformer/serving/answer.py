@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from anyformer.generation import Chosen
 from anyformer.serving.asked import Asked
-from anyformer.serving.choice import Choice, chat_logprobs, completion_logprobs
+from anyformer.serving.choice import Choice, chat_logprobs, completion_logprobs, read_tokens
 from anyformer.text import Tokenizer
 
 Form = Literal["completion", "chat"]
@@ -43,7 +43,9 @@ class Answer:
                 if self.form == "completion"
                 else {"message": {"role": "assistant", "content": text}}
             )
-            found.append(self._choice(choice, content, [*read, *tokens]))
+            placed = read_tokens(self.tokenizer, read, before)
+            placed += [(token, len(before) + at) for token, at in tokens]
+            found.append(self._choice(choice, content, placed))
         return {**self.heading, "object": self.whole_object, "choices": found, "usage": self.usage(choices)}
 
     def begin(self, choice: Choice) -> dict[str, Any] | None:
@@ -68,7 +70,7 @@ class Answer:
         return {**self.heading, "object": self.piece_object, "choices": [choice]}
 
     def _choice(
-        self, choice: Choice, content: dict[str, Any], tokens: Sequence[Chosen], reason: bool = True
+        self, choice: Choice, content: dict[str, Any], tokens: Sequence[tuple[Chosen, int]], reason: bool = True
     ) -> dict[str, Any]:
         said = None
         if self.asked.likeliest is not None and tokens:

@@ -42,6 +42,8 @@ class Service:
     def __init__(self, found: Opened, name: str, limits: Limits, api_key: str | None) -> None:
         self.found, self.name, self.limits, self.api_key = found, name, limits, api_key
         self.longest = limits.context(found)
+        self.most_characters = limits.characters(found)
+        self.encoding = asyncio.Lock()
         self.engine = Engine(found.model, self.longest, limits.rows, limits.waiting)
         self.vectors_tokenizer = found.tokenizer.with_specials()  # its state is the engine's thread's
         self.chat_template = Chat(found.tokenizer) if found.tokenizer.chat_template is not None else None
@@ -59,10 +61,9 @@ class Service:
         body = await self._body(request)
         asked, given = read_completion(body)
         self._check_model(body)
-        encode = encode_source if self.found.model.encoder is not None else encode_prompt
-        prompts = [encode(self.found.tokenizer, each) if isinstance(each, str) else each for each in given]
-        texts = [each if isinstance(each, str) else self.found.tokenizer.decode(each, specials=True) for each in given]
-        return await self._answer(request, "completion", asked, prompts, texts)
+        encode = partial(encode_source if self.found.model.encoder is not None else encode_prompt, self.found.tokenizer)
+        prompts = [await self._encoded(encode, each, "prompt") if isinstance(each, str) else each for each in given]
+        return await self._answer(request, "completion", asked, prompts, given)
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
@@ -72,7 +73,8 @@ class Service:
         if self.chat_template is None:
             raise Refusal("this model has no chat template; ask /v1/completions", code="no_chat_template")
         text = await asyncio.to_thread(self.chat_template.text, messages)
-        return await self._answer(request, "chat", asked, [self.found.tokenizer.encode(text, specials=True)], [])
+        prompt = await self._encoded(partial(self.found.tokenizer.encode, specials=True), text, "messages")
+        return await self._answer(request, "chat", asked, [prompt], [])
 
     async def embeddings(self, request: Request) -> Response:
         """POST /v1/embeddings."""
@@ -126,16 +128,16 @@ class Service:
 
     def guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """A route whose requests are counted, have the key and keep to the rate, and whose errors are OpenAI's."""
-        from starlette.responses import JSONResponse
+        from starlette.responses import JSONResponse, StreamingResponse
 
         async def handle(request: Request) -> Response:
-            start, path = time.monotonic(), request.scope["route"].path
+            request.state.begun = time.monotonic()
             try:
                 self._admit(request)
                 response = await handler(request)
             except (Exception, asyncio.CancelledError) as error:
                 refusal = _refusal(error)
-                self.metrics.answered(path, refusal.status, time.monotonic() - start)
+                self._count(request, refusal.status)
                 if refusal.status == HUNG_UP:
                     self.metrics.hung_up += 1
                 if isinstance(error, asyncio.CancelledError):
@@ -143,10 +145,14 @@ class Service:
                 return JSONResponse(
                     refusal.as_json(), refusal.status, {"Retry-After": "1"} if refusal.status == 429 else None
                 )
-            self.metrics.answered(path, response.status_code, time.monotonic() - start)
+            if not isinstance(response, StreamingResponse):  # which is counted at its end
+                self._count(request, response.status_code)
             return response
 
         return handle
+
+    def _count(self, request: Request, status: int) -> None:
+        self.metrics.answered(request.scope["route"].path, status, time.monotonic() - request.state.begun)
 
     def _admit(self, request: Request) -> None:
         """Raise Refusal for a request without the key, or beyond the rate."""
@@ -186,6 +192,18 @@ class Service:
                 code="model_not_found",
             )
 
+    async def _encoded(self, encode: Callable[[str], list[int]], text: str, param: str) -> list[int]:
+        """The ids of a text, made beside the event loop, one text at a time. Raises Refusal for one that is too long."""
+        if self.most_characters is not None and len(text) > self.most_characters:
+            raise Refusal(
+                f"this model's context is {self.longest} tokens; they spell {self.most_characters:,} characters at most, "
+                f"and the prompt has {len(text):,}",
+                param=param,
+                code="context_length_exceeded",
+            )
+        async with self.encoding:
+            return await asyncio.to_thread(encode, text)
+
     def _or_busy(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
@@ -193,14 +211,17 @@ class Service:
             raise Refusal(str(error), 429, code="too_many_waiting") from None
 
     async def _answer(
-        self, request: Request, form: Form, asked: Asked, prompts: Sequence[list[int]], texts: Sequence[str]
+        self, request: Request, form: Form, asked: Asked, prompts: Sequence[list[int]], given: Sequence[str | list[int]]
     ) -> Response:
-        """The answer to prompts, whole or as it grows; `texts` are what an echo says of each."""
+        """The answer to prompts, whole or as it grows; an echo says them as they were given."""
         from starlette.responses import JSONResponse, StreamingResponse
 
         wanted = [
             self._wanted(asked, prompt, i * asked.n + j) for i, prompt in enumerate(prompts) for j in range(asked.n)
         ]
+        most = self.engine.most_rows + self.engine.most_waiting
+        if len(wanted) > most:
+            raise Refusal(f"{len(wanted)} texts are more than the {most} that may grow and wait here; ask for fewer")
         answer = Answer(form, self.name, asked, self.found.tokenizer, prompts)
         reads = self.found.model.encoder is not None
         choices = [
@@ -212,11 +233,13 @@ class Service:
         self.metrics.tokens["prompt"] += sum(map(len, prompts))
         if not asked.stream:
             await unless_gone(request, asyncio.ensure_future(_all(growth)))
-            whole = [(texts[i // asked.n], echoed.get(i, [])) for i in range(len(choices))] if asked.echo else ()
+            decode = partial(self.found.tokenizer.decode, specials=True)
+            said = [each if isinstance(each, str) else decode(each) for each in given] if asked.echo else []
+            whole = [(text, echoed.get(i, [])) for i, text in enumerate(text for text in said for _ in range(asked.n))]
             return JSONResponse(answer.whole(choices, whole))
         # What is refused is refused before the answer begins, with its own status.
         first = await unless_gone(request, asyncio.ensure_future(anext(growth)))
-        pieces = self._pieces(answer, choices, first, growth)
+        pieces = self._pieces(request, answer, choices, first, growth)
         return StreamingResponse(pieces, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
     def _wanted(self, asked: Asked, prompt: list[int], number: int) -> Wanted:
@@ -277,7 +300,7 @@ class Service:
             self.engine.leave(tickets)
 
     async def _pieces(
-        self, answer: Answer, choices: Sequence[Choice], first: Choice, growth: AsyncIterator[Choice]
+        self, request: Request, answer: Answer, choices: Sequence[Choice], first: Choice, growth: AsyncIterator[Choice]
     ) -> AsyncIterator[str]:
         """An answer as server-sent events."""
 
@@ -302,6 +325,7 @@ class Service:
         except Exception as error:
             yield event(_refusal(error).as_json())
         finally:
+            self._count(request, 200)
             with suppress(RuntimeError):  # it is running, and ends by itself
                 await growth.aclose()  # type: ignore[attr-defined]
 
@@ -316,10 +340,12 @@ async def _all(growth: AsyncIterator[Choice]) -> None:
 
 def _refusal(error: BaseException) -> Refusal:
     """What is said of an error: of the request's own what it is, of ours nothing but that it is one."""
+    from starlette.requests import ClientDisconnect
+
     match error:
         case Refusal():
             return error
-        case Gone() | asyncio.CancelledError():
+        case Gone() | ClientDisconnect() | asyncio.CancelledError():
             return Refusal("the client is gone", HUNG_UP)
         case TimeoutError():
             return Refusal("this took longer than an answer may take here", 408, code="timeout")

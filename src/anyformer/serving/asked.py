@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from anyformer.generation import GREEDY, Sampling
 from anyformer.serving.limits import Refusal
 
 MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES = 16, 20, 64
+MOST_ID = 2**31 - 1  # which numbers of tensors and of tokenizers hold; the model says which of them it has
 # Fields that change nothing with these values, and are refused with any other.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
@@ -73,7 +73,7 @@ class Fields:
     def number(self, name: str, default: float, least: float, most: float) -> float:
         """A number."""
         value = self.body.get(name, default)
-        if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
+        if type(value) not in (int, float) or not least <= value <= most:
             raise Refusal(f"{name} must be a number from {least:g} to {most:g}", param=name)
         return float(value)
 
@@ -145,7 +145,7 @@ def read_completion(body: Any) -> tuple[Asked, list[str | list[int]]]:
         prompt = [prompt]
     prompts: list[Any] = prompt if isinstance(prompt, list) else [prompt]
     if not prompts or not all(isinstance(each, str) or _is_ids(each) for each in prompts):
-        raise Refusal("prompt must be a text, token ids, or a list of either", param="prompt")
+        raise Refusal("prompt must be a text, token ids (from 0), or a list of either", param="prompt")
     if len(prompts) * asked.n > MOST_CHOICES * 4:
         raise Refusal(f"a request may ask for {MOST_CHOICES * 4} texts at most; send several", param="prompt")
     return asked, prompts
@@ -207,4 +207,4 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 
 
 def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
+    return isinstance(value, list) and bool(value) and all(type(each) is int and 0 <= each <= MOST_ID for each in value)

@@ -96,6 +96,8 @@ class Engine:
                 self._begin(ticket)
             if self.growing:
                 self._step()
+            if not self.growing:
+                self.batch.clear()  # an idle engine keeps no cache
         self._end_all(RuntimeError("the server is ending"))
 
     def _begin(self, ticket: Ticket) -> None:

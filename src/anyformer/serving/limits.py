@@ -49,6 +49,13 @@ class Limits:
             )
         return self.longest or most or found.model.spec.context or WITHOUT_CONTEXT
 
+    def characters(self, found: Opened) -> int | None:
+        """Characters that a row may have; None where a token may stand for more than its spelling."""
+        tokenizer = found.tokenizer
+        if tokenizer.kind != "byte-level-bpe" or tokenizer.data.get("normalizer") is not None:
+            return None
+        return self.context(found) * max(len(tokenizer.spelling(token) or "") for token in range(tokenizer.vocab_size))
+
 
 class Rates:
     """Which clients have asked too often: each has as many requests as a minute allows, and gets them back evenly."""

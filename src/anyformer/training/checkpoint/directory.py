@@ -123,11 +123,10 @@ def _refuse_other_run(
             what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
             raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {remedy}")
     saved_prints = record.get("fingerprints", {})
-    for name, value in fingerprints.items():
-        if (saved_value := saved_prints.get(name, value)) != value:
-            raise CheckpointError(
-                f"{path} holds a run on another {name}: {saved_value} there and {value} here; {remedy}"
-            )
+    for name in dict.fromkeys((*fingerprints, *saved_prints)):
+        there, here = (prints.get(name, "none") for prints in (saved_prints, fingerprints))
+        if name != "code" and there != here:
+            raise CheckpointError(f"{path} holds a run on another {name}: {there} there and {here} here; {remedy}")
     if saved_prints.get("code") != code_fingerprint():
         log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)
     return begun

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from anyformer.errors import CheckpointError, RunFailed, SpecError, TextError, UsageError
+from anyformer.layers import BatchNormSpec
 from anyformer.recipe import CausalLM, Constant, CosineDecay, DropoutSpec, Recipe, Warmup
+from anyformer.spec import ModelSpec
 from anyformer.training.checkpoint.metrics import StepMetrics, read_metrics
 from anyformer.training.run import Run, RunOptions, TrainingResult, train
 from anyformer.training.run import plan as plans
@@ -250,9 +253,11 @@ def test_no_share_is_told_of_a_peak_that_a_step_passes() -> None:
     assert {step.share_of_peak for step in train(SPEC, RECIPE, text_data(), options=wrong).steps} == {None}
 
 
-def test_a_trial_leaves_no_trace(whole: TrainingResult) -> None:
-    options = RunOptions(device=torch.device("cpu"), save_every=5, validations=3, plan=False)
-    assert hexadecimal(train(SPEC, RECIPE, text_data(), options=options)) == hexadecimal(whole)
+@pytest.mark.parametrize("spec", [SPEC, SPEC.but(stack=SPEC.stack.but(norm=BatchNormSpec()))], ids=["", "BatchNorm"])
+def test_a_trial_leaves_no_trace(spec: ModelSpec) -> None:
+    recipe = RECIPE.but(tokens=64 * 8)
+    tried, untried = (train(spec, recipe, text_data(), options=replace(HOW, plan=plan)) for plan in (True, False))
+    assert hexadecimal(tried) == hexadecimal(untried)
 
 
 def test_metrics_add_up(whole: TrainingResult) -> None:

@@ -116,7 +116,7 @@ def disk_needed(n_params: int, kept: int, out: Path, once: int = 0) -> int:
 def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
     """(seconds of a step, bytes of memory at its peak) from a few passes that leave no trace in the model."""
     part = next(split(batch, trainer.micro_tokens * trainer.world.size))
-    seconds = []
+    seconds, before = [], [tensor.clone() for tensor in trainer.untrained]
     for _ in range(3):
         start = time.perf_counter()
         trainer.gradients(1, part)
@@ -124,6 +124,8 @@ def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
             torch.cuda.synchronize(trainer.device)
         seconds.append(time.perf_counter() - start)
         trainer.optimizer.zero_grad(set_to_none=True)
+    for tensor, held in zip(trainer.untrained, before, strict=True):
+        tensor.copy_(held)
     state = OPTIMIZER_NBYTES * sum(p.numel() for p in trainer.parameters)
     in_use = (
         torch.cuda.max_memory_allocated(trainer.device)

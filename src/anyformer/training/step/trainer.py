@@ -132,7 +132,7 @@ class Trainer:
         held = [
             t for one in (self.kept, self.auxiliary) if one is not None for t in one.state_dict(keep_vars=True).values()
         ]
-        self.passes_change = not all(tensor.requires_grad for tensor in held)
+        self.untrained = [tensor for tensor in held if not tensor.requires_grad]
         self.pipeline = None
         if world.pp > 1:
             from anyformer.training.step.pipeline import Pipeline
@@ -149,7 +149,7 @@ class Trainer:
 
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
-        if self.passes_change:
+        if self.untrained:
             self.before_change()
         result = self.gradients(number, batch)
         norm = clip(self.parameters, self.recipe.clip, self.counted, self._norm)

@@ -24,7 +24,7 @@ from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import Recompute
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.cluster.gradients import add_gradients, counted_once, norm_over_stages
-from anyformer.training.cluster.refusals import refuse_on_mesh
+from anyformer.training.cluster.refusals import indivisible, refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective
@@ -86,11 +86,9 @@ class Trainer:
             by_place=by_place,
             one_pass=objective.one_pass,
         )
-        if micro_tokens is not None and not recipe.objective.divisible:
-            raise UsageError(
-                f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
-                "leave --micro-tokens out, and make the batch smaller or use --recompute full"
-            )
+        if micro_tokens is not None and (reason := indivisible(model.spec, recipe)):
+            remedy = "leave --micro-tokens out, and make the batch smaller or use --recompute full"
+            raise UsageError(f"{reason}; {remedy}")
         self.model, self.recipe, self.objective, self.world = model, recipe, objective, world
         model.recompute = recompute
         self.auxiliary: Transformer | None = None

@@ -62,6 +62,12 @@ def test_the_gradient_is_the_same_for_every_split(micro_rows: int, smoothing: fl
     assert mean == pytest.approx(float(F.cross_entropy(logits, labels).detach()), rel=1e-6)
 
 
+def test_a_batch_without_labels_changes_no_more_than_decay() -> None:
+    empty = batch()._replace(labels=np.full((ROWS, LENGTH), NOT_PREDICTED))
+    result = trainer(recipe()).step(1, empty)
+    assert (result.loss, result.tokens, result.grad_norm) == (0, 0, 0)
+
+
 def test_statistics_of_a_whole_batch_allow_no_split() -> None:
     spec = decoder().but(stack=decoder().stack.but(norm=BatchNormSpec()))
     trainer(recipe(), spec)

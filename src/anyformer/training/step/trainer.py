@@ -168,6 +168,7 @@ class Trainer:
     def gradients(self, number: int, batch: Rows) -> StepResult:
         """Leave the gradient of the mean loss in the weights; what the update makes is not in the report yet."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
+        over = max(1, tokens)  # a batch without a label has a loss of 0
         micro, real = self._micro(batch)
         whole = self._foreseen(number, micro, real)
         self._draw(number)
@@ -176,7 +177,7 @@ class Trainer:
 
         def weighed(i: int, losses: Losses) -> Tensor:
             nonlocal whole
-            total = losses.total / tokens
+            total = losses.total / over
             if self.mixtures.n_choices:
                 routed = Routed(self.routers, losses.notes, self.world, self.mixtures)
                 loads[i] = routed.load()
@@ -201,7 +202,7 @@ class Trainer:
         router_nats = self.world.whole(router_nats)
         found, router_loss = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
         return StepResult(
-            loss=found / tokens,
+            loss=found / over,
             tokens=tokens,
             router_loss=router_loss if self.router_losses else None,
             load=self._everywhere(loads, real) if loads else None,

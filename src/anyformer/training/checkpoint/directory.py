@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
 from anyformer.disk.run_layout import CHECKPOINTS, LOCK, RECIPE, RECORD, SPEC, is_run, measure
-from anyformer.disk.seal import EXTENDED, read_record, seal, sealed, sealing
+from anyformer.disk.seal import EXTENDED, latest, read_record, seal, sealed, sealing
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Place, first_difference, short, tensors
+from anyformer.training.checkpoint.checkpoints import step_of
 from anyformer.training.checkpoint.provenance import code_fingerprint, provenance
 
 log = logging.getLogger(__name__)
@@ -122,6 +124,10 @@ def _refuse_other_run(
         if found is not None:
             what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
             raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {remedy}")
+    made = _made(path)
+    if _weights(begun, made) != _weights(recipe, made):
+        than = f"its mixture had other weights in its first {made:,} steps than one of {recipe.steps:,} has"
+        raise CheckpointError(f"{path} cannot go on so far: {than}; {remedy}")
     saved_prints = record.get("fingerprints", {})
     for name in dict.fromkeys((*fingerprints, *saved_prints)):
         there, here = (prints.get(name, "none") for prints in (saved_prints, fingerprints))
@@ -130,3 +136,18 @@ def _refuse_other_run(
     if saved_prints.get("code") != code_fingerprint():
         log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)
     return begun
+
+
+def _made(path: Path) -> int:
+    """The steps of a run that are saved."""
+    found = latest(path / CHECKPOINTS, only=())
+    return step_of(found) if found is not None else 0
+
+
+def _weights(recipe: Recipe, steps: int) -> list[tuple[float, ...]]:
+    """Of a mixture's texts, at each of the first steps of a run; nothing without a mixture."""
+    if recipe.mixture is None:
+        return []
+    stages = recipe.mixture.by_step(recipe.steps, recipe.batch_tokens)
+    each = chain.from_iterable(repeat(weights, n) for n, weights in stages)
+    return list(islice(chain(each, repeat(stages[-1][1])), steps))

@@ -205,6 +205,15 @@ def test_the_baselines_are_frequencies_and_means() -> None:
     assert found == pytest.approx(np.mean((np.array(unseen) - np.mean(values)) ** 2), rel=1e-9)
 
 
+def test_a_mean_without_a_loss_is_no_share_of_anything(tmp_path: Path) -> None:
+    (file := tmp_path / "ones.csv").write_text("text,label\n" + "".join(f"text {i},1.0\n" for i in range(60)))
+    given: dict[str, Any] = {"vocab_size": 280, "tokens": 64, "batch_tokens": 64, "seq_len": 16, "device": "cpu"}
+    options = RunOptions(validations=0, plan=False)
+    trained = af.train(shrink(af.preset("bert-base")), file, objective="regression", options=options, **given)
+    assert trained.result.unigram_loss == 0
+    assert "%" not in str(trained)
+
+
 def _batches_of_an_epoch(data: LabelledData) -> int:
     feed, n, rows = data.feed(RECIPE.but(objective=Regression())), 0, 0
     while rows < len(data.train.rows):

@@ -96,7 +96,7 @@ class Trained(ShowsItself):
             parts += [in_words(self.figures) if self.figures else f"perplexity {evaluation.perplexity:.2f}"]
             if objective.whole:
                 parts.append(f"{evaluation.bits_per_byte:.4f} bits a byte")
-            if result.unigram_loss is not None:
+            if result.unigram_loss:  # of 0 there are no shares
                 below = 1 - evaluation.loss / result.unigram_loss
                 side = "below" if below >= 0 else "above"
                 parts.append(f"{abs(below):.0%} {side} {objective.guess} ({result.unigram_loss:.4f})")

@@ -282,6 +282,10 @@ def test_what_cannot_start_says_why() -> None:
         "head classes has 1 row; Classification needs 2 or more", af.with_classifier(bert, 1), Classification(), data
     )
     refused("head classes has 4 rows and there are 3 labels", af.with_classifier(bert, 4), Classification(), data)
+    for field, value in (("label_smoothing", 0.1), ("z_loss", 0.1)):
+        numbers = RECIPE.but(objective=Regression(), **{field: value})
+        with pytest.raises(UsageError, match=f"Regression has no {field}, and the recipe says 0.1; leave it out"):
+            train(af.with_classifier(bert, 1), numbers, labelled("numbers"), options=HOW)
     bart = resize(shrink(af.preset("bart-base").spec), vocab_size=data.vocab_size)
     words = labelled("words")
     refused(

@@ -9,6 +9,8 @@ import pytest
 from anyformer.cli.options import Amount
 from tests.cli.running import SMALL, run
 
+PAIRS = tuple(word for i, word in enumerate(SMALL) if SMALL[i - i % 2] != "--seq-len")
+
 pytestmark = pytest.mark.usefixtures("_quick")
 
 
@@ -74,7 +76,7 @@ def test_translation(tmp_path: Path) -> None:
         lines = [" ".join(letters[(i * k) % 4] * 3 for k in range(1, 5)) for i in range(200)]
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     files = ("--source", tmp_path / "de", "--target", tmp_path / "en")
-    result = run("train", "transformer-base", *files, "--out", tmp_path / "run", *SMALL, "--json")
+    result = run("train", "transformer-base", *files, "--out", tmp_path / "run", *PAIRS, "--json")
     assert result.exit_code == 0, result.stderr
     evaluated = run("evaluate", tmp_path / "run", *files, "--held-out", "0.05", "--device", "cpu", "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
@@ -90,7 +92,7 @@ def test_a_run_is_validated_on_files_of_their_own(tmp_path: Path, text: Path) ->
         (tmp_path / name).write_text("".join(f"{name[-2:]} a{i % 7} b{i % 5}\n" for i in range(n)), encoding="utf-8")
     files = ("--source", tmp_path / "de", "--target", tmp_path / "en")
     unseen = ("--validation-source", tmp_path / "more.de", "--validation-target", tmp_path / "more.en")
-    result = run("train", "transformer-base", *files, *unseen, "--out", tmp_path / "pairs", *SMALL, "--json")
+    result = run("train", "transformer-base", *files, *unseen, "--out", tmp_path / "pairs", *PAIRS, "--json")
     assert result.exit_code == 0, result.stderr
     told = json.loads(result.stdout)
     more = ("--source", tmp_path / "more.de", "--target", tmp_path / "more.en", "--device", "cpu", "--json")
@@ -135,6 +137,10 @@ WRONG = [
     (("--source", "{text}", "--out", "{dir}/run"), "--source and --target go together"),
     (("--source", "{text}", "--target", "{text}", "--out", "{dir}/run"), "it has no encoder"),
     (
+        ("--source", "{text}", "--target", "{text}", "--out", "{dir}/run", "--seq-len", "8"),
+        "--seq-len 8: rows of Seq2Seq are as long as their pairs; leave it out",
+    ),
+    (
         ("--data", "{text}", "--validation-source", "{text}", "--out", "{dir}/run"),
         "--validation-source and --validation-target go together",
     ),
@@ -150,7 +156,8 @@ def test_what_cannot_start_is_one_line(tmp_path: Path, text: Path, arguments: tu
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "mine").touch()
     filled = [argument.format(text=text, dir=tmp_path) for argument in arguments]
-    small = [value for i, value in enumerate(SMALL) if SMALL[i - i % 2] not in filled]
+    sizes = PAIRS if "--source" in filled else SMALL
+    small = [value for i, value in enumerate(sizes) if sizes[i - i % 2] not in filled]
     result = run("train", "gpt2", *filled, *small)
     assert result.exit_code == 2, result.output
     assert says in result.stderr

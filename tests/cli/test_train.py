@@ -48,6 +48,20 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, text: Path) -> None:
     assert json.loads(result.stdout)["disk_nbytes"] == 12 * 4 * json.loads(result.stdout)["n_params"]
 
 
+def test_a_dry_run_knows_the_run_that_is_there(tmp_path: Path, text: Path) -> None:
+    given = ("train", "gpt2", "--data", text, "--out", tmp_path / "run", *SMALL)
+    assert run(*given).exit_code == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run/**/*")}
+    ended = json.loads(run(*given, "--dry-run", "--json").stdout)
+    assert (ended["done"], ended["steps"], ended["seconds"]) == (16, 16, None)
+    longer = json.loads(run(*given, "--tokens", "8192", "--dry-run", "--json").stdout)
+    assert (longer["done"], longer["steps"]) == (16, 32)
+    assert "it was to end after step 16" in longer["beyond"]
+    other = run(*given, "--lr", "0.5", "--dry-run")
+    assert (other.exit_code, "optimizer.lr is 0.001 there and 0.5 here" in other.stderr) == (2, True)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run/**/*")} == before
+
+
 def test_what_is_refused_was_not_encoded(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
     refused = run(

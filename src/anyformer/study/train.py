@@ -123,7 +123,7 @@ class Training:
 
     def plan(self) -> RunPlan:
         """What the run would take; nothing is written."""
-        return self._begun().plan()
+        return self._begun().foreseen()
 
     def run(self) -> Trained:
         """The run, from its start or from where it stopped. Raises RunFailed, and Stopped at a signal."""

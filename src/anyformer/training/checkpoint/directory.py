@@ -75,6 +75,20 @@ def own(
     return lock
 
 
+def made(path: Path) -> int:
+    """The steps that are saved in a directory, be it a run's. Raises CheckpointError."""
+    found = latest(path / CHECKPOINTS, only=())
+    return step_of(found) if found is not None else 0
+
+
+def refuse(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mapping[str, str]) -> None:
+    """Raise what `own` would of what the directory holds, which is left as it is."""
+    if is_run(path):
+        _refuse_other_run(path, read_record(sealed(path)), spec, recipe, fingerprints)
+    else:
+        _refuse_others(path)
+
+
 def _taken_over(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mapping[str, str]) -> Lock:
     """The lock on the directory of this very run; what a killed process left unfinished is removed."""
     record = read_record(sealed(path))
@@ -124,9 +138,9 @@ def _refuse_other_run(
         if found is not None:
             what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
             raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {remedy}")
-    made = _made(path)
-    if _weights(begun, made) != _weights(recipe, made):
-        than = f"its mixture had other weights in its first {made:,} steps than one of {recipe.steps:,} has"
+    so_far = made(path)
+    if _weights(begun, so_far) != _weights(recipe, so_far):
+        than = f"its mixture had other weights in its first {so_far:,} steps than one of {recipe.steps:,} has"
         raise CheckpointError(f"{path} cannot go on so far: {than}; {remedy}")
     saved_prints = record.get("fingerprints", {})
     for name in dict.fromkeys((*fingerprints, *saved_prints)):
@@ -136,12 +150,6 @@ def _refuse_other_run(
     if saved_prints.get("code") != code_fingerprint():
         log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)
     return begun
-
-
-def _made(path: Path) -> int:
-    """The steps of a run that are saved."""
-    found = latest(path / CHECKPOINTS, only=())
-    return step_of(found) if found is not None else 0
 
 
 def _weights(recipe: Recipe, steps: int) -> list[tuple[float, ...]]:

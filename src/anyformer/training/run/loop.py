@@ -212,6 +212,11 @@ class Run:
             self.saving.best(),
         )
 
+    def foreseen(self) -> RunPlan:
+        """The plan of a run that is not begun here: its directory, where there is one, is read and left as it is."""
+        self.saved = self.saving.foreseen()
+        return self.plan()
+
     def plan(self) -> RunPlan:
         """The plan of the steps that are still to come."""
         seconds = memory = None

@@ -53,10 +53,11 @@ def test_a_dry_run_knows_the_run_that_is_there(tmp_path: Path, text: Path) -> No
     assert run(*given).exit_code == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run/**/*")}
     ended = json.loads(run(*given, "--dry-run", "--json").stdout)
-    assert (ended["done"], ended["steps"], ended["seconds"]) == (16, 16, None)
+    assert (ended["done"], ended["steps"], ended["seconds"], ended["disk_nbytes"]) == (16, 16, None, 0)
     longer = json.loads(run(*given, "--tokens", "8192", "--dry-run", "--json").stdout)
     assert (longer["done"], longer["steps"]) == (16, 32)
     assert "it was to end after step 16" in longer["beyond"]
+    assert 12 * longer["n_params"] <= longer["disk_nbytes"] < 3 * 12 * longer["n_params"]
     other = run(*given, "--lr", "0.5", "--dry-run")
     assert (other.exit_code, "optimizer.lr is 0.001 there and 0.5 here" in other.stderr) == (2, True)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run/**/*")} == before

@@ -17,6 +17,7 @@ from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
+from anyformer.training.checkpoint.directory import made
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
@@ -151,7 +152,8 @@ class Run:
             )
         self.n_params, self.n_beside, n_saved = sizes(self.trainer)
         once = WEIGHT_NBYTES * self.n_params if adapter is not None else 0
-        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out, once) if out and world.leads else 0
+        saves = out is not None and world.leads and made(out) < recipe.steps
+        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out, once) if saves and out else 0
         beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
         self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter, behind)
         self.trainer.before_change = self.saving.taken

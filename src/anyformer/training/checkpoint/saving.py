@@ -130,6 +130,10 @@ class Saving:
             except SafetensorError as error:
                 raise OSError(str(error)) from None
 
+    def begun(self) -> Recipe:
+        """The recipe that the run was begun with: of fewer tokens, where it went on beyond its end since."""
+        return self.recipe if self.out is None else read(self.out / RECIPE)
+
     def former(self) -> Recipe | None:
         """The recipe that the run had before it goes on beyond its end; None of a run that never does, or is not saved."""
         if self.out is None or not (self.out / RECORD).is_file():

@@ -170,6 +170,9 @@ class Run:
         self.watcher = watcher
         with self.saving:
             self.saved = self.saving.restore(self.trainer, self.feed)
+            # However far the run goes on: losses of samples of other sizes would rank no checkpoints.
+            share = int(self.saving.begun().tokens * self.options.validation_share)
+            self.sampled = max(self.recipe.batch_tokens, share)
             with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
                 return self._train(batches)
 
@@ -298,8 +301,7 @@ class Run:
     def _validate_sample(self) -> None:
         """Read a sample of the validation text: what ranks the checkpoint of this step, if there is one."""
         if self.validation is not None and self.options.validations:
-            most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.options.validation_share))
-            self._validated(self._evaluate(self.validation, most).loss, False)
+            self._validated(self._evaluate(self.validation, self.sampled).loss, False)
 
     def _validate_whole(self) -> Evaluation | None:
         if self.validation is None:

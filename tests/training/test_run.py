@@ -277,6 +277,13 @@ def test_metrics_add_up(whole: TrainingResult) -> None:
     assert (whole.tokens, whole.seconds) == (whole.steps[-1].tokens, whole.steps[-1].seconds)
 
 
+@pytest.mark.parametrize(("steps", "looks"), [(5, 5), (8, 8), (15, 8), (31, 8)])
+def test_no_more_validations_than_are_asked_for(steps: int, looks: int) -> None:
+    options = RunOptions(device=torch.device("cpu"), plan=False)
+    result = train(SPEC, RECIPE.but(tokens=64 * steps), text_data(), options=options)
+    assert [each.whole for each in result.validations] == [False] * looks + [True]
+
+
 def test_the_objective_is_the_recipes() -> None:
     assert isinstance(RECIPE.objective, CausalLM)
     from anyformer.recipe import Seq2Seq

@@ -179,7 +179,7 @@ class Run:
     def _train(self, batches: Feed | Iterator[Rows]) -> TrainingResult:
         self.watcher.begin(self.plan())
         self.saving.open(self.log, self.saved)
-        validate_every = max(1, self.steps // (self.options.validations or 1))
+        validate_every = -(-self.steps // (self.options.validations or 1))
         save_every = self.options.save_every or validate_every
         try:
             with noted_signals() as received:

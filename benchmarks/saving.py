@@ -57,7 +57,9 @@ def measured(params: float, folder: Path, world: World, turns: int) -> Taken:
     taken: Taken = {"a step": [], "written now": [], "pause": [], "written behind": []}
     for number in range(turns + 1):
         taken["a step"].append(seconds(step))
-        taken["written now"].append(seconds(lambda at=number: checkpoints.save(at, model, optimizer, {})))
+        taken["written now"].append(
+            seconds(lambda at=number: checkpoints.write(checkpoints.content(at, model, optimizer, {})))
+        )
         world.meet()
         start, made, waited = time.perf_counter(), None, 0.0
         begun = seconds(lambda at=100 + number: behind.start(checkpoints.content(at, model, optimizer, {})))

@@ -9,6 +9,8 @@ import pytest
 from anyformer.cli.options import Amount
 from tests.cli.running import SMALL, run
 
+PAIRS = tuple(word for i, word in enumerate(SMALL) if SMALL[i - i % 2] != "--seq-len")
+
 pytestmark = pytest.mark.usefixtures("_quick")
 
 
@@ -46,6 +48,21 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, text: Path) -> None:
     assert json.loads(result.stdout)["disk_nbytes"] == 12 * 4 * json.loads(result.stdout)["n_params"]
 
 
+def test_a_dry_run_knows_the_run_that_is_there(tmp_path: Path, text: Path) -> None:
+    given = ("train", "gpt2", "--data", text, "--out", tmp_path / "run", *SMALL)
+    assert run(*given).exit_code == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run/**/*")}
+    ended = json.loads(run(*given, "--dry-run", "--json").stdout)
+    assert (ended["done"], ended["steps"], ended["seconds"], ended["disk_nbytes"]) == (16, 16, None, 0)
+    longer = json.loads(run(*given, "--tokens", "8192", "--dry-run", "--json").stdout)
+    assert (longer["done"], longer["steps"]) == (16, 32)
+    assert "it was to end after step 16" in longer["beyond"]
+    assert 12 * longer["n_params"] <= longer["disk_nbytes"] < 3 * 12 * longer["n_params"]
+    other = run(*given, "--lr", "0.5", "--dry-run")
+    assert (other.exit_code, "optimizer.lr is 0.001 there and 0.5 here" in other.stderr) == (2, True)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run/**/*")} == before
+
+
 def test_what_is_refused_was_not_encoded(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
     refused = run(
@@ -74,7 +91,7 @@ def test_translation(tmp_path: Path) -> None:
         lines = [" ".join(letters[(i * k) % 4] * 3 for k in range(1, 5)) for i in range(200)]
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     files = ("--source", tmp_path / "de", "--target", tmp_path / "en")
-    result = run("train", "transformer-base", *files, "--out", tmp_path / "run", *SMALL, "--json")
+    result = run("train", "transformer-base", *files, "--out", tmp_path / "run", *PAIRS, "--json")
     assert result.exit_code == 0, result.stderr
     evaluated = run("evaluate", tmp_path / "run", *files, "--held-out", "0.05", "--device", "cpu", "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
@@ -90,7 +107,7 @@ def test_a_run_is_validated_on_files_of_their_own(tmp_path: Path, text: Path) ->
         (tmp_path / name).write_text("".join(f"{name[-2:]} a{i % 7} b{i % 5}\n" for i in range(n)), encoding="utf-8")
     files = ("--source", tmp_path / "de", "--target", tmp_path / "en")
     unseen = ("--validation-source", tmp_path / "more.de", "--validation-target", tmp_path / "more.en")
-    result = run("train", "transformer-base", *files, *unseen, "--out", tmp_path / "pairs", *SMALL, "--json")
+    result = run("train", "transformer-base", *files, *unseen, "--out", tmp_path / "pairs", *PAIRS, "--json")
     assert result.exit_code == 0, result.stderr
     told = json.loads(result.stdout)
     more = ("--source", tmp_path / "more.de", "--target", tmp_path / "more.en", "--device", "cpu", "--json")
@@ -135,6 +152,10 @@ WRONG = [
     (("--source", "{text}", "--out", "{dir}/run"), "--source and --target go together"),
     (("--source", "{text}", "--target", "{text}", "--out", "{dir}/run"), "it has no encoder"),
     (
+        ("--source", "{text}", "--target", "{text}", "--out", "{dir}/run", "--seq-len", "8"),
+        "--seq-len 8: rows of Seq2Seq are as long as their pairs; leave it out",
+    ),
+    (
         ("--data", "{text}", "--validation-source", "{text}", "--out", "{dir}/run"),
         "--validation-source and --validation-target go together",
     ),
@@ -150,7 +171,8 @@ def test_what_cannot_start_is_one_line(tmp_path: Path, text: Path, arguments: tu
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "mine").touch()
     filled = [argument.format(text=text, dir=tmp_path) for argument in arguments]
-    small = [value for i, value in enumerate(SMALL) if SMALL[i - i % 2] not in filled]
+    sizes = PAIRS if "--source" in filled else SMALL
+    small = [value for i, value in enumerate(sizes) if sizes[i - i % 2] not in filled]
     result = run("train", "gpt2", *filled, *small)
     assert result.exit_code == 2, result.output
     assert says in result.stderr

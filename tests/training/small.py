@@ -1,6 +1,8 @@
 """A small model that ties a table to a head, and steps that draw from every generator."""
 
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,8 +46,12 @@ def step(model: Tied, optimizer: torch.optim.Optimizer) -> float:
     return float(loss.detach())
 
 
+def save(checkpoints: Checkpoints, *content: Any) -> Path:
+    return checkpoints.write(checkpoints.content(*content))
+
+
 def saved(checkpoints: Checkpoints, *steps: int) -> tuple[Tied, torch.optim.AdamW]:
     model, optimizer = trained(2)
     for number in steps:
-        checkpoints.save(number, model, optimizer, {"number": number})
+        save(checkpoints, number, model, optimizer, {"number": number})
     return model, optimizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from anyformer.errors import CheckpointError
 from anyformer.hub import load
-from anyformer.recipe import Constant, LinearDecay, of_run
+from anyformer.recipe import Constant, LinearDecay, Recipe, of_run
 from anyformer.training.checkpoint.listing import list_runs
 from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.run import RunOptions, TrainingResult, train
@@ -23,8 +24,10 @@ HOW = RunOptions(device=torch.device("cpu"), save_every=4, validations=3, keep_l
 LEVEL = RECIPE.but(schedule=(Constant(),))
 
 
-def run(recipe: object, out: Path | None = None, watching: Watching | None = None) -> TrainingResult:
-    return train(SPEC, recipe, text_data(), out=out, options=HOW, watcher=watching)  # type: ignore[arg-type]
+def run(
+    recipe: Recipe, out: Path | None = None, watching: Watching | None = None, how: RunOptions = HOW
+) -> TrainingResult:
+    return train(SPEC, recipe, text_data(), out=out, options=how, watcher=watching)
 
 
 def test_at_a_level_rate_it_is_the_longer_run_to_the_bit(tmp_path: Path) -> None:
@@ -57,6 +60,14 @@ def test_the_schedule_of_the_longer_run_is_followed_and_said(tmp_path: Path) -> 
     assert second.plan.beyond is None
     (listed,) = list_runs(tmp_path)
     assert (listed.step, listed.steps) == (16, 16)
+
+
+def test_checkpoints_are_ranked_on_the_sample_that_the_run_was_begun_with(tmp_path: Path) -> None:
+    still = LEVEL.but(optimizer=LEVEL.optimizer.but(lr=1e-12))
+    for tokens in (64 * 8, 64 * 24):
+        run(still.but(tokens=tokens), tmp_path / "run", how=replace(HOW, validation_share=0.1))
+    looks = [each.validation_loss for each in read_metrics(tmp_path / "run").validations if not each.whole]
+    assert looks == pytest.approx([looks[0]] * len(looks), rel=1e-6)
 
 
 def test_what_was_saved_before_is_read_as_before(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from anyformer.errors import CheckpointError
 from anyformer.training.checkpoint.checkpoints import Checkpoints, step_of
-from tests.training.small import saved, step, trained
+from tests.training.small import save, saved, step, trained
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"]
 
@@ -32,7 +32,7 @@ class TestRestore:
         np.random.standard_normal()
         optimizer.param_groups[0]["lr"] = 0.1 + 0.2
         state = {"sampler": {"step": 7, "seed": 2**63}, "loss": 0.1 + 0.2, "none": None}
-        path = checkpoints.save(3, model, optimizer, state)
+        path = save(checkpoints, 3, model, optimizer, state)
         expected = [random.gauss(0, 1), float(np.random.standard_normal()), *(step(model, optimizer) for _ in range(4))]
         weights = copy.deepcopy(model.state_dict())
 
@@ -52,7 +52,7 @@ class TestRestore:
 
     def test_an_optimiser_without_moments_yet(self, checkpoints: Checkpoints) -> None:
         model, optimizer = trained(0)
-        path = checkpoints.save(0, model, optimizer, {})
+        path = save(checkpoints, 0, model, optimizer, {})
         other, others = trained(2, seed=1)
         checkpoints.restore(path, other, others)
         assert not others.state
@@ -64,7 +64,7 @@ class TestRestore:
         optimizer.step()
         for values in optimizer.state.values():
             values["exp_avg"] = torch.full_like(values["exp_avg"], 1 / 3, dtype=torch.float32)
-        path = checkpoints.save(1, model, optimizer, {})
+        path = save(checkpoints, 1, model, optimizer, {})
         other = nn.Linear(3, 2).to(torch.bfloat16)
         others = torch.optim.AdamW(other.parameters())
         checkpoints.restore(path, other, others)
@@ -75,7 +75,7 @@ class TestRestore:
     def test_a_learning_rate_that_is_a_tensor(self, checkpoints: Checkpoints) -> None:
         model = nn.Linear(2, 2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.3), foreach=False)
-        path = checkpoints.save(1, model, optimizer, {})
+        path = save(checkpoints, 1, model, optimizer, {})
         others = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.5), foreach=False)
         checkpoints.restore(path, model, others)
         assert torch.equal(others.param_groups[0]["lr"], torch.tensor(0.3))
@@ -156,7 +156,7 @@ class TestFiles:
             assert checkpoints.latest() == checkpoints.directory / "step-00000001"
         assert "step-00000002: it is incomplete" in caplog.text
         # The next save does away with it.
-        checkpoints.save(2, model, optimizer, {})
+        save(checkpoints, 2, model, optimizer, {})
         assert sorted(p.name for p in checkpoints.directory.iterdir()) == ["step-00000001", "step-00000002.1"]
         assert checkpoints.latest() == checkpoints.directory / "step-00000002.1"
 
@@ -172,7 +172,7 @@ class TestKept:
     def save(self, checkpoints: Checkpoints, metrics: list[float | None]) -> list[int]:
         model, optimizer = trained(0)
         for number, metric in enumerate(metrics, start=1):
-            checkpoints.save(number, model, optimizer, {}, metric)
+            save(checkpoints, number, model, optimizer, {}, metric)
         return sorted(step_of(path) for path in checkpoints.directory.iterdir())
 
     def test_the_last_and_the_best(self, checkpoints: Checkpoints) -> None:
@@ -192,7 +192,7 @@ class TestKept:
     def test_a_step_saved_twice_is_the_second(self, checkpoints: Checkpoints) -> None:
         model, optimizer = saved(checkpoints, 1, 2)
         for again in ("once", "twice"):
-            checkpoints.save(2, model, optimizer, {"again": again})
+            save(checkpoints, 2, model, optimizer, {"again": again})
         assert len(list(checkpoints.directory.iterdir())) == 2
         path = checkpoints.latest()
         assert path is not None
@@ -207,5 +207,5 @@ class TestKept:
         left = checkpoints.directory / ".tmp-1-step-00000002"
         left.mkdir()
         (left / "model.safetensors").write_bytes(b"half")
-        checkpoints.save(2, model, optimizer, {})
+        save(checkpoints, 2, model, optimizer, {})
         assert sorted(p.name for p in checkpoints.directory.iterdir()) == ["step-00000001", "step-00000002"]

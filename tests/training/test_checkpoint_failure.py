@@ -12,7 +12,7 @@ from anyformer.disk.seal import sealed
 from anyformer.errors import RunFailed
 from anyformer.training.checkpoint import checkpoints as checkpoint
 from anyformer.training.checkpoint.checkpoints import Checkpoints
-from tests.training.small import saved, trained
+from tests.training.small import save, saved, trained
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"]
 
@@ -35,7 +35,7 @@ class TestFailure:
     def refused(self, checkpoints: Checkpoints, cause: str) -> None:
         model, optimizer = trained(2)
         with pytest.raises(RunFailed, match=cause) as error:
-            checkpoints.save(2, model, optimizer, {})
+            save(checkpoints, 2, model, optimizer, {})
         assert error.value.exit_status == 1
         assert str(checkpoints.directory / "step-00000002") in str(error.value)
         assert f"the last good checkpoint is {checkpoints.directory / 'step-00000001'}" in str(error.value)
@@ -75,14 +75,14 @@ class TestFailure:
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, "save_file", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                checkpoints.save(2, model, optimizer, {})
+                save(checkpoints, 2, model, optimizer, {})
         self.unharmed(checkpoints)
 
     def test_a_file_in_the_way(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoints").write_text("mine")
         model, optimizer = trained(0)
         with pytest.raises(RunFailed, match="there is no earlier checkpoint"):
-            Checkpoints(tmp_path / "checkpoints").save(1, model, optimizer, {})
+            save(Checkpoints(tmp_path / "checkpoints"), 1, model, optimizer, {})
         assert (tmp_path / "checkpoints").read_text() == "mine"
 
 
@@ -106,7 +106,7 @@ def test_everything_is_synced_before_it_is_in_place(tmp_path: Path, monkeypatch:
     model, optimizer = trained(1)
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.directory.mkdir()
-    checkpoints.save(1, model, optimizer, {})
+    save(checkpoints, 1, model, optimizer, {})
     aside = f".tmp-{os.getpid()}-step-00000001"
     assert sorted(calls[:5]) == [("sync", name) for name in FILES]
     assert calls[5:] == [("sync", aside), ("rename", "step-00000001"), ("sync", "checkpoints")]

@@ -205,6 +205,15 @@ def test_the_baselines_are_frequencies_and_means() -> None:
     assert found == pytest.approx(np.mean((np.array(unseen) - np.mean(values)) ** 2), rel=1e-9)
 
 
+def test_a_mean_without_a_loss_is_no_share_of_anything(tmp_path: Path) -> None:
+    (file := tmp_path / "ones.csv").write_text("text,label\n" + "".join(f"text {i},1.0\n" for i in range(60)))
+    given: dict[str, Any] = {"vocab_size": 280, "tokens": 64, "batch_tokens": 64, "seq_len": 16, "device": "cpu"}
+    options = RunOptions(validations=0, plan=False)
+    trained = af.train(shrink(af.preset("bert-base")), file, objective="regression", options=options, **given)
+    assert trained.result.unigram_loss == 0
+    assert "%" not in str(trained)
+
+
 def _batches_of_an_epoch(data: LabelledData) -> int:
     feed, n, rows = data.feed(RECIPE.but(objective=Regression())), 0, 0
     while rows < len(data.train.rows):
@@ -273,6 +282,10 @@ def test_what_cannot_start_says_why() -> None:
         "head classes has 1 row; Classification needs 2 or more", af.with_classifier(bert, 1), Classification(), data
     )
     refused("head classes has 4 rows and there are 3 labels", af.with_classifier(bert, 4), Classification(), data)
+    for field, value in (("label_smoothing", 0.1), ("z_loss", 0.1)):
+        numbers = RECIPE.but(objective=Regression(), **{field: value})
+        with pytest.raises(UsageError, match=f"Regression has no {field}, and the recipe says 0.1; leave it out"):
+            train(af.with_classifier(bert, 1), numbers, labelled("numbers"), options=HOW)
     bart = resize(shrink(af.preset("bart-base").spec), vocab_size=data.vocab_size)
     words = labelled("words")
     refused(

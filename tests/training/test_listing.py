@@ -13,6 +13,7 @@ from anyformer.disk.seal import read_record
 from anyformer.training.checkpoint.checkpoints import Checkpoints
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from tests.training.owned import created, held
+from tests.training.small import save
 
 
 def metrics(path: Path, step: int, validation: float | None) -> None:
@@ -37,7 +38,7 @@ class TestRuns:
         with held(runs / "done") as run:
             metrics(run, 20, 2.25)
             model = torch.nn.Linear(1, 1)
-            Checkpoints(run / "checkpoints").save(20, model, torch.optim.AdamW(model.parameters()), {})
+            save(Checkpoints(run / "checkpoints"), 20, model, torch.optim.AdamW(model.parameters()), {})
         with held(runs / "more" / "cut") as run:
             metrics(run, 8, None)
         created(runs / "bad").release()

@@ -1,11 +1,13 @@
 """The live view: lines without a terminal, a bar with one."""
 
 import io
+from dataclasses import replace
 
 import pytest
 
 from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
 from anyformer.training.run import progress as live
+from anyformer.training.run.chart import COLUMNS, LossCurves
 from anyformer.training.run.plan import RunPlan, duration, nbytes
 from anyformer.training.run.progress import Bar, PlainLines, Watcher, live_view
 
@@ -54,6 +56,16 @@ def test_the_loss_shown_is_a_mean_of_the_last_steps() -> None:
     for number in range(1, 21):
         progress.step(step(number, loss=float(number)))
     assert "loss 15.500" in progress.figures()
+
+
+def test_a_curve_is_as_wide_as_its_run() -> None:
+    """Though but a sixth of the places of its text are predicted, as of masked words."""
+    curves = LossCurves()
+    view = PlainLines(io.StringIO(), "bert", curves)
+    view.begin(PLAN)
+    for number in range(1, 401):
+        view.step(replace(step(number), tokens=300 * number))
+    assert [point.column for point in curves._points["bert"]] == list(range(COLUMNS))
 
 
 def test_time_left_counts_from_where_the_run_goes_on() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import anyformer as af
-from anyformer.errors import AnyformerError, SpecError, UsageError
+from anyformer.errors import AnyformerError, CheckpointError, SpecError, UsageError
 from anyformer.recipe import Mixture, Recipe, Stage, TextSource, dumps, loads, mixture_of
 from anyformer.training.data.mixed import MixedText
+from anyformer.training.run import RunOptions
 
 SIZES: dict[str, Any] = {"vocab_size": 280, "tokens": 512, "batch_tokens": 64, "seq_len": 16, "device": "cpu"}
 MODEL = af.shrink(af.preset("llama2"))
@@ -87,6 +88,27 @@ def test_a_run_goes_on_where_it_was(texts: tuple[str, str]) -> None:
         other = made.data.feed(made.recipe)
         other.restore(json.loads(state))
         assert (next(other).input_ids == batches[at].input_ids).all()
+
+
+@pytest.mark.parametrize(
+    ("stage", "goes_on"), [(Stage(share=0.5), False), (Stage(steps=4), True)], ids=["share", "steps"]
+)
+def test_a_longer_run_has_read_what_it_would_have(
+    texts: tuple[str, str], tmp_path: Path, stage: Stage, goes_on: bool
+) -> None:
+    """Stages by share end later in a longer run: rows that were read would come again, and others never."""
+    given = Mixture(texts=tuple(TextSource(text=each) for each in texts), stages=(stage, Stage(weights=(0.2, 0.8))))
+    how: dict[str, Any] = {"out": tmp_path / "run", "options": RunOptions(plan=False, validations=0)}
+    prepared(given, **how).run()
+    longer = prepared(given, **how, tokens=2 * SIZES["tokens"])
+    if goes_on:
+        assert longer.run().result.steps[-1].step == 16
+    else:
+        with pytest.raises(
+            CheckpointError, match="its mixture had other weights in its first 8 steps than one of 16 has"
+        ):
+            longer.run()
+        assert prepared(given, **how).run().result.steps[-1].step == 8
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,10 @@ from anyformer.recipe import (
     CosineDecay,
     InverseSqrtDecay,
     LinearDecay,
+    Mixture,
     Recipe,
+    Stage,
+    TextSource,
     Warmup,
 )
 
@@ -78,6 +81,22 @@ def test_pieces_follow_each_other() -> None:
     assert [rate(s) for s in (1, 4, 5, 10, 15, 20, 25)] == pytest.approx([1.25, 2.0, 2.0, 2.0, 1.2, 0.4, 0.4])
 
 
+@pytest.mark.parametrize(
+    ("shares", "steps", "lengths"),
+    [
+        ((0.5, 0.5), 5, (2, 3)),
+        ((0.5, 0.5), 3, (2, 1)),
+        ((0.25, 0.25, 0.25, 0.25), 6, (2, 1, 1, 2)),
+        ((0.15, 0.35, 0.5), 10, (2, 3, 5)),
+        ((0.5, 0.4), 5, (2, 2)),
+    ],
+)
+def test_shares_of_all_fill_the_run(shares: tuple[float, ...], steps: int, lengths: tuple[int, ...]) -> None:
+    """Where each rounded by itself does not; less than all leaves steps at the last rate."""
+    pieces = tuple(LinearDecay(share=share) for share in shares)
+    assert Recipe(tokens=steps * 256, batch_tokens=256, schedule=pieces).learning_rates(1).lengths == lengths
+
+
 def test_inverse_square_root_counts_from_the_start_of_the_run() -> None:
     recipe = Recipe(tokens=400 * 256, batch_tokens=256, schedule=(Constant(steps=100), InverseSqrtDecay()))
     rate = recipe.learning_rates(1)
@@ -131,6 +150,9 @@ def test_a_schedule_that_does_not_fit_is_refused() -> None:
         TRANSFORMER_2017.but(tokens=100 * 25_000).learning_rates(512)
     with pytest.raises(SpecError, match="only one can take the rest"):
         Recipe(schedule=(CosineDecay(), LinearDecay())).learning_rates(1)
+    mixture = Mixture(texts=(TextSource(text="a"),), stages=(Stage(), Stage()))
+    with pytest.raises(SpecError, match="two pieces of the mixture have no length"):
+        mixture.by_step(10, 256)
     with pytest.raises(SpecError, match=r"did you mean 'small'"):
         recipes.named("smal")
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from anyformer.errors import CheckpointError, RunFailed, SpecError, TextError, UsageError
+from anyformer.layers import BatchNormSpec
 from anyformer.recipe import CausalLM, Constant, CosineDecay, DropoutSpec, Recipe, Warmup
+from anyformer.spec import ModelSpec
 from anyformer.training.checkpoint.metrics import StepMetrics, read_metrics
 from anyformer.training.run import Run, RunOptions, TrainingResult, train
 from anyformer.training.run import plan as plans
@@ -250,9 +253,11 @@ def test_no_share_is_told_of_a_peak_that_a_step_passes() -> None:
     assert {step.share_of_peak for step in train(SPEC, RECIPE, text_data(), options=wrong).steps} == {None}
 
 
-def test_a_trial_leaves_no_trace(whole: TrainingResult) -> None:
-    options = RunOptions(device=torch.device("cpu"), save_every=5, validations=3, plan=False)
-    assert hexadecimal(train(SPEC, RECIPE, text_data(), options=options)) == hexadecimal(whole)
+@pytest.mark.parametrize("spec", [SPEC, SPEC.but(stack=SPEC.stack.but(norm=BatchNormSpec()))], ids=["", "BatchNorm"])
+def test_a_trial_leaves_no_trace(spec: ModelSpec) -> None:
+    recipe = RECIPE.but(tokens=64 * 8)
+    tried, untried = (train(spec, recipe, text_data(), options=replace(HOW, plan=plan)) for plan in (True, False))
+    assert hexadecimal(tried) == hexadecimal(untried)
 
 
 def test_metrics_add_up(whole: TrainingResult) -> None:
@@ -270,6 +275,13 @@ def test_metrics_add_up(whole: TrainingResult) -> None:
     assert whole.evaluation is not None
     assert whole.validations[-1].validation_loss == whole.evaluation.loss
     assert (whole.tokens, whole.seconds) == (whole.steps[-1].tokens, whole.steps[-1].seconds)
+
+
+@pytest.mark.parametrize(("steps", "looks"), [(5, 5), (8, 8), (15, 8), (31, 8)])
+def test_no_more_validations_than_are_asked_for(steps: int, looks: int) -> None:
+    options = RunOptions(device=torch.device("cpu"), plan=False)
+    result = train(SPEC, RECIPE.but(tokens=64 * steps), text_data(), options=options)
+    assert [each.whole for each in result.validations] == [False] * looks + [True]
 
 
 def test_the_objective_is_the_recipes() -> None:

@@ -113,6 +113,14 @@ class TestGoingOn:
         assert error.value.exit_status == 2
         created(tmp_path / "a").release()  # the lock was released
 
+    @pytest.mark.parametrize(("there", "here"), [("none", "runs/b"), ("runs/b", "none"), ("runs/b", "runs/c")])
+    def test_other_weights_to_start_from_are_refused(self, tmp_path: Path, there: str, here: str) -> None:
+        begun, given = ({**PRINTS, **({"init": init} if init != "none" else {})} for init in (there, here))
+        own(tmp_path / "a", spec(), recipe(), begun).release()
+        with pytest.raises(CheckpointError, match=f"a run on another init: {there} there and {here} here; go on with"):
+            own(tmp_path / "a", spec(), recipe(), given)
+        own(tmp_path / "a", spec(), recipe(), begun).release()
+
     def test_changed_code_is_said(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

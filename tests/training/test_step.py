@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.errors import UsageError
+from anyformer.layers import BatchNormSpec
 from anyformer.model import build
 from anyformer.recipe import Adam, AdamW, CausalLM, Constant, DropoutSpec, Recipe, Warmup
 from anyformer.spec import ModelSpec
@@ -58,6 +60,19 @@ def test_the_gradient_is_the_same_for_every_split(micro_rows: int, smoothing: fl
     torch.testing.assert_close(gradient(ours), theirs, rtol=1e-5, atol=1e-7)
     assert tokens == 43
     assert mean == pytest.approx(float(F.cross_entropy(logits, labels).detach()), rel=1e-6)
+
+
+def test_a_batch_without_labels_changes_no_more_than_decay() -> None:
+    empty = batch()._replace(labels=np.full((ROWS, LENGTH), NOT_PREDICTED))
+    result = trainer(recipe()).step(1, empty)
+    assert (result.loss, result.tokens, result.grad_norm) == (0, 0, 0)
+
+
+def test_statistics_of_a_whole_batch_allow_no_split() -> None:
+    spec = decoder().but(stack=decoder().stack.but(norm=BatchNormSpec()))
+    trainer(recipe(), spec)
+    with pytest.raises(UsageError, match="its BatchNorm are those of all rows of a batch; leave --micro-tokens out"):
+        trainer(recipe(), spec, micro_tokens=LENGTH)
 
 
 def test_a_split_loses_no_row() -> None:

@@ -53,7 +53,7 @@ class Mixture(Spec):
 
     def by_step(self, run_steps: int, batch_tokens: int) -> tuple[tuple[int, tuple[float, ...]], ...]:
         """(steps of a stage, its weights), in sequence. Raises SpecError for stages that do not fit the run."""
-        n = lengths(self.stages, run_steps, batch_tokens) if self.stages else (run_steps,)
+        n = lengths(self.stages, run_steps, batch_tokens, "mixture") if self.stages else (run_steps,)
         return tuple(zip(n, self._weights(), strict=True))
 
 

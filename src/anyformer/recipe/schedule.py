@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from anyformer.errors import SpecError
 from anyformer.spec import NotNegative, SomeShare, Spec, Whole
@@ -80,18 +80,25 @@ class InverseSqrtDecay(PieceSpec):
         return level * math.sqrt(max(before, 1) / (before + at))
 
 
-def lengths(pieces: tuple[Stretch, ...], run_steps: int, batch_tokens: int) -> tuple[int, ...]:
-    """The steps of each piece. Raises SpecError where they don't fit the run, or two would take the rest."""
+def lengths(pieces: tuple[Stretch, ...], run_steps: int, batch_tokens: int, what: str = "schedule") -> tuple[int, ...]:
+    """The steps of each piece; shares of all the run fill it. Raises SpecError where they don't fit, or two take the rest.
+
+    `what` it is that has the pieces.
+    """
     given = [piece.length(run_steps, batch_tokens) for piece in pieces]
     if given.count(None) > 1:
-        raise SpecError("two pieces of the schedule have no length; only one can take the rest of the run")
+        raise SpecError(f"two pieces of the {what} have no length; only one can take the rest of the run")
     fixed = sum(n for n in given if n is not None)
     if None in given and fixed >= run_steps:
         kind = pieces[given.index(None)].kind
         raise SpecError(
-            f"the schedule leaves no step for {kind}: the other pieces take {fixed}, the run has {run_steps}; "
+            f"the {what} leaves no step for {kind}: the other pieces take {fixed}, the run has {run_steps}; "
             "train on more tokens, or give their lengths as a share of the run"
         )
+    shares = [piece.share for piece in pieces if piece.share is not None]
+    if len(shares) == len(pieces) and fixed != run_steps and math.isclose(sum(shares), 1):  # each rounded by itself
+        ends = [0, *(round(share * run_steps) for share in accumulate(shares))]
+        return tuple(end - begin for begin, end in pairwise(ends))
     return tuple(run_steps - fixed if n is None else n for n in given)
 
 

@@ -96,7 +96,7 @@ class Trained(ShowsItself):
             parts += [in_words(self.figures) if self.figures else f"perplexity {evaluation.perplexity:.2f}"]
             if objective.whole:
                 parts.append(f"{evaluation.bits_per_byte:.4f} bits a byte")
-            if result.unigram_loss is not None:
+            if result.unigram_loss:  # of 0 there are no shares
                 below = 1 - evaluation.loss / result.unigram_loss
                 side = "below" if below >= 0 else "above"
                 parts.append(f"{abs(below):.0%} {side} {objective.guess} ({result.unigram_loss:.4f})")
@@ -123,7 +123,7 @@ class Training:
 
     def plan(self) -> RunPlan:
         """What the run would take; nothing is written."""
-        return self._begun().plan()
+        return self._begun().foreseen()
 
     def run(self) -> Trained:
         """The run, from its start or from where it stopped. Raises RunFailed, and Stopped at a signal."""

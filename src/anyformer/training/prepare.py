@@ -210,6 +210,11 @@ def recipe_for(
         if said is None or not fits(said, reads):
             changes = {**changes, "objective": usual(spec, reads)}
     chosen = changed(recipe, changes, lr=lr)
+    if "seq_len" in changes and chosen.objective.reads == "pairs" and not isinstance(chosen.objective, FramedTexts):
+        what = f"rows of {chosen.objective.kind} are as long as their pairs"
+        raise UsageError(
+            f"--seq-len {chosen.seq_len}: {what}; leave it out, --batch-tokens says how many there are at once"
+        )
     return with_truncation(chosen) if truncate else chosen
 
 

@@ -83,25 +83,6 @@ class Checkpoints:
         record = self.directory.parent / RECORD
         self._run = measure(record) if record.is_file() else None  # as it is now: edits are seen
 
-    def save(
-        self,
-        step: int,
-        model: nn.Module,
-        optimizer: Optimizer,
-        state: dict[str, Any],
-        metric: float | None = None,
-        beside: Mapping[str, Mapping[str, Tensor]] | None = None,
-        files: Mapping[str, bytes] | None = None,
-    ) -> Path:
-        """Save everything that `restore` gives back, then delete what is neither among the last nor the best.
-
-        `state` is JSON; `metric` is a loss: the lowest one is the best. `beside` are further tensors by the name of what
-        they are of ("companion"), a file each; `files` are others by name. All processes of the world call it; where they
-        share the weights each writes its parts, else one writes all. Raises RunFailed, naming the file, the cause and the
-        bytes needed, where it can't be written; nothing of it is left then, and the former checkpoints stand.
-        """
-        return self.write(self.content(step, model, optimizer, state, metric, beside, files))
-
     def content(
         self,
         step: int,
@@ -112,7 +93,11 @@ class Checkpoints:
         beside: Mapping[str, Mapping[str, Tensor]] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> Content:
-        """What `save` writes of them: views of tensors, which later steps change."""
+        """What `write` writes, and `restore` gives back: views of tensors, which later steps change.
+
+        `state` is JSON; `metric` is a loss: the lowest one is the best. `beside` are further tensors by the name of what
+        they are of ("companion"), a file each; `files` are others by name. All processes of the world call it.
+        """
         target = self.world.told(self._name(step))
         if not (self.world.leads or self.world.sharded):
             return Content(target, step, metric)
@@ -136,7 +121,12 @@ class Checkpoints:
         return Content(target, step, metric, written, shared, texts)
 
     def write(self, content: Content) -> Path:
-        """Write what `content` gave, as `save` does."""
+        """Write what `content` gave, then delete what is neither among the last nor the best.
+
+        All processes of the world call it; where they share the weights each writes its parts, else one writes all. Raises
+        RunFailed, naming the file, the cause and the bytes needed, where it can't be written; nothing of it is left then,
+        and the former checkpoints stand.
+        """
         target = at = content.target
         if not (self.world.leads or self.world.sharded):
             return target

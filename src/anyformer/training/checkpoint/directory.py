@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
 from anyformer.disk.run_layout import CHECKPOINTS, LOCK, RECIPE, RECORD, SPEC, is_run, measure
-from anyformer.disk.seal import EXTENDED, read_record, seal, sealed, sealing
+from anyformer.disk.seal import EXTENDED, latest, read_record, seal, sealed, sealing
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Place, first_difference, short, tensors
+from anyformer.training.checkpoint.checkpoints import step_of
 from anyformer.training.checkpoint.provenance import code_fingerprint, provenance
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,20 @@ def own(
     return lock
 
 
+def made(path: Path) -> int:
+    """The steps that are saved in a directory, be it a run's. Raises CheckpointError."""
+    found = latest(path / CHECKPOINTS, only=())
+    return step_of(found) if found is not None else 0
+
+
+def refuse(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mapping[str, str]) -> None:
+    """Raise what `own` would of what the directory holds, which is left as it is."""
+    if is_run(path):
+        _refuse_other_run(path, read_record(sealed(path)), spec, recipe, fingerprints)
+    else:
+        _refuse_others(path)
+
+
 def _taken_over(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mapping[str, str]) -> Lock:
     """The lock on the directory of this very run; what a killed process left unfinished is removed."""
     record = read_record(sealed(path))
@@ -122,12 +138,24 @@ def _refuse_other_run(
         if found is not None:
             what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
             raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {remedy}")
+    so_far = made(path)
+    if _weights(begun, so_far) != _weights(recipe, so_far):
+        than = f"its mixture had other weights in its first {so_far:,} steps than one of {recipe.steps:,} has"
+        raise CheckpointError(f"{path} cannot go on so far: {than}; {remedy}")
     saved_prints = record.get("fingerprints", {})
-    for name, value in fingerprints.items():
-        if (saved_value := saved_prints.get(name, value)) != value:
-            raise CheckpointError(
-                f"{path} holds a run on another {name}: {saved_value} there and {value} here; {remedy}"
-            )
+    for name in dict.fromkeys((*fingerprints, *saved_prints)):
+        there, here = (prints.get(name, "none") for prints in (saved_prints, fingerprints))
+        if name != "code" and there != here:
+            raise CheckpointError(f"{path} holds a run on another {name}: {there} there and {here} here; {remedy}")
     if saved_prints.get("code") != code_fingerprint():
         log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)
     return begun
+
+
+def _weights(recipe: Recipe, steps: int) -> list[tuple[float, ...]]:
+    """Of a mixture's texts, at each of the first steps of a run; nothing without a mixture."""
+    if recipe.mixture is None:
+        return []
+    stages = recipe.mixture.by_step(recipe.steps, recipe.batch_tokens)
+    each = chain.from_iterable(repeat(weights, n) for n, weights in stages)
+    return list(islice(chain(each, repeat(stages[-1][1])), steps))

@@ -20,6 +20,7 @@ from anyformer.disk.run_layout import (
     CHECKPOINTS,
     LABELS,
     METRICS,
+    RECIPE,
     RECORD,
     TOKENIZER,
     WEIGHTS,
@@ -28,11 +29,11 @@ from anyformer.disk.seal import EXTENDED, read_record
 from anyformer.errors import CheckpointError, RunFailed
 from anyformer.hub.labels import labels_json, with_types
 from anyformer.hub.weights import Weights, write_tensors
-from anyformer.recipe import Recipe
+from anyformer.recipe import Recipe, extended, read
 from anyformer.spec import ModelSpec, dumps
 from anyformer.training.checkpoint.behind import Behind
 from anyformer.training.checkpoint.checkpoints import Checkpoints
-from anyformer.training.checkpoint.directory import own
+from anyformer.training.checkpoint.directory import made, own, refuse
 from anyformer.training.checkpoint.metrics import MetricsLog
 from anyformer.training.cluster.parts import put
 from anyformer.training.cluster.world import ALONE, World
@@ -74,14 +75,9 @@ class Saving:
 
     def __enter__(self) -> Saving:
         if self.out is not None:
-            fingerprints = {"data": self.data.fingerprint}
-            if self.data.tokenizer is not None:
-                fingerprints["tokenizer"] = self.data.tokenizer.fingerprint
-            if self.init is not None:
-                fingerprints["init"] = str(self.init)
             extra = {"architecture": self.name} if self.name else {}
             if self.world.leads:
-                self._lock = own(self.out, self.spec, self.recipe, fingerprints, extra, self._fill)
+                self._lock = own(self.out, self.spec, self.recipe, self._fingerprints(), extra, self._fill)
             try:
                 self.world.meet()  # the directory is there
                 held = WEIGHTS if self.adapter is None else ADAPTER
@@ -105,6 +101,20 @@ class Saving:
         if self._lock is not None:
             self._lock.release()
 
+    def _fingerprints(self) -> dict[str, str]:
+        """Of what the run reads."""
+        found = {"data": self.data.fingerprint}
+        if self.data.tokenizer is not None:
+            found["tokenizer"] = self.data.tokenizer.fingerprint
+        return found if self.init is None else found | {"init": str(self.init)}
+
+    def foreseen(self) -> SavedCheckpoint:
+        """How far the run is by its directory, which is neither locked nor changed. Raises what entering does."""
+        if self.out is None or not self.world.leads:
+            return SavedCheckpoint(self.world.told(0))
+        refuse(self.out, self.spec, self.recipe, self._fingerprints())
+        return SavedCheckpoint(self.world.told(made(self.out)))
+
     def _fill(self, directory: Path) -> None:
         """Write what a run keeps beside its specification and recipe. Raises OSError."""
         if self.auxiliary is not None:
@@ -120,11 +130,18 @@ class Saving:
             except SafetensorError as error:
                 raise OSError(str(error)) from None
 
+    def begun(self) -> Recipe:
+        """The recipe that the run was begun with: of fewer tokens, where it went on beyond its end since."""
+        return self.recipe if self.out is None else read(self.out / RECIPE)
+
     def former(self) -> Recipe | None:
-        """The recipe that the run had before it went on beyond its end; None of a run that never did, or is not saved."""
+        """The recipe that the run had before it goes on beyond its end; None of a run that never does, or is not saved."""
         if self.out is None or not (self.out / RECORD).is_file():
             return None
-        times = read_record(self.out).get(EXTENDED)
+        record = read_record(self.out)
+        if (begun := extended(read(self.out / RECIPE), record)).tokens < self.recipe.tokens:
+            return begun
+        times = record.get(EXTENDED)
         return self.recipe.but(tokens=times[-1]["tokens"]) if times else None
 
     def restore(self, trainer: Trainer, feed: Feed) -> SavedCheckpoint:

@@ -91,11 +91,16 @@ def _unstageable(spec: ModelSpec, recipe: Recipe, world: World, compiled: bool, 
     return unstaged(spec, world.pp)
 
 
-def _reason(spec: ModelSpec, recipe: Recipe) -> str | None:
+def indivisible(spec: ModelSpec, recipe: Recipe) -> str | None:
+    """Why a batch has another loss as a whole than in parts; None where it has the same."""
     if not recipe.objective.divisible:
-        return f"{recipe.objective.kind} tells the texts of a batch apart, and each would have fewer negatives"
-    if recipe.memory is not None:
-        return "a memory of segments goes from row to row of a stream, and is kept by one process"
+        return f"{recipe.objective.kind} tells the texts of a batch apart, and each part would have fewer negatives"
     if any(isinstance(part, BatchNormSpec) for part in spec.nested()):
         return "the statistics of its BatchNorm are those of all rows of a batch"
     return None
+
+
+def _reason(spec: ModelSpec, recipe: Recipe) -> str | None:
+    if recipe.memory is not None:
+        return "a memory of segments goes from row to row of a stream, and is kept by one process"
+    return indivisible(spec, recipe)

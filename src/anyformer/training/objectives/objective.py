@@ -123,6 +123,12 @@ class Objective(ABC, Generic[S]):
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         """Raise UsageError for data, or fields of the recipe, that it has no use for."""
 
+    def refuse_of_classes(self, recipe: Recipe) -> None:
+        """Raise UsageError for fields of the recipe that change a cross-entropy of classes alone."""
+        for name in ("label_smoothing", "z_loss"):
+            if value := getattr(recipe, name):
+                raise UsageError(f"{self.said.kind} has no {name}, and the recipe says {value:g}; leave it out")
+
     def auxiliary(self) -> Auxiliary | None:
         """The model that is trained beside one that it does not refuse; None: none."""
         return None

@@ -17,6 +17,7 @@ from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
+from anyformer.training.checkpoint.directory import made
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
@@ -151,7 +152,8 @@ class Run:
             )
         self.n_params, self.n_beside, n_saved = sizes(self.trainer)
         once = WEIGHT_NBYTES * self.n_params if adapter is not None else 0
-        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out, once) if out and world.leads else 0
+        saves = out is not None and world.leads and made(out) < recipe.steps
+        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out, once) if saves and out else 0
         beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
         self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter, behind)
         self.trainer.before_change = self.saving.taken
@@ -168,13 +170,16 @@ class Run:
         self.watcher = watcher
         with self.saving:
             self.saved = self.saving.restore(self.trainer, self.feed)
+            # However far the run goes on: losses of samples of other sizes would rank no checkpoints.
+            share = int(self.saving.begun().tokens * self.options.validation_share)
+            self.sampled = max(self.recipe.batch_tokens, share)
             with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
                 return self._train(batches)
 
     def _train(self, batches: Feed | Iterator[Rows]) -> TrainingResult:
         self.watcher.begin(self.plan())
         self.saving.open(self.log, self.saved)
-        validate_every = max(1, self.steps // (self.options.validations or 1))
+        validate_every = -(-self.steps // (self.options.validations or 1))
         save_every = self.options.save_every or validate_every
         try:
             with noted_signals() as received:
@@ -211,6 +216,11 @@ class Run:
             self.n_params,
             self.saving.best(),
         )
+
+    def foreseen(self) -> RunPlan:
+        """The plan of a run that is not begun here: its directory, where there is one, is read and left as it is."""
+        self.saved = self.saving.foreseen()
+        return self.plan()
 
     def plan(self) -> RunPlan:
         """The plan of the steps that are still to come."""
@@ -291,8 +301,7 @@ class Run:
     def _validate_sample(self) -> None:
         """Read a sample of the validation text: what ranks the checkpoint of this step, if there is one."""
         if self.validation is not None and self.options.validations:
-            most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.options.validation_share))
-            self._validated(self._evaluate(self.validation, most).loss, False)
+            self._validated(self._evaluate(self.validation, self.sampled).loss, False)
 
     def _validate_whole(self) -> Evaluation | None:
         if self.validation is None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from anyformer.disk.run_layout import BASE, CHECKPOINTS
 from anyformer.errors import UsageError
 from anyformer.screen import counted
 from anyformer.spec import ModelSpec, Place, Workload, tensors
@@ -101,11 +103,13 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
 
 
 def disk_needed(n_params: int, kept: int, out: Path, once: int = 0) -> int:
-    """The bytes that checkpoints take at most, with one being written, and those that are written once.
+    """The bytes that checkpoints take at most, with one being written, and those that are written once, beside what is there.
 
     Raises UsageError if fewer are free.
     """
-    needed = CHECKPOINT_NBYTES * n_params * (kept + 1) + once
+    one, saved = CHECKPOINT_NBYTES * n_params, ((out / name).rglob("*") for name in (CHECKPOINTS, BASE))
+    there = sum(path.stat().st_size for path in chain.from_iterable(saved) if path.is_file())
+    needed = max(one, one * (kept + 1) + once - there)
     place = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
@@ -116,7 +120,7 @@ def disk_needed(n_params: int, kept: int, out: Path, once: int = 0) -> int:
 def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
     """(seconds of a step, bytes of memory at its peak) from a few passes that leave no trace in the model."""
     part = next(split(batch, trainer.micro_tokens * trainer.world.size))
-    seconds = []
+    seconds, before = [], [tensor.clone() for tensor in trainer.untrained]
     for _ in range(3):
         start = time.perf_counter()
         trainer.gradients(1, part)
@@ -124,6 +128,8 @@ def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
             torch.cuda.synchronize(trainer.device)
         seconds.append(time.perf_counter() - start)
         trainer.optimizer.zero_grad(set_to_none=True)
+    for tensor, held in zip(trainer.untrained, before, strict=True):
+        tensor.copy_(held)
     state = OPTIMIZER_NBYTES * sum(p.numel() for p in trainer.parameters)
     in_use = (
         torch.cuda.max_memory_allocated(trainer.device)

@@ -21,7 +21,7 @@ class Watcher:
     """Whoever wants to know how a run goes: it has the figures, and this one keeps them to itself."""
 
     def __init__(self) -> None:
-        self.steps = self._first = 0
+        self.steps = self._first = self._tokens = 0
         self._last: StepMetrics | None = None
         self._seconds_before = 0.0
         self._losses: deque[float] = deque(maxlen=RECENT)
@@ -29,7 +29,7 @@ class Watcher:
 
     def begin(self, plan: RunPlan) -> None:
         """Before the first step."""
-        self.steps, self._first = plan.steps, plan.done
+        self.steps, self._first, self._tokens = plan.steps, plan.done, plan.tokens
 
     def step(self, metrics: StepMetrics) -> None:
         """After each step."""
@@ -51,6 +51,10 @@ class Watcher:
             return None
         made = self._last.step - self._first - 1
         return (self._last.seconds - self._seconds_before) / made * (self.steps - self._last.step)
+
+    def _read(self, metrics: StepMetrics) -> int:
+        """The run's tokens, predicted or not, up to a step."""
+        return metrics.step * self._tokens // self.steps
 
     def figures(self) -> list[str]:
         """Step, losses, tokens a second, share of the peak, experts' load and time left, as far as known."""
@@ -94,7 +98,7 @@ class PlainLines(Watcher):
         if metrics.step in (1, self.steps) or metrics.step % max(1, self.steps // LINES) == 0:
             self._say("  ".join(self.figures()))
         if self._curves is not None:
-            self._curves.add(self._title, metrics.tokens, metrics.loss)
+            self._curves.add(self._title, self._read(metrics), metrics.loss)
 
     def end(self) -> None:
         chart = None if self._curves is None else self._curves.drawn(WIDTH)
@@ -138,7 +142,7 @@ class Bar(Watcher):
 
     def step(self, metrics: StepMetrics) -> None:
         super().step(metrics)
-        self._curves.add(self._title, metrics.tokens, metrics.loss)
+        self._curves.add(self._title, self._read(metrics), metrics.loss)
         self._bar.update(self._task, completed=metrics.step)
         self._figures.plain = "  ".join(self.figures())
 

@@ -24,7 +24,7 @@ from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import Recompute
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.cluster.gradients import add_gradients, counted_once, norm_over_stages
-from anyformer.training.cluster.refusals import refuse_on_mesh
+from anyformer.training.cluster.refusals import indivisible, refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective
@@ -86,11 +86,9 @@ class Trainer:
             by_place=by_place,
             one_pass=objective.one_pass,
         )
-        if micro_tokens is not None and not recipe.objective.divisible:
-            raise UsageError(
-                f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
-                "leave --micro-tokens out, and make the batch smaller or use --recompute full"
-            )
+        if micro_tokens is not None and (reason := indivisible(model.spec, recipe)):
+            remedy = "leave --micro-tokens out, and make the batch smaller or use --recompute full"
+            raise UsageError(f"{reason}; {remedy}")
         self.model, self.recipe, self.objective, self.world = model, recipe, objective, world
         model.recompute = recompute
         self.auxiliary: Transformer | None = None
@@ -132,7 +130,7 @@ class Trainer:
         held = [
             t for one in (self.kept, self.auxiliary) if one is not None for t in one.state_dict(keep_vars=True).values()
         ]
-        self.passes_change = not all(tensor.requires_grad for tensor in held)
+        self.untrained = [tensor for tensor in held if not tensor.requires_grad]
         self.pipeline = None
         if world.pp > 1:
             from anyformer.training.step.pipeline import Pipeline
@@ -149,7 +147,7 @@ class Trainer:
 
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
-        if self.passes_change:
+        if self.untrained:
             self.before_change()
         result = self.gradients(number, batch)
         norm = clip(self.parameters, self.recipe.clip, self.counted, self._norm)
@@ -170,6 +168,7 @@ class Trainer:
     def gradients(self, number: int, batch: Rows) -> StepResult:
         """Leave the gradient of the mean loss in the weights; what the update makes is not in the report yet."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
+        over = max(1, tokens)  # a batch without a label has a loss of 0
         micro, real = self._micro(batch)
         whole = self._foreseen(number, micro, real)
         self._draw(number)
@@ -178,7 +177,7 @@ class Trainer:
 
         def weighed(i: int, losses: Losses) -> Tensor:
             nonlocal whole
-            total = losses.total / tokens
+            total = losses.total / over
             if self.mixtures.n_choices:
                 routed = Routed(self.routers, losses.notes, self.world, self.mixtures)
                 loads[i] = routed.load()
@@ -203,7 +202,7 @@ class Trainer:
         router_nats = self.world.whole(router_nats)
         found, router_loss = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
         return StepResult(
-            loss=found / tokens,
+            loss=found / over,
             tokens=tokens,
             router_loss=router_loss if self.router_losses else None,
             load=self._everywhere(loads, real) if loads else None,

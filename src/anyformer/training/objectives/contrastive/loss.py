@@ -45,11 +45,7 @@ class ContrastiveObjective(Objective[Contrastive]):
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         if not isinstance(data, ContrastData):
             raise UsageError(f"{self.said.kind} is trained on ContrastData, not on {type(data).__name__}")
-        for name in ("label_smoothing", "z_loss"):
-            if getattr(recipe, name):
-                raise UsageError(
-                    f"{self.said.kind} has no {name}, and the recipe says {getattr(recipe, name):g}; leave it out"
-                )
+        self.refuse_of_classes(recipe)
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         """The losses; `each` is of finding the target. A text that stands twice is no negative of its twin."""

@@ -66,6 +66,9 @@ class LabelledObjective(Objective[Labelled]):
                 f"(anyformer.with_classifier(spec, {wanted}, {self.said.head!r}))"
             )
 
+        if self.said.labels == "numbers":
+            self.refuse_of_classes(recipe)
+
     def scores(self, by: LossContext, rows: Rows) -> Tensor:
         """The head's scores [batch, rows], of words [batch, token, rows], in float32."""
         return by.forward(**self.asked(rows, by.device), dropout=by.dropout).logits.float()

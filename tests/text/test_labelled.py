@@ -51,6 +51,10 @@ def test_tables_say_the_same(tmp_path: Path) -> None:
     assert [(row.texts, row.label) for row in pairs.rows] == [(("a", "b"), 1.5), (("c", "d"), -2.0)]
     (tmp_path / "c.csv").write_text("text,label\na,1\nb,0\n", encoding="utf-8")
     assert read_labelled(tmp_path / "c.csv").names() == ("0", "1")
+    (tmp_path / "d.csv").write_text("text,label\na,10\nb, 7\nc,007\nd,1_0\ne,7\n", encoding="utf-8")
+    codes = read_labelled(tmp_path / "d.csv")
+    assert codes.names() == ("007", "7", "10", "1_0")
+    assert [row.label for row in codes.as_kind("numbers").rows] == [10, 7, 7, 10, 7]
 
 
 def test_words_have_a_class_each(tmp_path: Path) -> None:

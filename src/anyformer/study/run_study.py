@@ -17,7 +17,6 @@ import torch
 from anyformer import measure
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed, UsageError
-from anyformer.measure.calibrate import dtype_name
 from anyformer.screen import counted
 from anyformer.study.cells import Cell, Runs, read_texts
 from anyformer.study.compare import Question
@@ -167,7 +166,7 @@ def _line(cell: Cell, run: RunResult, left: int) -> str:
 def _peak(runs: Runs) -> float:
     assert runs.options.device is not None
     dtype = compute_dtype(runs.spec.recipe.precision)
-    return measure.calibrate(runs.options.device, (dtype,)).peak_flops_per_second[dtype_name(dtype)]
+    return measure.calibrate(runs.options.device, (dtype,)).peak(dtype)
 
 
 def _written(runs: Runs, file: str | Path, out: Path) -> StudyResult:
@@ -213,7 +212,6 @@ def _report(
         corpus=runs.texts.about,
         command=command,
         machine=machine,
-        peak=_peak(runs),
     )
     said = tuple(f"{one.claim.says}: {one.ruling}. {one.said}." for one in findings.verdicts)
     rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning)

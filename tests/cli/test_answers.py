@@ -161,6 +161,21 @@ def test_a_changed_device_file_is_read_again(tmp_path: Path, worked_out: list[st
     assert len(worked_out) == 2
 
 
+@pytest.mark.parametrize("law", ["mylaw", "mylaw:own"])
+def test_a_changed_file_of_a_bare_name_is_read_again(
+    law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worked_out: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for beta in (0.3, 0.4, 0.4):
+        own = {"E": 1.5, "A": 400.0, "B": 400.0, "alpha": 0.3, "beta": beta}
+        Path("mylaw").write_text(json.dumps({"laws": {"own": own}}), encoding="utf-8")
+        words = ("plan", "gpt2", "--hardware", "8xH100", "--law", law, "--json")
+        found.append(succeeded(run(*words)).stdout)
+    assert found[0] != found[1] == found[2]
+    assert len(worked_out) == 2
+
+
 def test_changed_code_answers_afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worked_out: list[str]) -> None:
     package = tmp_path / "anyformer" / "cli"
     package.mkdir(parents=True)

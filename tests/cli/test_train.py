@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import click
 import pytest
 
 from anyformer.cli.options import Amount
@@ -181,7 +182,14 @@ def test_what_cannot_start_is_one_line(tmp_path: Path, text: Path, arguments: tu
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("3M", 3_000_000), ("1.5b", 1_500_000_000), ("800k", 800_000), ("4_096", 4096)]
+    ("text", "number"),
+    [("3M", 3_000_000), ("1.5b", 1_500_000_000), ("800k", 800_000), ("4_096", 4096), ("1,234,567.8k", 1_234_567_800)],
 )
 def test_amounts(text: str, number: int) -> None:
     assert Amount().convert(text, None, None) == number
+
+
+@pytest.mark.parametrize("text", ["1,5M", "0,5B", "12,34,567", "1234,567", "1,", "1,000_000"])
+def test_a_comma_parts_thousands(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"'{text}' is no number above 0; write it as 3000000, 3M or 1.5B"):
+        Amount().convert(text, None, None)

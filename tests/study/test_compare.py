@@ -1,11 +1,13 @@
 """The comparison itself on real tiny runs: seeds, learning rates, failures, and what is not done twice."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from anyformer.errors import RunFailed, UsageError
 from anyformer.recipe import Recipe
@@ -123,6 +125,28 @@ def test_what_stops_all_is_raised(tmp_path: Path, data: TextData, trained: Train
     with pytest.raises(type(error)):
         go(question(), data, tmp_path)
     assert len(trained.names) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("directory.atomic.write_file", OSError(errno.ENOSPC, "No space left on device")),
+        ("metrics.os.write", OSError(errno.ENOSPC, "No space left on device")),
+        ("checkpoints.save_file", SafetensorError("I/O error: No space left on device (os error 28)")),
+    ],
+)
+def test_a_full_disk_is_no_failure_of_a_model(
+    call: str, error: Exception, tmp_path: Path, data: TextData, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"anyformer.training.checkpoint.{call}", full)
+        with pytest.raises(RunFailed, match="No space left on device"):
+            go(question(), data, tmp_path)
+    assert len(trained.names) == 1
+    assert all(run.finished for run in go(question(), data, tmp_path)[0])
 
 
 def test_what_would_stop_a_later_run_stops_the_first(tmp_path: Path, data: TextData, trained: Trained) -> None:

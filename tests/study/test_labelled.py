@@ -81,7 +81,7 @@ def specs(data: TrainingData) -> dict[str, ModelSpec]:
 
 def has_spec(question: Question, runs: Any, tuning: Any, data: TrainingData) -> Study:
     machine = Machine("a processor", "cpu", 1, "2", {"float32": 1e11}, 1e10)
-    return describe(question, runs, tuning, data, corpus="files: some", command="compare", machine=machine, peak=1e11)
+    return describe(question, runs, tuning, data, corpus="files: some", command="compare", machine=machine)
 
 
 @pytest.fixture(scope="module")

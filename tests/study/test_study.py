@@ -26,6 +26,7 @@ from anyformer.study.specification import LowerLoss, ModelEntry, SameLoss, Study
 from anyformer.study.windows import WindowLoss
 from anyformer.training.run import RunOptions
 from anyformer.training.run.evaluation import DocumentLoss
+from tests.cli.running import run, succeeded
 
 SAID: dict[str, Any] = {
     "study": 1,
@@ -415,3 +416,31 @@ def test_several_processes_share_the_runs(folder: Path, tmp_path: Path) -> None:
     found = run_study(written(folder), out=tmp_path, jobs=2, say=quiet)
     assert found is not None
     assert all(run.finished for runs in found.findings.runs.values() for run in runs)
+
+
+@pytest.mark.parametrize("status", [None, 2])
+def test_other_processes_import_the_same_parts_and_a_refusal_of_theirs_is_told(
+    status: int | None, folder: Path, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Other:
+        def __init__(self, words: list[str], env: Any) -> None:
+            started.append(words)
+
+        def poll(self) -> int | None:
+            return status
+
+        terminate = wait = lambda _: None
+
+    started: list[list[str]] = []
+    fake(lambda _: 3.0)
+    monkeypatch.setattr("anyformer.study.run_study.subprocess.Popen", Other)
+    own = tmp_path / f"parts_of_a_study_{status}.py"  # imported once in a process
+    own.write_text("x = 1")
+    words = ("study", folder / "study.yaml", "--runs-in", tmp_path, "--jobs", 2, "--runs-only", "--import", own)
+    result = run(*words)
+    assert [each[each.index("--import") + 1] for each in started] == [str(own)]
+    if status is None:
+        succeeded(result)
+    else:
+        assert result.exit_code == 2
+        assert "error: another process of --jobs 2 was refused" in result.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from anyformer.errors import TextError
 from anyformer.text import Tokenizer, WordPiece, read_labelled, split_labelled
+from anyformer.text.corpus import held_out_places
 from anyformer.text.labelled import EncodedLabelled
 
 TEXTS = ["the cat sat on the mat", "a dog, a log and a frog", "it's a very long story about nothing at all", "mat"]
@@ -50,6 +51,10 @@ def test_tables_say_the_same(tmp_path: Path) -> None:
     assert [(row.texts, row.label) for row in pairs.rows] == [(("a", "b"), 1.5), (("c", "d"), -2.0)]
     (tmp_path / "c.csv").write_text("text,label\na,1\nb,0\n", encoding="utf-8")
     assert read_labelled(tmp_path / "c.csv").names() == ("0", "1")
+    (tmp_path / "d.csv").write_text("text,label\na,10\nb, 7\nc,007\nd,1_0\ne,7\n", encoding="utf-8")
+    codes = read_labelled(tmp_path / "d.csv")
+    assert codes.names() == ("007", "7", "10", "1_0")
+    assert [row.label for row in codes.as_kind("numbers").rows] == [10, 7, 7, 10, 7]
 
 
 def test_words_have_a_class_each(tmp_path: Path) -> None:
@@ -154,8 +159,16 @@ def test_a_split_has_its_share_of_every_class(tmp_path: Path) -> None:
     assert held_out.counts() == {"a": 10, "b": 10, "c": 4}
     assert sorted([*train.rows, *held_out.rows], key=lambda row: row.line) == list(corpus.rows)
     assert train.rows == tuple(sorted(train.rows, key=lambda row: row.line))
-    with pytest.raises(TextError, match=r"the validation split is empty: 0.001 of 240 examples"):
-        split_labelled(corpus, 0.001)
+    for share, of_a in ((0.3, 30), (0.35, 35), (0.4, 40), (0.45, 45), (0.5, 50)):
+        assert split_labelled(corpus, share)[1].counts() == {"a": of_a, "b": of_a, "c": of_a * 2 // 5}
+    for share in (0.001, 0.6, float("nan")):
+        with pytest.raises(TextError, match=rf"the validation split is empty: {share} of 240 examples; .* up to 0.5"):
+            split_labelled(corpus, share)
+
+
+@pytest.mark.parametrize("every", [2, 3, 7, 10, 50])
+def test_of_a_share_each_last_one_is_set_aside(every: int) -> None:
+    assert [*held_out_places(1009, 1 / every, "pairs")] == [*range(every - 1, 1009, every)]
 
 
 TOKENIZERS = {

@@ -130,6 +130,25 @@ def test_a_text_may_spell_a_special_token(kind: str, tmp_path: Path) -> None:
     assert tokenizer.spelling(tokenizer.end_of_text) in ("<|endoftext|>", "[SEP]")
     assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
     assert len({tokenizer.spelling(i) for i in range(tokenizer.vocab_size)}) == tokenizer.vocab_size
+    said, opened = "a <|endoftext|> <unk> [SEP] b", set(Tokenizer.load(tmp_path).frame(["a"]).ids)
+    for found in (tokenizer.encode(said), tokenizer.encoding(said).ids, tokenizer.frame([said]).ids):
+        assert set(found) & tokenizer.special_ids <= {tokenizer.unknown, *opened}
+    assert tokenizer.end_of_text not in tokenizer.encode(said)
+    spelled_out = f"a {tokenizer.spelling(tokenizer.end_of_text)} b"
+    assert tokenizer.end_of_text in tokenizer.encode(spelled_out, specials=True)
+    assert tokenizer.end_of_text not in tokenizer.encode(spelled_out)
+
+
+def test_a_special_token_that_is_a_piece_of_a_loaded_model_is_no_text_either() -> None:
+    """As T5 has them: `</s>` is a piece, with the best score of all, and `<` is none."""
+    tokenizers = pytest.importorskip("tokenizers")
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((letter, -3.0) for letter in "▁abs/")]
+    inner = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=2))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    inner.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    tokenizer = Tokenizer(inner, {"eos_token": "</s>"})
+    assert [token for token, _, _ in tokenizer.pieces("a </s> b")] == [3, 4, 3, 2, 7, 6, 2, 3, 5]
+    assert tokenizer.encode("</s>", specials=True) == [1]
 
 
 @every_kind

@@ -91,11 +91,11 @@ def _question(command: str, parameters: Mapping[str, Any]) -> Any:
     for word in _words(list(parameters.values())):
         if THIS.fullmatch(word.strip()):
             return None
-        if PATH.search(word):
-            named = [path for path in {word, COUNT.sub("", word, count=1)} if os.path.isfile(path)]
-            if not named or any(os.path.getsize(path) > MOST_NBYTES for path in named):
-                return None
-            files |= {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in named}
+        ways = {word, COUNT.sub("", word, count=1), word.rpartition(":")[0]}  # of a device, and of a law, in a file
+        named = [path for path in ways if os.path.isfile(path)]
+        if (PATH.search(word) and not named) or any(os.path.getsize(path) > MOST_NBYTES for path in named):
+            return None
+        files |= {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in named}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in parameters.items()}
     out = console()
     seen = [out.width, out.color_system, out.no_color, out.is_terminal, out.encoding]

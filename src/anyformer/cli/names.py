@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from anyformer.families import Preset
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+IMPORTED = "anyformer.imported"  # in the `meta` of a context: the files of --import
 
 
 @cache
@@ -128,13 +129,14 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _import_each(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> None:
+    ctx.meta[IMPORTED] = paths
     if not ctx.resilient_parsing:  # the shell asks for completions: run nobody's code for that
         for path in paths:
             import_parts(path)
 
 
 def import_option(command: Decorated) -> Decorated:
-    """Add `--import FILE` to a command; the files are run before anything else is read, and none is passed on."""
+    """Add `--import FILE` to a command; run before anything else is read, they are its context's `meta[IMPORTED]`."""
     return click.option(
         "--import",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -100,7 +100,7 @@ class Amount(click.ParamType):
     """A whole number from `least` to `most`, with k, M, B or T behind it or not."""
 
     name = "number"
-    pattern = r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)"
+    pattern = r"((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?)\s*([kmbgt]?)"
     what, remedy = "", "write it as 3000000, 3M or 1.5B"
 
     def __init__(self, least: int = 1, most: int = 10**15) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from anyformer.cli.names import import_option
+from anyformer.cli.names import IMPORTED, import_option
 from anyformer.cli.options import DIRECTORY, FILE, device_option
 from anyformer.screen import say
 
@@ -38,7 +38,7 @@ def command(file: str, dry_run: bool, **given: Any) -> None:
     if dry_run:
         say(str(plan_study(file, data=given["data"], out=given["out"], runs_in=given["runs_in"])))
         return
-    found = run_study(file, **given)
+    found = run_study(file, imports=click.get_current_context().meta[IMPORTED], **given)
     if found is None:
         return
     say(found.page.read_text(encoding="utf-8").rstrip())

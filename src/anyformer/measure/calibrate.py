@@ -41,6 +41,10 @@ class Machine:
         """What the peaks depend on: on another machine, or with other threads, they are measured anew."""
         return self.processor, self.device, self.threads, self.torch_version
 
+    def peak(self, dtype: torch.dtype) -> float:
+        """FLOPs per second of large matrix products in a dtype that was measured."""
+        return self.peak_flops_per_second[dtype_name(dtype)]
+
     def record(self, kind: str) -> Path:
         """The file of the cache directory that keeps what was measured of it."""
         digest = hashlib.sha256(repr(self.identity).encode()).hexdigest()[:16]

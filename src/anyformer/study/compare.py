@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from safetensors import SafetensorError
+
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.run_layout import CHECKPOINTS
 from anyformer.disk.seal import FORMAT, latest, read_seal, seal
@@ -92,7 +94,8 @@ def run_all(
 ) -> tuple[tuple[RunResult, ...], tuple[Tuning, ...]]:
     """All runs, each below `out`: those at the chosen learning rates, and what was tried to choose them.
 
-    A run that fails is a result with a `failure`, and the others go on. Raises what stops all of them: bad input, a signal.
+    A run that fails is a result with a `failure`, and the others go on. Raises what stops all of them: bad input, a disk that
+    cannot be written, a signal.
     """
     check(question, data)
     runs: list[RunResult] = []
@@ -210,7 +213,9 @@ def run_one(
     except Stopped:
         raise
     except AnyformerError as error:
-        if error.exit_status != 1:
+        if error.exit_status != 1 or isinstance(
+            error.__context__, OSError | SafetensorError
+        ):  # the disk's, not its own
             raise
         return replace(bare, failure=" ".join(str(error).split()))
     finally:

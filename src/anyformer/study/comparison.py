@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from anyformer import measure
 from anyformer.errors import UsageError
-from anyformer.measure.calibrate import dtype_name
 from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
 from anyformer.resizing import resize
@@ -120,13 +119,12 @@ def compare(
     check(question, text)
     where, dtype, directory = choose_device(device), compute_dtype(chosen.precision), Path(out)
     machine = measure.calibrate(where, (dtype,))
-    peak = machine.peak_flops_per_second[dtype_name(dtype)]
     say(f"{words}\nruns and report: {directory}")
     options = RunOptions(
         device=where,
         compiled=compiled,
         validation_share=0.01,
-        peak=lambda *_: peak,
+        peak=lambda dtype, _: machine.peak(dtype),
         save_every=chosen.steps,
         keep_last=1,
     )
@@ -138,7 +136,7 @@ def compare(
         begin(question.architectures)
     runs, tuning = run_all(question, text, directory, options, view)
     command = shlex.join(["anyformer", *sys.argv[1:]])
-    study = describe(question, runs, tuning, text, corpus=words, command=command, machine=machine, peak=peak)
+    study = describe(question, runs, tuning, text, corpus=words, command=command, machine=machine)
     analysis = analyse(study)
     report = write_report(study, directory / "report.html", analysis)
     (directory / "study.json").write_text(study.to_json(), encoding="utf-8")

@@ -20,6 +20,7 @@ from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run.baseline import trivial_loss
+from anyformer.training.step.device import compute_dtype
 
 ORDER = 5  # of n-grams
 CONVENTION = (
@@ -36,9 +37,9 @@ def describe(
     corpus: str,
     command: str,
     machine: Calibrated,
-    peak: float,
 ) -> Study:
-    """The study. `corpus` says in words what text it was; `peak` is the machine's, in FLOPs a second."""
+    """The study. `corpus` says in words what text it was; `machine` has been measured in the recipe's precision."""
+    peak = machine.peak(compute_dtype(question.recipe.precision))
     recipe, labelled = question.recipe, isinstance(data, LabelledData)
     what = " and ".join((", ".join(question.architectures)).rsplit(", ", 1))
     return Study(

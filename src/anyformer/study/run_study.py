@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,8 +16,7 @@ import torch
 
 from anyformer import measure
 from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed
-from anyformer.measure.calibrate import dtype_name
+from anyformer.errors import RunFailed, UsageError
 from anyformer.screen import counted
 from anyformer.study.cells import Cell, Runs, read_texts
 from anyformer.study.compare import Question
@@ -89,6 +89,7 @@ def run_study(
     runs_in: str | Path | None = None,
     jobs: int = 1,
     device: str | None = None,
+    imports: Sequence[str | Path] = (),
     runs_only: bool = False,
     say: Say = to_stderr,
 ) -> StudyResult | None:
@@ -96,17 +97,26 @@ def run_study(
 
     Any number of processes may work in one directory; `jobs` starts so many. Runs lie in `runs_in`, which studies may share, or
     in runs/ in `out`: what has run is not run again, a run that was killed goes on, one that failed is a row of the table. `data`
-    is another text than the file's. With `runs_only` runs are made until none is left, and nothing is written up: None is
-    returned. Raises SpecError, UsageError, TextError, and Stopped at a signal.
+    is another text than the file's; `imports` are Python files with parts of your own, which the other processes import too. With
+    `runs_only` runs are made until none is left, and nothing is written up: None is returned. Raises SpecError, UsageError,
+    TextError, and Stopped at a signal.
     """
     runs = _prepared(file, data, _folder(file, out, runs_in), device, say)
     cells = list(runs.cells())
     say(f"{runs.texts.about}\n{counted(len(cells), 'run')} known to be needed, in {runs.folder}; {foreseen(runs.spec)}")
-    others = [_another(file, data, runs.folder, device, jobs) for _ in range(jobs - 1)]
+    others = [_another(file, data, runs.folder, device, imports, jobs) for _ in range(jobs - 1)]
     if jobs > 1:
         torch.set_num_threads(_threads(jobs))
+
+    def made(cell: Cell, run: RunResult, left: int) -> None:
+        say(_line(cell, run, left))
+        if any(other.poll() == UsageError.exit_status for other in others):
+            raise UsageError(
+                f"another process of --jobs {jobs} was refused, as it says above; mend that, or leave out --jobs"
+            )
+
     try:
-        runs.make_all(lambda cell, run, left: say(_line(cell, run, left)))
+        runs.make_all(made)
     finally:
         for other in others:
             other.terminate()
@@ -137,12 +147,13 @@ def _threads(jobs: int) -> int:
 
 
 def _another(
-    file: str | Path, data: str | None, folder: Path, device: str | None, jobs: int
+    file: str | Path, data: str | None, folder: Path, device: str | None, imports: Sequence[str | Path], jobs: int
 ) -> subprocess.Popen[bytes]:
     """Another process that makes runs of the study until none is left."""
     words = [sys.executable, "-m", "anyformer", "study", str(file), "--runs-in", str(folder), "--runs-only"]
     words += ["--data", data] if data is not None else []
     words += ["--device", device] if device is not None else []
+    words += [word for path in imports for word in ("--import", str(path))]
     threads = {"OMP_NUM_THREADS": str(_threads(jobs))}
     return subprocess.Popen(words, env={**os.environ, **threads})
 
@@ -155,7 +166,7 @@ def _line(cell: Cell, run: RunResult, left: int) -> str:
 def _peak(runs: Runs) -> float:
     assert runs.options.device is not None
     dtype = compute_dtype(runs.spec.recipe.precision)
-    return measure.calibrate(runs.options.device, (dtype,)).peak_flops_per_second[dtype_name(dtype)]
+    return measure.calibrate(runs.options.device, (dtype,)).peak(dtype)
 
 
 def _written(runs: Runs, file: str | Path, out: Path) -> StudyResult:
@@ -201,7 +212,6 @@ def _report(
         corpus=runs.texts.about,
         command=command,
         machine=machine,
-        peak=_peak(runs),
     )
     said = tuple(f"{one.claim.says}: {one.ruling}. {one.said}." for one in findings.verdicts)
     rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning)

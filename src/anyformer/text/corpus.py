@@ -11,6 +11,7 @@ import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -291,12 +292,12 @@ def by_document(parts: Iterable[tuple[int, T]]) -> Iterator[tuple[int, Iterator[
         yield number, (part for _, part in own)
 
 
-def held_out_places(n: int, share: float, of: str) -> range:
+def held_out_places(n: int, share: float, of: str) -> list[int]:
     """The places, among `n` examples in their order, of those set aside: a share of them, evenly spread.
 
     Raises TextError, calling the examples what `of` says, where none would be set aside, or more than half.
     """
-    every = round(1 / share) if 0 < share < 1 else 0
-    if every < 2 or n < every:
+    parts, of_all = (Fraction(share) if 0 < share <= 0.5 else Fraction(0)).limit_denominator(10**6).as_integer_ratio()
+    if not (n_out := n * parts // of_all):
         raise TextError(f"the validation split is empty: {share:g} of {n} {of}; give a share up to 0.5 and more {of}")
-    return range(every - 1, n, every)
+    return [-(-i * of_all // parts) - 1 for i in range(1, n_out + 1)]

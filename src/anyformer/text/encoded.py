@@ -21,7 +21,8 @@ from anyformer.text.growing import INDEX, Grown, growing, measure
 from anyformer.text.pieces import parts_of_documents
 from anyformer.text.tokenizer import Tokenizer
 
-_FORMAT = 1  # raised when what is written, or how documents are delimited, changes
+_FORMAT = 1  # raised when what is written, how documents are delimited, or which ids a text has, changes
+_FORMATS = {"unigram": 2, "wordlevel": 2, "wordpiece": 2}  # of tokenizers by kind, where it is another
 _ARRAYS = ("tokens", "offsets", "document_nbytes")
 
 
@@ -113,7 +114,8 @@ class _Encoding:
                 f"tokenizer_config.json beside it"
             )
         begin = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
-        key = hashlib.sha256(f"{_FORMAT} {corpus.fingerprint} {tokenizer.fingerprint}".encode()).hexdigest()
+        form = _FORMATS.get(tokenizer.kind, _FORMAT)
+        key = hashlib.sha256(f"{form} {corpus.fingerprint} {tokenizer.fingerprint}".encode()).hexdigest()
         return cls(corpus, tokenizer, begin, end, key, cache)
 
     def arrays(self) -> Sequence[np.ndarray]:

@@ -76,7 +76,7 @@ class LabelledCorpus:
                 "add examples of another"
             )
         numbers = all(spelled(name, int) is not None for name in found)
-        return tuple(sorted(found, key=int if numbers else None))
+        return tuple(sorted(found, key=lambda name: (int(name) if numbers else 0, name)))
 
     def check(self, known: Sequence[str]) -> None:
         """Raise TextError, naming the line, for a label that is none of those known."""

@@ -135,7 +135,10 @@ def _objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows by the names in the first line; a column of labels that all are numbers is numbers."""
+    """Rows by the names in the first line; a column of labels that all are numbers, some with a fraction, is numbers.
+
+    Whole ones are classes, and stay as they are spelled: codes such as 007.
+    """
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter, strict=True)
     found: list[tuple[int, list[str]]] = []
     start = 1
@@ -156,7 +159,8 @@ def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[st
             )
         entries.append((line, dict(zip(header, cells, strict=True))))
     labels = [entry["label"] for _, entry in entries if "label" in entry]
-    kinds = (kind for kind in (int, float) if labels and all(spelled(label, kind) is not None for label in labels))
-    if (kind := next(kinds, None)) is not None:
-        entries = [(line, {**entry, "label": kind(entry["label"])}) for line, entry in entries]
+    ways = ((int, str.strip), (float, float))
+    known = (read for kind, read in ways if labels and all(spelled(label, kind) is not None for label in labels))
+    if (read := next(known, None)) is not None:
+        entries = [(line, {**entry, "label": read(entry["label"])}) for line, entry in entries]
     yield from entries

@@ -7,7 +7,7 @@ the last n-gram of each lower order into its statistics by the other count, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,11 +54,6 @@ class NGrams:
         for words, here in _chunks(corpus, None, len(self.orders)):
             found.append(-np.log(self._of(words)[(here > 0) & (words < self.vocab_size)]))
         return np.concatenate(found)
-
-    def probability(self, history: Sequence[int], token: int, *, begins: bool = False) -> float:
-        """P(token | history); `begins`: the history begins a document."""
-        words = np.array([*([self.vocab_size] if begins else []), *history, token], dtype=np.int64)
-        return float(self._of(words)[-1])
 
     def _of(self, words: Integers) -> Floats:
         """The probability of each token behind those before it in its document, which begins with `vocab_size`."""

@@ -68,9 +68,10 @@ def read_parallel(source: str | Path, target: str | Path) -> ParallelCorpus:
 
 def split_pairs(corpus: ParallelCorpus, share: float) -> tuple[ParallelCorpus, ParallelCorpus]:
     """(training, validation) pairs, the second evenly spread. Raises TextError where one would be empty."""
-    unseen = held_out_places(len(corpus.pairs), share, "pairs")
+    places = held_out_places(len(corpus.pairs), share, "pairs")
+    unseen = set(places)
     train = tuple(pair for place, pair in enumerate(corpus.pairs) if place not in unseen)
-    return ParallelCorpus(train), ParallelCorpus(tuple(corpus.pairs[place] for place in unseen))
+    return ParallelCorpus(train), ParallelCorpus(tuple(corpus.pairs[place] for place in places))
 
 
 class EncodedPairs:

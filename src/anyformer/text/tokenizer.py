@@ -31,7 +31,7 @@ from anyformer.text.companions import (
     write_companions,
 )
 from anyformer.text.framing import Framed, framed, with_frame
-from anyformer.text.tokenizer_file import guarded, read_tokenizer
+from anyformer.text.tokenizer_file import guarded, read_tokenizer, without_pieces
 
 if TYPE_CHECKING:
     import tiktoken
@@ -168,7 +168,7 @@ class Tokenizer:
         for text in texts:
             _refuse_surrogates(text)
         with guarded("the tokenizer cannot encode this text"):
-            return framed(self._inner, texts, longest, words=words)
+            return framed(self._plain, texts, longest, words=words)
 
     @property
     def frames(self) -> bool:
@@ -243,16 +243,23 @@ class Tokenizer:
         _refuse_surrogates(text)
         if not specials and self.fast is not None and not is_blank_run(text):
             return self.fast.encode_ordinary(text)
-        self._inner.encode_special_tokens = not specials
+        inner = self._inner if specials else self._plain
+        inner.encode_special_tokens = not specials
         with guarded("the tokenizer cannot encode this text"):  # as a batch, for which other threads need not wait
-            return self._inner.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            return inner.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def encoding(self, text: str) -> tokenizers.Encoding:
         """Ids of `text` as `encode` gives them, with the characters that each stands for."""
         _refuse_surrogates(text)
-        self._inner.encode_special_tokens = True  # what is spelled like one is text
+        self._plain.encode_special_tokens = True  # what is spelled like one is text
         with guarded("the tokenizer cannot encode this text"):
-            return self._inner.encode(text, add_special_tokens=False)
+            return self._plain.encode(text, add_special_tokens=False)
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """What encodes text in which a special token's spelling is text like any other."""
+        specials = {self.spelling(token) for token in self.special_ids}
+        return self._inner if "merges" in self._data["model"] else without_pieces(self._data, specials)
 
     def pieces(self, text: str) -> list[tuple[int, str, str]]:
         """The tokens of `text`, each with its id, its spelling in the vocabulary and the part of the text it stands for."""

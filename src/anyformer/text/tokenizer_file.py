@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,24 @@ def read_tokenizer(content: bytes, where: str) -> tokenizers.Tokenizer:
             raise TextError(
                 f"{where}: the added token {token!r} has the id {i!r}, and the library gives it {found}; copy the file again"
             )
+    return inner
+
+
+def without_pieces(data: Mapping[str, Any], pieces: Collection[str | None]) -> tokenizers.Tokenizer:
+    """What cuts and frames text as a tokenizer.json says, with the same ids, but matches none of these pieces of its model."""
+    from tokenizers import Tokenizer as Inner
+
+    model, added = data["model"], {token["content"]: token["id"] for token in data["added_tokens"]}
+    if isinstance(model["vocab"], list):  # in the order of the ids; no text holds the empty piece
+        vocabulary: Any = [["" if piece in pieces else piece, score] for piece, score in model["vocab"]]
+    else:
+        known = {*model["vocab"]}.difference(pieces) | {model["unk_token"]}
+        vocabulary = {piece: i for piece, i in model["vocab"].items() if piece in known}
+    # A model of added tokens alone gives them their ids, which those outside a vocabulary have by its size.
+    inner = Inner.from_str(json.dumps({**data, "model": {"type": "WordLevel", "vocab": added, "unk_token": ""}}))
+    inner.model = Inner.from_str(
+        json.dumps({**data, "added_tokens": [], "model": {**model, "vocab": vocabulary}})
+    ).model
     return inner
 
 

@@ -108,7 +108,10 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ),
     ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "MEME*-"}),
     ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "EM*", "n_group": 2, "norm_topk_prob": False}),
-    ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "EM*E", "moe_latent_size": 12}),
+    (
+        "nemotron_h",
+        {**NEMOTRON, "hybrid_override_pattern": "EM*E", "moe_latent_size": 12, "time_step_min": 0.8, "time_step_max": 1.2},
+    ),
     ("falcon_h1", H1),
     ("falcon_h1", {**H1, **MULTIPLIERS}),
     ("falcon_h1", {**H1, **MULTIPLIERS, "mamba_rms_norm": True, "mlp_multipliers": [1.0, 0.5], "mlp_bias": True}),

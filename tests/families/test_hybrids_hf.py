@@ -288,6 +288,16 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
             {**SIZES, "head_dim": 8, "sliding_window": None, "layer_types": ["sliding_attention"] * 4},
             "sliding_window = None leaves the sliding layers without a window",
         ),
+        (
+            "lfm3",
+            {**SIZES, "head_dim": 8, "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}},
+            "full_attention: partial_rotary_factor = 0.5 is not computed here; only 1.0 is",
+        ),
+        (
+            "olmo_hybrid",
+            {**SIZES, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor = 0.5 is not computed here; only 1.0 is",
+        ),
         ("lfm2_moe", {**LFM2_MOE, "layer_types": None}, "layer_types = None must be 4 times conv or full_attention"),
         ("lfm2_moe", {**LFM2_MOE, "num_experts_per_tok": 5}, "top_k = 5 must be from 1 to n_experts = 4"),
         ("lfm2_moe", {**LFM2_MOE, "moe_layer_freq": 2}, "moe_layer_freq = 2 is unknown here"),

@@ -12,11 +12,35 @@ import transformers
 import anyformer as af
 from anyformer.families import FAMILIES
 from tests.families.test_hybrids_hf import NEMOTRON
+from tests.families.test_hybrids_hf import SIZES as HYBRID
+from tests.families.test_today_hf import LATENT, SIZES
 from tests.laws.parity import InDouble
 from tests.laws.tolerance import FLOAT64, close
 
+DELTA = {
+    **HYBRID,
+    "head_dim": 8,
+    "hidden_act": "gelu",
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 12),
+}
+DELTA_EXPERTS = {name: value for name, value in DELTA.items() if name != "intermediate_size"}
+DELTA_EXPERTS |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+YARN = {"rope_type": "yarn", "rope_theta": 1e2, "factor": 3.0, "original_max_position_embeddings": 16}
+LONG = {"rope_type": "longrope", "rope_theta": 1e2, "factor": 4.0, "original_max_position_embeddings": 16}
+LONG |= {"short_factor": [1.1] * 8, "long_factor": [2.2] * 8}
+NEO = {"vocab_size": 101, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 5}
+NEO |= {"attention_types": [[["global"], 2]], "bos_token_id": None, "eos_token_id": None}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "EM*M", "time_step_min": 0.8, "time_step_max": 1.2}),
+    ("qwen3_next", DELTA_EXPERTS),
+    ("qwen3_5_text", DELTA),
+    ("qwen3_5_moe_text", DELTA_EXPERTS),
+    ("olmo_hybrid", {**DELTA, "pad_token_id": None}),
+    ("minicpm3", {**LATENT, "rope_parameters": {**YARN, "mscale_all_dim": 0.7}}),
+    ("nanochat", {**SIZES, "rope_parameters": YARN}),
+    ("nanochat", {**SIZES, "rope_parameters": LONG, "max_position_embeddings": 64}),
+    ("gpt_neo", {**NEO, "attention_layers": ["local", "global"]}),
 ]
 
 

@@ -293,6 +293,7 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
             {**SIZES, "head_dim": 8, "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}},
             "full_attention: partial_rotary_factor = 0.5 is not computed here; only 1.0 is",
         ),
+        ("lfm3", {**SIZES, "head_dim": 8, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only 1000000.0"),
         (
             "olmo_hybrid",
             {**SIZES, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},

@@ -11,6 +11,7 @@ import transformers
 
 import anyformer as af
 from anyformer.families import FAMILIES
+from anyformer.families.hf.mapping import spec_of
 from tests.families.test_hybrids_hf import NEMOTRON
 from tests.families.test_hybrids_hf import SIZES as HYBRID
 from tests.families.test_today_hf import LATENT, SIZES
@@ -42,6 +43,20 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("nanochat", {**SIZES, "rope_parameters": LONG, "max_position_embeddings": 64}),
     ("gpt_neo", {**NEO, "attention_layers": ["local", "global"]}),
 ]
+ENCODER = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"}
+SWITCH = {"vocab_size": 101, "d_model": 32, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 4, "num_experts": 4}
+UNSAID: dict[str, dict[str, Any]] = {
+    "granite_swa": SIZES,
+    **dict.fromkeys(("albert", "big_bird", "esm", "xlm-roberta-xl"), {**ENCODER, "pad_token_id": 1}),
+    "switch_transformers": SWITCH,
+}
+
+
+@pytest.mark.parametrize("hf_type", UNSAID)
+def test_what_is_not_said_is_what_the_class_takes(hf_type: str) -> None:
+    settings = {"model_type": hf_type, **UNSAID[hf_type]}
+    theirs = transformers.AutoConfig.for_model(**settings).to_dict()
+    assert spec_of(FAMILIES, settings, "ours")[1] == spec_of(FAMILIES, theirs, "theirs")[1]
 
 
 @pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])

@@ -641,6 +641,14 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),
         ("granitemoeshared", {"shared_intermediate_size": -1}, "shared_intermediate_size = -1 is no number"),
         ("flex_olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is unknown here"),
+        *((name, {"rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only") for name in ("apertus", "cwm")),
+        ("laguna", {**EXPERTS, **LAGUNA, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only 500000.0 is"),
+        ("mellum", {**EXPERTS, "num_experts": 4, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here"),
+        ("gemma4_text", {**GEMMA4, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only 1000000.0 is"),
+        *(
+            (name, {"logits_scaling": 0.0}, "logits_scaling = 0.0 must be above 0")
+            for name in ("granite", "granitemoe", "granite_swa", "granitemoeshared")
+        ),
         ("phimoe", {"num_experts_per_tok": 1}, "num_experts_per_tok = 1 is not computed here; only 2 is"),
         *(
             (name, {"head_dim": 16, "rope_parameters": {**TABLES, "full_attention": turning}}, says)

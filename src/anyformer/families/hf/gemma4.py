@@ -172,6 +172,7 @@ _PLAIN = table.family(
         table.Pair(table.activation("hidden_activation", TANH, PerLayerEmbeddingSpec).read),
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
         rotary_by_type(RotarySpec(), FULL_ROTARY, CONTEXT),
+        table.only(rope_theta=FULL_ROTARY.theta),  # what the class takes where no tables are said
         table.Pair(_layers, _written_layers),
         # "vision" lets what is seen look ahead, and no text.
         table.only(use_bidirectional_attention=(None, "vision")),

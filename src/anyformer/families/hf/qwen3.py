@@ -90,6 +90,7 @@ MELLUM = table.family(
         table.BIASES,
         EPS,
         rotary_by_type(RotarySpec(), RotarySpec(theta=5e5), 131_072),
+        table.only(rope_theta=5e5),  # what the class takes where no tables are said
         n_experts(64),
         table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=8),
         table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),

@@ -14,7 +14,7 @@ from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import spec_of
 from tests.families.test_hybrids_hf import NEMOTRON
 from tests.families.test_hybrids_hf import SIZES as HYBRID
-from tests.families.test_today_hf import LATENT, SIZES
+from tests.families.test_today_hf import GEMMA4, LATENT, SIZES
 from tests.laws.parity import InDouble
 from tests.laws.tolerance import FLOAT64, close
 
@@ -41,6 +41,7 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("minicpm3", {**LATENT, "rope_parameters": {**YARN, "mscale_all_dim": 0.7}}),
     ("nanochat", {**SIZES, "rope_parameters": YARN}),
     ("nanochat", {**SIZES, "rope_parameters": LONG, "max_position_embeddings": 64}),
+    ("gemma4_text", {**SIZES, **GEMMA4, "head_dim": 32, "num_key_value_heads": 1}),
     ("gpt_neo", {**NEO, "attention_layers": ["local", "global"]}),
 ]
 ENCODER = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"}

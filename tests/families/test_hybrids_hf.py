@@ -110,7 +110,13 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "EM*", "n_group": 2, "norm_topk_prob": False}),
     (
         "nemotron_h",
-        {**NEMOTRON, "hybrid_override_pattern": "EM*E", "moe_latent_size": 12, "time_step_min": 0.8, "time_step_max": 1.2},
+        {
+            **NEMOTRON,
+            "hybrid_override_pattern": "EM*E",
+            "moe_latent_size": 12,
+            "time_step_min": 0.8,
+            "time_step_max": 1.2,
+        },
     ),
     ("falcon_h1", H1),
     ("falcon_h1", {**H1, **MULTIPLIERS}),
@@ -293,7 +299,11 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
             {**SIZES, "head_dim": 8, "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}},
             "full_attention: partial_rotary_factor = 0.5 is not computed here; only 1.0 is",
         ),
-        ("lfm3", {**SIZES, "head_dim": 8, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only 1000000.0"),
+        (
+            "lfm3",
+            {**SIZES, "head_dim": 8, "rope_theta": 77.0},
+            "rope_theta = 77.0 is not computed here; only 1000000.0",
+        ),
         (
             "olmo_hybrid",
             {**SIZES, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},

@@ -26,7 +26,12 @@ DELTA = {
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 12),
 }
 DELTA_EXPERTS = {name: value for name, value in DELTA.items() if name != "intermediate_size"}
-DELTA_EXPERTS |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+DELTA_EXPERTS |= {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+}
 YARN = {"rope_type": "yarn", "rope_theta": 1e2, "factor": 3.0, "original_max_position_embeddings": 16}
 LONG = {"rope_type": "longrope", "rope_theta": 1e2, "factor": 4.0, "original_max_position_embeddings": 16}
 LONG |= {"short_factor": [1.1] * 8, "long_factor": [2.2] * 8}
@@ -48,7 +53,7 @@ ENCODER = {name: value for name, value in SIZES.items() if name != "num_key_valu
 SWITCH = {"vocab_size": 101, "d_model": 32, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 4, "num_experts": 4}
 UNSAID: dict[str, dict[str, Any]] = {
     "granite_swa": SIZES,
-    **dict.fromkeys(("albert", "big_bird", "esm", "xlm-roberta-xl"), {**ENCODER, "pad_token_id": 1}),
+    **{name: {**ENCODER, "pad_token_id": 1} for name in ("albert", "big_bird", "esm", "xlm-roberta-xl")},
     "switch_transformers": SWITCH,
 }
 

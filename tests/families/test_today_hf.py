@@ -642,7 +642,11 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("granitemoeshared", {"shared_intermediate_size": -1}, "shared_intermediate_size = -1 is no number"),
         ("flex_olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is unknown here"),
         *((name, {"rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only") for name in ("apertus", "cwm")),
-        ("laguna", {**EXPERTS, **LAGUNA, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only 500000.0 is"),
+        (
+            "laguna",
+            {**EXPERTS, **LAGUNA, "rope_theta": 77.0},
+            "rope_theta = 77.0 is not computed here; only 500000.0 is",
+        ),
         ("mellum", {**EXPERTS, "num_experts": 4, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here"),
         ("gemma4_text", {**GEMMA4, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only 1000000.0 is"),
         *(
@@ -654,7 +658,10 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
             (name, {"head_dim": 16, "rope_parameters": {**TABLES, "full_attention": turning}}, says)
             for name in ("olmo3", "gemma3_text", "modernbert-decoder")
             for turning, says in (
-                ({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, "full_attention: partial_rotary_factor = 0.5 is not"),
+                (
+                    {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+                    "full_attention: partial_rotary_factor = 0.5 is not",
+                ),
                 ({**YARN, "truncate": False}, "full_attention: truncate = False is not computed here; only True is"),
             )
         ),

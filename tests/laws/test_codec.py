@@ -88,7 +88,11 @@ def test_a_stack_of_many_kinds_of_layers_is_read_again(kinds: int) -> None:
         ("n: 32", "n: true", "stack.blocks.n = True must be of type int"),
         ("n: 32", "n: 2.0", "stack.blocks.n = 2.0 must be of type int"),
         ("n: 32", "n: 0", "n = 0 layers of the pattern 'a' make no stack; both must be positive"),
-        ("n: 32", "n: 32\n    b: {like: a}", "stack.blocks.b is no layer of the pattern 'a'; write it there or leave it out"),
+        (
+            "n: 32",
+            "n: 32\n    b: {like: a}",
+            "stack.blocks.b is no layer of the pattern 'a'; write it there or leave it out",
+        ),
         ("n: 32", "n: 32\n    bb: {like: a}", "stack.blocks.bb is no layer of the pattern 'a'"),
         ("d_ff: 14336", "d_ff: -3072", "GatedFeedForward.d_ff = -3072 must be at least 1"),
         ("d_ff: 14336", "d_ff: 1000000000000000000", "must be at most 268,435,456"),

@@ -13,7 +13,7 @@ NORM = RMSNormSpec(eps=1e-6, weight=False)
 
 
 def nanochat(*sizes: int) -> ModelSpec:
-    """LLaMA with gainless norms, of embeddings and of turned queries and keys too, rotary pairs that turn the other way, no gates."""
+    """LLaMA with gainless norms, of embeddings and turned queries and keys too, pairs that turn the other way, no gates."""
     model = edited(llama(*sizes, vocab_size=65_536), GatedFeedForwardSpec, lambda g: feed(g.d_ff, ReLU2(), bias=False))
     model = changed(changed(with_qk_norms(model), RMSNormSpec, weight=False), EmbeddingSpec, norm=NORM)
     model = changed(model, GQASpec, norm_last=True)

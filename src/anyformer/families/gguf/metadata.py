@@ -19,9 +19,7 @@ from anyformer.families.hf.settings import Settings
 from anyformer.layers.rope_scaling import sharpening
 
 # Keys that change no number of the model, below the architecture's name.
-HARMLESS = re.compile(
-    r"vocab_size|pooling_type|attention\.(key|value)_length|tensor_data_layout"
-)
+HARMLESS = re.compile(r"vocab_size|pooling_type|attention\.(key|value)_length|tensor_data_layout")
 REAL = re.compile(r".*(epsilon|freq_base|freq_base_swa|softcapping|scale)")  # keys of numbers that are not whole
 OF_TOKENS = "tokenizer."
 SCALING = "rope.scaling."

@@ -39,7 +39,9 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
         else:
             inner = tables.section(SLIDING), tables.section(FULL)
             whole = local.fraction == full.fraction == 1
-            each = tuple(p if i is None else typed_rotary(i, length, p, whole) for i, p in zip(inner, plain, strict=True))
+            each = tuple(
+                p if i is None else typed_rotary(i, length, p, whole) for i, p in zip(inner, plain, strict=True)
+            )
             tables.close()
         of_type: dict[str, RotarySpec] = dict(zip((SLIDING, FULL), each, strict=True))
         pairs = zip(spec.stack.blocks, types_of(spec), strict=True)

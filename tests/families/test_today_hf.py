@@ -103,6 +103,7 @@ STEPS = {
     "original_max_position_embeddings": 16,
     "llama_4_scaling_beta": 0.3,
 }
+YARN = {name: value for name, value in STEPS.items() if name != "llama_4_scaling_beta"}
 PLAIN = {name: value for name, value in {**STEPS, "rope_type": "default"}.items() if name != "factor"}
 LATENT_OF_MISTRAL = {
     "num_key_value_heads": None,
@@ -640,6 +641,30 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),
         ("granitemoeshared", {"shared_intermediate_size": -1}, "shared_intermediate_size = -1 is no number"),
         ("flex_olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is unknown here"),
+        *((name, {"rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only") for name in ("apertus", "cwm")),
+        (
+            "laguna",
+            {**EXPERTS, **LAGUNA, "rope_theta": 77.0},
+            "rope_theta = 77.0 is not computed here; only 500000.0 is",
+        ),
+        ("mellum", {**EXPERTS, "num_experts": 4, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here"),
+        ("gemma4_text", {**GEMMA4, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only 1000000.0 is"),
+        *(
+            (name, {"logits_scaling": 0.0}, "logits_scaling = 0.0 must be above 0")
+            for name in ("granite", "granitemoe", "granite_swa", "granitemoeshared")
+        ),
+        ("phimoe", {"num_experts_per_tok": 1}, "num_experts_per_tok = 1 is not computed here; only 2 is"),
+        *(
+            (name, {"head_dim": 16, "rope_parameters": {**TABLES, "full_attention": turning}}, says)
+            for name in ("olmo3", "gemma3_text", "modernbert-decoder")
+            for turning, says in (
+                (
+                    {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+                    "full_attention: partial_rotary_factor = 0.5 is not",
+                ),
+                ({**YARN, "truncate": False}, "full_attention: truncate = False is not computed here; only True is"),
+            )
+        ),
     ],
 )
 def test_refused_in_a_line(hf_type: str, changes: dict[str, Any], says: str) -> None:

@@ -217,6 +217,7 @@ CASES = {
     ),
     "nomic_bert": Case(A.NOMIC_BERT, "nomic_bert", OF_NOMIC, alone=True),
     "phi3": Case(A.PHI3, "phi3", SIZES),
+    "phi3, half turned": Case(A.PHI3, "phi3", SIZES | {"partial_rotary_factor": 0.5}),
 }
 
 
@@ -564,6 +565,9 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
     "another stream that is computed": ("gemma3n", "altup.active_idx", 1, "is computed by no class here"),
     "experts that are chosen otherwise": ("lfm2_moe", "expert_gating_func", 1, "is computed by no class here"),
     "an encoder that sees nothing ahead": ("modernbert", "attention.causal", True, "is computed by no class here"),
+    "a decoder that sees what is ahead": ("qwen3", "attention.causal", False, "is computed by no class here"),
+    "heads of which a part turns": ("qwen3", "rope.dimension_count", 4, "must be 32: a head turns as a whole here"),
+    "heads of LLaMA of which a part turns": ("llama", "rope.dimension_count", 4, "must be 16: a head turns as a whole"),
     "an unknown key": ("qwen3", "expert_count", 4, "is unknown here"),
 }
 

@@ -18,11 +18,11 @@ from anyformer.families.compose import changed
 from anyformer.families.gguf import DIALECTS
 from anyformer.families.hf.mapping import computed
 from anyformer.hub.gguf_writing import SavedFile
-from anyformer.layers import AttentionSpec, Llama3Scaling, RotarySpec
+from anyformer.layers import AttentionSpec, GQASpec, Llama3Scaling, RotarySpec
 from anyformer.layers.rope_scaling import LinearScaling, YaRN
 from anyformer.model import Transformer
 from anyformer.resizing import resize, shrink
-from anyformer.spec import Length, ModelSpec, ScaleSpec, TableSpec
+from anyformer.spec import Length, ModelSpec, ScaleSpec, TableSpec, Width
 from anyformer.text import Tokenizer
 from anyformer.text.gguf_vocabulary import CUTS, metadata_of_tokenizer, tokenizer_in
 from tests.cli.running import refused, run, succeeded
@@ -213,6 +213,16 @@ def test_sentencepiece_goes_both_ways(prefix: bool, tmp_path: Path) -> None:
 def test_what_no_file_would_say_is_refused(tmp_path: Path) -> None:
     for name, says in (("gpt2", "no architecture of GGUF files"), ("gemma2-27b", "files would say")):
         saved(shrink(preset(name).spec), tmp_path / name)
+        with pytest.raises(SpecError, match=says):
+            af.convert(tmp_path / name, tmp_path / "out.gguf")
+    olmo, hybrid = shrink(preset("olmo3-7b").spec), shrink(preset("granite-4.0-h-micro").spec)
+    full = changed(olmo.stack.blocks[-1], RotarySpec, scaling=Llama3Scaling(factor=8.0))
+    stretched = olmo.but(stack=olmo.stack.but(blocks=(*olmo.stack.blocks[:-1], full)))
+    for name, spec, says in (
+        ("olmo", stretched, "one set of frequencies, and layers turn by several"),
+        ("granite", changed(hybrid, GQASpec, head_dim=Width(9)), "heads of 9 features have no halves"),
+    ):
+        saved(spec, tmp_path / name)
         with pytest.raises(SpecError, match=says):
             af.convert(tmp_path / name, tmp_path / "out.gguf")
     saved(of("llama2-7b"), tmp_path / "model")

@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer.errors import CheckpointError
+from anyformer.families.compose import changed
 from anyformer.families.hf.settings import INFINITY
 from anyformer.hub import load, save
 from anyformer.resizing import shrink
+from anyformer.spec import TableSpec
 
 WEIGHTS = "model.safetensors"
 
@@ -36,6 +38,14 @@ def test_layers_that_predict_further_are_passed_over_and_others_are_not(tmp_path
     save_file({**tensors, "mtplayers.weight": torch.ones(2)}, tmp_path / WEIGHTS)
     with pytest.raises(CheckpointError, match=r"mtplayers\.weight"):
         load(tmp_path)
+
+
+def test_files_of_a_tied_model_may_hold_the_head_too(tmp_path: Path) -> None:
+    spec = changed(shrink(af.preset("nemotron-h-8b").spec), TableSpec, shared="tokens")
+    assert save(af.build(spec), tmp_path).form == "hf"
+    tensors = load_file(tmp_path / WEIGHTS)
+    save_file({**tensors, "lm_head.weight": tensors["backbone.embeddings.weight"].clone()}, tmp_path / WEIGHTS)
+    assert load(tmp_path)[0].spec == spec
 
 
 def test_older_words_for_layers_mean_the_same(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from anyformer.layers import (
     FactorisedPositionsSpec,
     GQASpec,
     LearnedPositionsSpec,
+    RMSNormSpec,
     SameBlock,
     SinusoidSpec,
 )
@@ -98,7 +99,8 @@ def test_an_encoder_beside_a_decoder_sees_all() -> None:
 @every_of_one_stack
 def test_relative_positions_can_be_shifted(spec: ModelSpec) -> None:
     # A gain of each feature of what has turned tells where it has turned to.
-    last = any(isinstance(value, GQASpec) and value.norm_last and value.norm_query for value in spec.nested())
+    heads = (value for value in spec.nested() if isinstance(value, GQASpec) and value.norm_last)
+    last = any(isinstance(each.norm_query, RMSNormSpec) and each.norm_query.weight for each in heads)
     absolute = last or any(isinstance(value, ABSOLUTE) for value in spec.nested())
     model, ids = randomised(spec), ids_for(spec, 1, N)
     positions = torch.arange(N)[None]

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 
 from anyformer.errors import SpecError
 from anyformer.families import PRESETS, preset
+from anyformer.families.compose import changed
+from anyformer.layers import GatedFeedForwardSpec
 from anyformer.spec import ModelSpec, TableSpec, Vocab, Width, decode, dumps, encode, loads, parameters
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset
@@ -50,6 +52,15 @@ def test_a_file_is_compact() -> None:
     assert len(text.splitlines()) < 45
 
 
+@pytest.mark.parametrize("kinds", [2, 13, 14, 25, 26])
+def test_a_stack_of_many_kinds_of_layers_is_read_again(kinds: int) -> None:
+    spec = preset("llama3-8b").spec
+    blocks = tuple(changed(spec.stack.blocks[0], GatedFeedForwardSpec, d_ff=Width(64 + i)) for i in range(kinds))
+    twice, thrice = (spec.but(stack=spec.stack.but(blocks=blocks * times)) for times in (2, 3))
+    assert all(loads(dumps(twice, form)) == twice for form in ("json", "yaml"))
+    assert twice.key != thrice.key
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -58,7 +69,7 @@ def test_a_file_is_compact() -> None:
         ("d_model: 4096", "d_model: wide", "stack.d_model = 'wide' must be of type int"),
         ("d_model: 4096", "d_model: true", "stack.d_model = True must be of type int"),
         ("n_heads: 32", "n_heads: 7", "must be a multiple of n_kv_heads"),
-        ("pattern: a", "pattern: 3z", "'3z' is no repeat count and letter"),
+        ("pattern: a", "pattern: 3z", "blocks.pattern has 'z', which is not written out; give stack.blocks.z"),
         ("anyformer: 1", "anyformer: 99", "version 99"),
         ("anyformer: 1\n", "", "no first key"),
         ("init: ByRole", "init: [", "neither JSON nor YAML"),
@@ -74,8 +85,15 @@ def test_a_file_is_compact() -> None:
         ("pattern: a", "pattern: 999999999a", "makes 10,001 layers; 10,000 is the most"),
         ("pattern: a", "pattern: 9999999999999a", "is no repeat count and letter"),
         ("n: 32", "n: 1000000000", "stack.blocks.n makes 1,000,000,000 layers; 10,000 is the most"),
-        ("n: 32", "n: true", "n = True layers"),
-        ("n: 32", "n: 2.0", "n = 2.0 layers"),
+        ("n: 32", "n: true", "stack.blocks.n = True must be of type int"),
+        ("n: 32", "n: 2.0", "stack.blocks.n = 2.0 must be of type int"),
+        ("n: 32", "n: 0", "n = 0 layers of the pattern 'a' make no stack; both must be positive"),
+        (
+            "n: 32",
+            "n: 32\n    b: {like: a}",
+            "stack.blocks.b is no layer of the pattern 'a'; write it there or leave it out",
+        ),
+        ("n: 32", "n: 32\n    bb: {like: a}", "stack.blocks.bb is no layer of the pattern 'a'"),
         ("d_ff: 14336", "d_ff: -3072", "GatedFeedForward.d_ff = -3072 must be at least 1"),
         ("d_ff: 14336", "d_ff: 1000000000000000000", "must be at most 268,435,456"),
         ("theta: 500000.0", f"theta: {'9' * 99}", "Rotary.theta = 1e+99 must be at most"),

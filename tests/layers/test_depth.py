@@ -9,11 +9,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.families.compose import block, language_model, post_norm, repeat
-from anyformer.families.depth import deep_norm, deep_norm_start, fixup, fixup_start, rezero
-from anyformer.layers import GELU, AttentionSpec, Causal, FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
+from anyformer.layers import (
+    GELU,
+    AddByDepthSpec,
+    AttentionSpec,
+    ByRole,
+    Causal,
+    ChainSpec,
+    FeedForwardSpec,
+    GainSpec,
+    GQASpec,
+    LayerNormSpec,
+    Normal,
+    RotarySpec,
+    ShiftSpec,
+    Xavier,
+)
 from anyformer.model import build
 from anyformer.resizing import resize
-from anyformer.spec import Count, ModelSpec, SublayerSpec, Width, dumps, loads
+from anyformer.spec import BranchSpec, Count, MixerSpec, ModelSpec, SublayerSpec, Width, dumps, loads
 from tests.laws.tolerance import FLOAT32, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
@@ -21,6 +35,35 @@ D, HEADS, LAYERS, N = 32, 4, 3, 10
 
 
 NORM = LayerNormSpec()
+
+
+def rezero(*mixers: MixerSpec) -> SublayerSpec:
+    """X + Σ α mixer(x), without norms; each α is one learned number that starts from 0, so that x passes unchanged."""
+    return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer, norm_out=GainSpec(start=0.0)) for mixer in mixers))
+
+
+def fixup(mixer: MixerSpec) -> SublayerSpec:
+    """X + gain · mixer(x + shift) + shift', without norms; gain starts from 1, shifts from 0 (its rule 3).
+
+    A mixer's own biases stand for the shifts between its matrices. Start the model from `fixup_start`.
+    """
+    after = ChainSpec(maps=(GainSpec(), ShiftSpec()))
+    return SublayerSpec(branches=(BranchSpec(mixer=mixer, norm_in=ShiftSpec(), norm_out=after),))
+
+
+def fixup_start(scale: float = 0.02) -> ByRole:
+    """Its rules 1 and 2: branches end in zeros, the matrix before is divided by √(number of branches).
+
+    The rule divides by n^(1 / (2 m - 2)) for m matrices a branch: attention's values and output, a feed-forward's two.
+    """
+    start = Normal(scale=scale)
+    return ByRole(table=start, matrix=start, inner=Normal(scale=scale, depth_power=-0.5), output=Normal(scale=0.0))
+
+
+def deep_norm_start() -> ByRole:
+    """Xavier's distribution, times β = (8 n_layers)^(-1/4) for values, outputs and feed-forwards (figure 2)."""
+    scaled = Xavier(gain=4**-0.25, depth_power=-0.25)  # two branches a layer
+    return ByRole(matrix=Xavier(), inner=scaled, output=scaled)
 
 
 def model_of(sublayer: Callable[[Any], SublayerSpec], norm: LayerNormSpec | None = NORM, **options: Any) -> ModelSpec:
@@ -40,7 +83,7 @@ DEEP = model_of(lambda mixer: post_norm(NORM, mixer), init=deep_norm_start())
 MODELS: dict[str, ModelSpec] = {
     "rezero": model_of(rezero),
     "fixup": model_of(fixup, norm=None, init=fixup_start()),
-    "deepnorm": DEEP.but(stack=DEEP.stack.but(residual=deep_norm())),
+    "deepnorm": DEEP.but(stack=DEEP.stack.but(residual=AddByDepthSpec(power=0.25))),
 }
 
 

@@ -104,6 +104,7 @@ def test_all_faults_are_told_at_once() -> None:
     ("old", "new", "said"),
     [
         ("like: a", "like: z", "stack.blocks.b.like = 'z' is none of the letters that are written out: a"),
+        ("like: a", "like: [a]", "stack.blocks.b.like = ['a'] is none of the letters that are written out: a"),
         ("mask: Causal & S", "maks: Causal & S", "no 'maks' in what it is like (did you mean 'mask'?)"),
         ("mask: Causal & SlidingWindow(16)", "norm_in: null", "'norm_in' stands at 4 places; say which: sublayers.0."),
         ("rotary.theta: 10000", "rotary.theta: -1", "Rotary.theta = -1"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from anyformer.families.compose import changed, edited, every
-from anyformer.families.depth import deep_norm
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
-from anyformer.layers import GQASpec, LightningAttentionSpec, RMSNormSpec, RotarySpec, RouterSpec
+from anyformer.layers import AddByDepthSpec, GQASpec, LightningAttentionSpec, RMSNormSpec, RotarySpec, RouterSpec
 from anyformer.spec import Count, ModelSpec, SublayerSpec, Width
 
 
@@ -23,7 +22,7 @@ def minimax(*sizes: int, n_experts: int = 32, top_k: int = 2, head_dim: int = 12
     heads = next(value for value in model.nested() if isinstance(value, GQASpec))
     stack = every(attends, model, LightningAttentionSpec(n_heads=heads.n_heads, head_dim=Width(head_dim))).stack
     embedding = stack.embedding.but(norm=stack.norm)
-    return model.but(stack=stack.but(embedding=embedding, residual=deep_norm(), norm=None))
+    return model.but(stack=stack.but(embedding=embedding, residual=AddByDepthSpec(power=0.25), norm=None))
 
 
 def minimax_m2(*sizes: int, n_experts: int = 256, top_k: int = 8) -> ModelSpec:

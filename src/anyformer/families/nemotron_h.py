@@ -27,7 +27,7 @@ def nemotron_h(
     `ssm_heads` of Mamba-2 64 (section 2.1).
     """
     norm = RMSNormSpec(eps=1e-5)
-    ssd = SSDSpec(n_heads=Count(ssm_heads), state_dim=Width(128), n_groups=Count(8), norm=norm)
+    ssd = SSDSpec(n_heads=Count(ssm_heads), state_dim=Width(128), n_groups=Count(8), norm=norm, least_step=0.001)
     wide, dense = feed(shared, ReLU2(), bias=False) if shared else None, feed(d_ff, ReLU2(), bias=False)
     mixers: dict[str, MixerSpec] = {"M": ssd, "*": attend(n_heads, n_kv_heads, 128), "-": dense}
     if router:

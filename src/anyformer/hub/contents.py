@@ -137,6 +137,7 @@ def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[Te
     if family.files is None:
         return held
     filed = family.files(spec)
-    names = {name for row in held for name in row.theirs} - {name for row in filed for name in row.theirs}
+    alone = {name for row in held if not row.also for name in row.theirs}  # a duplicate may lie in either layout
+    names = alone - {name for row in filed for name in row.theirs}
     spelled = weights.spelling(held, family.prefix)
     return held if any(spelled(name) in weights for name in names) else filed

@@ -24,7 +24,7 @@ from anyformer.hub.contents import contents
 from anyformer.hub.gguf import EMBEDDING, FREQUENCIES, POOLING
 from anyformer.hub.sentences import pooling_type, without_pooling
 from anyformer.hub.source import Source
-from anyformer.layers import Llama3Scaling
+from anyformer.layers import Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
 from anyformer.spec.difference import Difference, first_difference, short
 from anyformer.text import Tokenizer
@@ -177,11 +177,14 @@ def _refuse(difference: Difference | None) -> None:
 
 def _frequencies(spec: ModelSpec, config: Mapping[str, Any]) -> Tensor | None:
     """What LLaMA 3's scaling divides frequencies by, for which files have a tensor instead of keys."""
-    scaling = next((value for value in spec.nested() if isinstance(value, Llama3Scaling)), None)
-    if scaling is None:
+    first, *others = {value for value in spec.nested() if isinstance(value, RotarySpec)} or {RotarySpec()}
+    scaling = first.scaling
+    if others and any(isinstance(each.scaling, Llama3Scaling) for each in (first, *others)):
+        raise SpecError("GGUF files hold one set of frequencies, and layers turn by several; keep the directory")
+    if not isinstance(scaling, Llama3Scaling):
         return None
     n = (config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]) // 2
-    plain = [float(config["rope_theta"]) ** (-i / n) for i in range(n)]
+    plain = [first.theta ** (-i / n) for i in range(n)]
     return torch.tensor([f / s for f, s in zip(plain, scaling.scaled(plain), strict=True)], dtype=torch.float32)
 
 

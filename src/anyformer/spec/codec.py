@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from string import ascii_lowercase
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -22,6 +21,7 @@ from anyformer.spec.ranges import MOST_LAYERS
 from anyformer.spec.within import replaced, the_place, type_at
 
 HEADER = "anyformer"  # the file's first key; its value is the version of the language
+LETTERS = "abcdefghijklmopqrstuvwxyz"  # of kinds of layers in a pattern; `n` says how many layers there are
 
 
 def encode(value: Any, declared: Any = None) -> Any:
@@ -166,9 +166,9 @@ def _decode_scalar(data: Any, declared: Any, path: str) -> Any:
 def _encode_pattern(values: tuple[Any, ...], declared: Any) -> dict[str, Any] | None:
     """Write long runs once: {n: 26, pattern: "5a b", a: …, b: …}; the pattern is repeated, and cut, to n."""
     distinct = list(dict.fromkeys(values)) if values and isinstance(values[0], Spec) else []
-    if not distinct or len(values) < 2 or len(distinct) == len(values) or len(distinct) > 26:
+    if not distinct or len(values) < 2 or len(distinct) == len(values) or len(distinct) > len(LETTERS):
         return None
-    names = dict(zip(distinct, ascii_lowercase, strict=False))
+    names = dict(zip(distinct, LETTERS, strict=False))
     letters = [names[value] for value in values]
     period = next(p for p in range(1, len(letters) + 1) if all(x == letters[i % p] for i, x in enumerate(letters)))
     runs = ((len(list(run)), letter) for letter, run in groupby(letters[:period]))
@@ -182,16 +182,23 @@ def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any
     kinds = _decoded({k: (v, declared, f"{path}.{k}") for k, v in written.items() if k not in alike})
     kinds |= {letter: _like(changes, kinds, f"{path}.{letter}") for letter, changes in alike.items()}
     once: list[Any] = []
+    used = {changes["like"] for changes in alike.values()}
     for word in str(data["pattern"]).split():
         times, letter = word[:-1] or "1", word[-1]
-        if letter not in kinds or not re.fullmatch(r"[0-9]{1,9}", times):
+        if not re.fullmatch(r"[0-9]{1,9}", times) or letter not in (*kinds, *LETTERS):
             raise SpecError(
                 f"{path}.pattern: {word!r} is no repeat count and letter among {', '.join(map(str, kinds))}"
             )
+        used.add(letter)
+        if letter not in kinds:
+            raise SpecError(f"{path}.pattern has {letter!r}, which is not written out; give {path}.{letter}")
         once += [kinds[letter]] * min(int(times), MOST_LAYERS + 1)
         _check_depth(len(once), f"{path}.pattern")
-    n = data.get("n", len(once))
-    if not once or not isinstance(n, int) or isinstance(n, bool) or n < 1:
+    if idle := written.keys() - used:
+        key = min(map(str, idle))
+        raise SpecError(f"{path}.{key} is no layer of the pattern {data['pattern']!r}; write it there or leave it out")
+    n = _decode_scalar(data.get("n", len(once)), int, f"{path}.n")
+    if not once or n < 1:
         raise SpecError(
             f"{path}: n = {n!r} layers of the pattern {data['pattern']!r} make no stack; both must be positive"
         )
@@ -202,7 +209,7 @@ def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any
 def _like(data: dict[str, Any], kinds: dict[str, Any], path: str) -> Any:
     """One of these kinds with changes: the fields inside it that are named, each by as much of its path as tells it apart."""
     name = data["like"]
-    if name not in kinds:
+    if name not in list(kinds):
         raise SpecError(
             f"{path}.like = {name!r} is none of the letters that are written out: {', '.join(map(str, kinds))}"
         )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from anyformer.errors import SpecError
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Laid, Modules, Theirs, of_layers, rows_of, tokens_and_head, within
 from anyformer.families.hf.mapping import TensorRow, Tensors, one
@@ -100,6 +101,8 @@ def halves(n_heads: Callable[[GQASpec], int]) -> Turn:
 
     def heads(tensor: Tensor, spec: ModelSpec, *shape: int) -> Tensor:
         n = n_heads(one(spec, GQASpec, "attention"))
+        if (width := tensor.shape[0] // n) % 2:
+            raise SpecError(f"heads of {width} features have no halves, which GGUF files turn; keep the directory")
         return tensor.unflatten(0, (n, *shape)).transpose(1, 2).flatten(0, 2)
 
     return Turn(lambda tensor, spec: heads(tensor, spec, -1, 2), lambda tensor, spec: heads(tensor, spec, 2, -1))

@@ -83,6 +83,12 @@ PARTIAL = Keys(
 )
 
 
+def _whole(said: Said, config: Said) -> Said:
+    if said[PART] != _head_dim(config):
+        raise ValueError(f"must be {_head_dim(config)}: a head turns as a whole here")
+    return {}
+
+
 def _by_type(said: Said, config: Said) -> Said:
     full = {"rope_type": "default", "rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
     sliding = {"rope_type": "default", "rope_theta": said[LOCAL]}
@@ -153,6 +159,8 @@ def only(key: str, value: Any) -> Keys:
 PLAIN_STEPS = only("ssm.dt_b_c_rms", False)
 # Tokens see those behind them too, which is not what readers of files take where nothing is said.
 NOT_CAUSAL = only("attention.causal", False)
+# What is so of all models whose own keys do not say it.
+USUAL = (Keys((PART,), _whole, lambda config: {}), only("attention.causal", True))
 
 
 def heads_of_states(n_heads: str, head_dim: str, *, expand: str | None = None, whole: str | None = None) -> Keys:

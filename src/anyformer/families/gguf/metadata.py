@@ -12,15 +12,14 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError, did_you_mean
 from anyformer.families.gguf.dialect import SIZES, Dialect, Keys
+from anyformer.families.gguf.keys import USUAL
 from anyformer.families.gguf.tables import DIALECTS
 from anyformer.families.hf import table
 from anyformer.families.hf.settings import Settings
 from anyformer.layers.rope_scaling import sharpening
 
 # Keys that change no number of the model, below the architecture's name.
-HARMLESS = re.compile(
-    r"vocab_size|pooling_type|rope\.dimension_count|attention\.(key|value)_length|attention\.causal|tensor_data_layout"
-)
+HARMLESS = re.compile(r"vocab_size|pooling_type|attention\.(key|value)_length|tensor_data_layout")
 REAL = re.compile(r".*(epsilon|freq_base|freq_base_swa|softcapping|scale)")  # keys of numbers that are not whole
 OF_TOKENS = "tokenizer."
 SCALING = "rope.scaling."
@@ -65,7 +64,9 @@ def config_of(
     config: dict[str, Any] = {"model_type": dialect.hf_type, "vocab_size": shape[0], **dialect.fixed}
     said = {key.removeprefix(start): value for key, value in metadata.items() if key.startswith(start)}
     said |= {key: metadata[key] for key in dialect.settings if key.startswith(OF_TOKENS) and key in metadata}
-    several = {name for keys in dialect.keys for name in keys.names}
+    own = {name for keys in dialect.keys for name in keys.names}
+    together = (*dialect.keys, *(keys for keys in USUAL if not own & {*keys.names}))
+    several = {name for keys in together for name in keys.names}
     for key, value in said.items():
         if key in several:
             continue
@@ -83,7 +84,7 @@ def config_of(
             raise CheckpointError(f"{where} has no {start}{key}; it is no whole model, convert it again")
     if "attention.head_count_kv" in dialect.settings:
         config.setdefault("num_key_value_heads", config["num_attention_heads"])
-    for keys in dialect.keys:
+    for keys in together:
         config |= _several(said, keys, config, f"{where}: {start}")
     if dialect.depth_of_27b is not None:
         sizes = Settings(config, where)

@@ -136,7 +136,7 @@ SEGMENTS = "tokenizer.ggml.token_type_count"
 LAYER_NORM = "attention.layer_norm_epsilon"
 
 ROWS = (
-    Dialect("llama", "llama", {**HEAD_DIM, "rope.dimension_count": "head_dim"}, turns=TURNED),
+    Dialect("llama", "llama", HEAD_DIM, turns=TURNED),
     Dialect("llama", "mixtral", {**HEAD_DIM, **LOCAL_EXPERTS}, turns=TURNED, when="expert_count"),
     Dialect("qwen2", "qwen2"),
     Dialect("qwen3", "qwen3", HEAD_DIM, told=BIASED),
@@ -363,7 +363,7 @@ ROWS = (
     Dialect(
         "phi3",
         "phi3",
-        keys=(WINDOWED,),
+        keys=(WINDOWED, PARTIAL),
         layer=FUSED,
         unheeded=(WINDOW,),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.errors import SpecError
 from anyformer.families.albert import albert
 from anyformer.families.hf import headings
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions, width
+from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, sizes, width
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.settings import MOST_LAYERS, Settings
 from anyformer.families.hf.table import FEED, PROJECTION, Pair
@@ -96,7 +96,7 @@ HEADS = headings.usual_classes(
 ALBERT = encoder_family(
     "albert",
     albert(n_layers=1, d_model=8, n_heads=1, width=4),
-    (*SIZES[:-1], depth(), width(128, always=True), SEGMENTS, eps(1e-12), n_positions()),
+    (*sizes(usual="gelu_new")[:-1], depth(), width(128, always=True), SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     links,
     also=(DECODER,),

@@ -10,11 +10,24 @@ from anyformer.families.apertus import apertus
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.families.hf.rotary import THETA
+from anyformer.families.hf.settings import Settings
 from anyformer.layers import XIELU, Llama3Scaling, RMSNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
 ACTIVATION, THEIRS = f"{table.FEED}.activation", "mlp.act_fn"
 USUAL = RotarySpec(theta=12_000_000.0, scaling=Llama3Scaling(factor=8.0))  # where no table is given, or an empty one
+
+
+def own_table(usual: RotarySpec) -> table.Pair:
+    """Refuse a theta beside no table, of a class that then takes a table of its own."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        if not settings.section("rope_scaling") and not settings.section("rope_parameters"):
+            settings.require(THETA, usual.theta)
+        return spec
+
+    return table.Pair(read)
 
 
 def _unscaled(spec: ModelSpec) -> dict[str, dict[str, str]]:
@@ -58,6 +71,7 @@ APERTUS = _with_constants(
             table.BIASES,
             table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
             table.positions(USUAL, context=65_536),
+            own_table(USUAL),
             table.Pair(lambda settings, spec: spec, _unscaled),
             table.tables(tied=False),
             table.layers(),

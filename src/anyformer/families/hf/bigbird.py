@@ -10,7 +10,7 @@ import torch
 from anyformer.families.bigbird import bigbird, block_sparse
 from anyformer.families.hf import headings
 from anyformer.families.hf.bert import LAYER, MLM, NEXT, WORDS
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, sizes
 from anyformer.families.hf.mapping import TensorRow
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair, at, scaled_tokens
@@ -63,7 +63,7 @@ def further(spec: ModelSpec) -> Iterator[TensorRow]:
 BIGBIRD = encoder_family(
     "big_bird",
     bigbird(n_layers=1, d_model=8, n_heads=1),
-    (*SIZES, SEGMENTS, eps(1e-12), n_positions(), BIASES, SCALE, ATTENTION),
+    (*sizes(usual="gelu_new"), SEGMENTS, eps(1e-12), n_positions(default=4096), BIASES, SCALE, ATTENTION),
     HEADS,
     laid_out(LAYER),
     further=further,

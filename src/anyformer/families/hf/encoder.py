@@ -131,14 +131,14 @@ def width(default: int | None, *, always: bool, name: str = "embedding_size") ->
     return table.Pair(read, lambda spec: {name: spec.stack.embedding.width or spec.stack.d_model})
 
 
-def n_positions(offset_by_padding: bool = False) -> table.Pair:
-    """The learned positions, which are the context.
+def n_positions(offset_by_padding: bool = False, default: int = 512) -> table.Pair:
+    """The learned positions, which are the context; the default goes where nothing is said.
 
     `offset_by_padding`: the row of the padding's id is the padding's, and the first token's comes after (RoBERTa).
     """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        rows = settings.positive("max_position_embeddings", int, 512)
+        rows = settings.positive("max_position_embeddings", int, default)
         padding = settings.take("pad_token_id", int, 1) if offset_by_padding else None
         offset = 0 if padding is None else padding + 1
         if rows <= offset:

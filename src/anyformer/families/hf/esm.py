@@ -19,7 +19,7 @@ from anyformer.layers import FeedForwardSpec, GQASpec, LearnedPositionsSpec, Rot
 from anyformer.spec import EmbeddingSpec, ModelSpec
 
 ABSOLUTE, ROTARY = "absolute", "rotary"
-POSITIONS = n_positions(offset_by_padding=True)
+POSITIONS = n_positions(offset_by_padding=True, default=1026)
 
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:

@@ -251,6 +251,7 @@ PHI_MOE = table.family(
         table.window(None),
         table.at("num_local_experts", int, RouterSpec, "n_experts", default=16),
         TOP_K,
+        table.only(num_experts_per_tok=2),  # which the class takes whatever is said
         table.at("router_jitter_noise", float, RouterSpec, "tolerance", default=0.01),
         table.at("lm_head_bias", bool, HeadSpec, "bias", default=False),
         table.tables(tied=False),

@@ -88,7 +88,7 @@ def _headed(settings: Settings, blocks: tuple[BlockSpec, ...], types: tuple[str,
         full["num_key_value_heads"] = kv_heads
     found = []
     for i, (block, kind) in enumerate(zip(blocks, types, strict=True)):
-        said = plain | (full if kind == FULL and by_layer is None else {})
+        said = plain | (full if kind == FULL and settings.written(BY_LAYER) is None else {})
         own = by_layer and by_layer.section(next((k for k in (f"{i:02}", str(i)) if by_layer.names(k)), str(i)))
         if own:
             said = {name: own.positive(name, int, value) for name, value in said.items()}
@@ -172,6 +172,7 @@ _PLAIN = table.family(
         table.Pair(table.activation("hidden_activation", TANH, PerLayerEmbeddingSpec).read),
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
         rotary_by_type(RotarySpec(), FULL_ROTARY, CONTEXT),
+        table.only(rope_theta=FULL_ROTARY.theta),  # what the class takes where no tables are said
         table.Pair(_layers, _written_layers),
         # "vision" lets what is seen look ahead, and no text.
         table.only(use_bidirectional_attention=(None, "vision")),

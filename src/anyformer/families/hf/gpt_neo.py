@@ -25,11 +25,13 @@ from anyformer.spec import ModelSpec, Window
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The depth, each layer's kind and the window, of a template of a global layer and a local one."""
     n_layers, window = settings.take("num_layers", int), settings.take("window_size", int, 256)
-    types = _types(settings.written("attention_types") or [[["global", "local"], 12]])
-    settings.ignore("attention_layers")  # `attention_types`, written out
+    runs = _types(settings.written("attention_types") or [[["global", "local"], 12]])
+    listed = settings.strings("attention_layers")  # `attention_types`, written out, which goes before them
+    types = listed or runs
     if types is None or len(types) != n_layers or set(types) - {"global", "local"}:
         raise settings.refusal(
-            "attention_types", f"must call each of the {n_layers} layers global or local, as [[[kinds …], times] …]"
+            "attention_layers" if listed else "attention_types",
+            f"must call each of the {n_layers} layers global or local, as [[[kinds …], times] …]",
         )
     seeing_all, local = spec.stack.blocks
     kinds = {"global": seeing_all, "local": changed(local, SlidingWindow, size=Window(window))}

@@ -20,6 +20,7 @@ from anyformer.layers import (
     AttentionSpec,
     GatedFeedForwardSpec,
     GQASpec,
+    RMSNormSpec,
     RotarySpec,
     RouterSpec,
     TokensSpec,
@@ -30,14 +31,16 @@ from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec, Spec
 def _factor(name: str, part: type[Spec], *, inverse: bool = False) -> table.Pair:
     """The multiplier, or divisor, that is the scale of every `part`."""
 
-    def into(value: float) -> ScaleSpec:
-        return ScaleSpec(factor=1 / value if inverse else value)
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        value = settings.positive(name, float, 1.0)
+        return changed(spec, part, scale=ScaleSpec(factor=1 / value if inverse else value))
 
-    def out(scale: ScaleSpec | None) -> Any:
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        scale: ScaleSpec | None = one(spec, part, part.kind).values()["scale"]
         factor = 1.0 if scale is None else scale.factor
-        return 1 / factor if inverse else factor
+        return {name: 1 / factor if inverse else factor}
 
-    return table.at(name, float, part, "scale", default=1.0, into=into, out=out)
+    return table.Pair(read, write)
 
 
 MULTIPLIERS = (
@@ -46,17 +49,14 @@ MULTIPLIERS = (
     _factor("logits_scaling", HeadSpec, inverse=True),
     table.at("residual_multiplier", float, AddSpec, "branch", default=1.0),
 )
-PAIRS = (
-    *WIDTHS,
-    table.heads(),
-    table.EVEN,
-    table.BIASES,
-    EPS,
-    *MULTIPLIERS,
-    table.positions(),
-    table.tables(tied=False),
-    table.layers(),
-)
+
+
+def _pairs(*ends: table.Pair) -> tuple[table.Pair, ...]:
+    """The settings of all of these classes, and those whose defaults are a class's own."""
+    return (*WIDTHS, table.heads(), table.EVEN, table.BIASES, *MULTIPLIERS, *ends, table.layers())
+
+
+PAIRS = _pairs(EPS, table.positions(), table.tables(tied=False))
 LAYER = {**NORMS, **ATTENTION}
 MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
 TEMPLATE = granite(1, 8, 1, 8, vocab_size=1, scores=1.0, branch=1.0, logits=1.0)
@@ -115,6 +115,14 @@ GRANITE_SWA = table.family(
     "granite_swa",
     "GraniteSWAForCausalLM",
     changed(TEMPLATE, AttentionSpec, sink=True),
-    (*PAIRS, MLP_BIAS, table.Pair(_windows, _thetas)),
+    (
+        *_pairs(
+            table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+            table.positions(context=8192),
+            table.tables(tied=True),
+        ),
+        MLP_BIAS,
+        table.Pair(_windows, _thetas),
+    ),
     {**LAYER, **GATED, "0.branches.0.mixer.sink": "self_attn.sinks"},
 )

@@ -93,6 +93,7 @@ LAGUNA = table.family(
         table.BIASES,
         EPS,
         rotary_by_type(RotarySpec(), RotarySpec(theta=500_000.0, fraction=0.5), 131_072),
+        table.only(rope_theta=500_000.0),  # what the class takes where no tables are said
         table.together(RouterSpec, ROUTING),
         CAP,
         table.Pair(_gates, _gating),

@@ -218,6 +218,7 @@ LFM3 = table.family(
             out=lambda gate: gate is not None,
         ),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6, scaling=ProportionalRoPE(share=0.5)), 128_000),
+        table.only(rope_theta=1e6),  # what the class takes where no tables are said
         table.tables(tied=True),
         layer_kinds(THREE, _by_four),
         table.Pair(_window, lambda spec: {"sliding_window": table.window_of(spec)}),

@@ -6,6 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
+from anyformer.families.hf.apertus import own_table
 from anyformer.families.hf.experts import UNWINDOWED
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -143,6 +144,7 @@ def _read_windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return table.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
 
 
+STRETCHED = RotarySpec(theta=1e6, scaling=Llama3Scaling(factor=16.0))  # where nothing is said
 CWM = table.family(
     "cwm",
     "CwmForCausalLM",
@@ -152,8 +154,8 @@ CWM = table.family(
         table.heads(n_kv_heads=8, head_dim=128),
         MLP_BIAS,
         EPS_1E5,
-        # Where nothing is said it is stretched.
-        table.positions(RotarySpec(theta=1e6, scaling=Llama3Scaling(factor=16.0)), context=131_072),
+        table.positions(STRETCHED, context=131_072),
+        own_table(STRETCHED),
         table.tables(tied=False),
         table.Pair(_read_windows, table.layer_types(4, 8192).write),
         table.Pair(

@@ -64,8 +64,9 @@ def mixer(
     """The settings of every Mamba-2 mixer; the numbers go where nothing is said, and a head's width follows from the others.
 
     All heads together are as wide as `names` has it: a `width`, `usual` where nothing is said, or `expand` times the stream's, or
-    what their own widths sum up to. A class may say biases elsewhere.
+    what their own widths sum up to. A class may say biases elsewhere, and bound steps from below alone, by the setting `least`.
     """
+    least = names.get("least")
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         d_model, n_heads = spec.stack.d_model, settings.positive(names["n_heads"], int, 128)
@@ -86,13 +87,14 @@ def mixer(
             head_dim=head_dim,
             state_dim=settings.positive(names["state_dim"], int, state_dim),
             n_groups=settings.positive(names["n_groups"], int, n_groups),
-            **_limits(settings),
+            **(_limits(settings) if least is None else {"least_step": settings.take(least, float, 0.001)}),
         )
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         found = one(spec, SSDSpec, "Mamba-2 mixer")
         most = INFINITY if found.most_step is None else found.most_step
         limits = {} if (found.least_step, most) == (0.0, INFINITY) else {"time_step_limit": [found.least_step, most]}
+        limits = limits if least is None else {least: found.least_step}
         own = {names[x]: getattr(found, x) for x in ("n_heads", "head_dim", "state_dim", "n_groups")}
         if "width" in names:
             own[names["width"]] = found.width

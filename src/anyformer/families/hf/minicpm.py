@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.deepseek import LATENT, latent_heads, layer_eps, modules
+from anyformer.families.hf.deepseek import LATENT, latent_heads, latent_scale, layer_eps, modules
 from anyformer.families.hf.granite import MLP_BIAS
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -55,6 +55,7 @@ MINICPM3 = table.family(
         table.Pair(_values),
         layer_eps(1e-5),
         table.positions(context=32_768),
+        latent_scale(),
         table.at(
             "scale_emb",
             float,

@@ -13,9 +13,10 @@ from anyformer.families.hf.headings import Heading, usual_classes
 from anyformer.families.hf.layout import rows_of
 from anyformer.families.hf.llama import D_FF
 from anyformer.families.hf.mapping import Family, one
-from anyformer.families.hf.rotary import THETA, scaling_settings, within
+from anyformer.families.hf.rotary import THETA, scaling_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import FULL, SLIDING
+from anyformer.families.hf.windows import typed_rotary
 from anyformer.families.modernbert import (
     CONTEXT,
     EVERY,
@@ -45,7 +46,7 @@ def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
         kind = _kind(layer)
         plain = USUAL[kind].but(theta=settings.take(OLDER[kind], float, USUAL[kind].theta))
         inner = tables.section(kind) if tables else None
-        blocks.append(changed(layer, RotarySpec, **(within(inner, length, plain) if inner else plain).values()))
+        blocks.append(changed(layer, RotarySpec, **(typed_rotary(inner, length, plain) if inner else plain).values()))
     if tables:
         tables.close()
     return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=length)

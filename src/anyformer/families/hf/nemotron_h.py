@@ -27,6 +27,7 @@ OF_MIXERS = {
     "bias": "mamba_proj_bias",
     "size": "conv_kernel",
     "biased": "use_conv_bias",
+    "least": "time_step_min",
 }
 
 
@@ -111,7 +112,7 @@ PAIRS = (
 )
 TEMPLATE = nemotron_h("M*E-", 32, 1, 1, 8, 8, router=ROUTER, shared=8)
 IDLE = (
-    *TRAINING, "expand", "chunk_size", "time_step_min", "time_step_max", "time_step_floor", "use_mamba_kernels",
+    *TRAINING, "expand", "chunk_size", "time_step_limit", "time_step_max", "time_step_floor", "use_mamba_kernels",
     "residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "rescale_prenorm_residual", "num_logits_to_keep",
     "mtp_layers_block_type", "mtp_hybrid_override_pattern", "rope_theta", "partial_rotary_factor", "norm_eps", "time_step_rank",
 )  # fmt: skip

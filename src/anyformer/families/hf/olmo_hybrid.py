@@ -9,7 +9,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.rotary import THETA, scaling_settings, within
+from anyformer.families.hf.rotary import FRACTION, THETA, scaling_settings, within
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds, template
 from anyformer.families.olmo import DELTA_NORM, olmo_hybrid
@@ -54,6 +54,8 @@ def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
     inner = settings.section("rope_parameters")
     if inner is not None and inner.names(THETA) and inner.written(THETA) is None:
         return changed(spec, GQASpec, rotary=None)
+    if inner is not None:
+        inner.require(FRACTION, 1.0)
     return changed(spec, GQASpec, rotary=RotarySpec() if inner is None else within(inner, CONTEXT, RotarySpec()))
 
 
@@ -93,6 +95,7 @@ OLMO_HYBRID = table.family(
         table.Pair(EPS.read, lambda spec: {"rms_norm_eps": getattr(spec.stack.norm, "eps", 1e-6)}),
         table.Pair(_delta, _sizes),
         table.at("linear_conv_kernel_dim", int, CausalConvolutionSpec, "size", default=4),
+        table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
         table.Pair(_positions, _turning),
         table.tables(tied=False),
         layer_kinds(WORDS, lambda _, n: ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(n)]),

@@ -31,7 +31,7 @@ XLM_ROBERTA_XL = encoder_family(
         *SIZES,
         table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=1),
         eps(1e-5),
-        n_positions(offset_by_padding=True),
+        n_positions(offset_by_padding=True, default=514),
     ),
     XL_HEADS,
     laid_out(

@@ -20,12 +20,10 @@ from anyformer.families.hf.experts import (
 )
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.qwen2 import WINDOWS
-from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.families.mellum import mellum
 from anyformer.families.qwen3 import qwen3, qwen3_moe
 from anyformer.layers import RotarySpec, RouterSpec
-from anyformer.spec import ModelSpec
 
 PLAIN = qwen3(2, 8, 1, 8)
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **GATED}
@@ -71,13 +69,6 @@ QWEN3_MOE = table.family(
 )
 
 
-def _typed(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """The depth, the types of layers, all full where nothing is said, and the window."""
-    n_layers, window = settings.take("num_hidden_layers", int), settings.nullable("sliding_window", int, 1024)
-    types = settings.strings("layer_types") or (table.FULL,) * n_layers
-    return table.typed(settings, spec, n_layers, types, window if table.SLIDING in types else None)
-
-
 MELLUM = table.family(
     "mellum",
     "MellumForCausalLM",
@@ -90,12 +81,13 @@ MELLUM = table.family(
         table.BIASES,
         EPS,
         rotary_by_type(RotarySpec(), RotarySpec(theta=5e5), 131_072),
+        table.only(rope_theta=5e5),  # what the class takes where no tables are said
         n_experts(64),
         table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=8),
         table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),
         expert_width("moe_intermediate_size", "expert", 896),
         table.tables(tied=False),
-        table.Pair(_typed, table.layer_types(None, 1024).write),
+        table.layer_types(full_every=1, size=1024),
         dense_by_type(7168, 0),
         table.only(num_mtp_layers=0, num_nextn_predict_layers=0),
     ),

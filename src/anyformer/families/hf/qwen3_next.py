@@ -77,6 +77,7 @@ PAIRS = (
         },
     ),
     table.at("linear_conv_kernel_dim", int, CausalConvolutionSpec, "size", default=4),
+    table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
     table.tables(tied=False),
     layer_kinds(WORDS, _every),
 )

@@ -52,10 +52,10 @@ def _feed(settings: Settings, usual: str) -> MixerSpec:
     return dense(d_ff).but(activation=activation)
 
 
-def _depths(settings: Settings) -> tuple[int, int]:
-    """The layers of encoder and decoder."""
+def _depths(settings: Settings, absent: int | None = None) -> tuple[int, int]:
+    """The layers of encoder and decoder; null is as many as the encoder's, and so is nothing, or `absent`."""
     n_layers = settings.take("num_layers", int)
-    return n_layers, settings.take("num_decoder_layers", int, n_layers)
+    return n_layers, settings.nullable("num_decoder_layers", int, absent) or n_layers
 
 
 def _written_depths(spec: ModelSpec) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _read_mixtures(settings: Settings, _: ModelSpec) -> ModelSpec:
         n_sparse = settings.take(f"num_sparse_{name}_layers", int, 3)
         return tuple(sparse(dense(8), 1, CAPACITY) if each else dense(8) for each in which(n_layers, n_sparse))
 
-    n_encoder, n_decoder = _depths(settings)
+    n_encoder, n_decoder = _depths(settings, 12)
     tied = settings.take("tie_word_embeddings", bool, True)
     return _template(stack("encoder", n_encoder), stack("decoder", n_decoder), tied=tied, scaled=tied)
 

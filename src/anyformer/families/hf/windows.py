@@ -14,6 +14,15 @@ from anyformer.spec import ModelSpec
 ROTARY = "rotary positions"
 
 
+def typed_rotary(inner: Settings, context: int, plain: RotarySpec, whole: bool = True) -> RotarySpec:
+    """The rotary positions of one type's table, in which no class finds `truncate`; `whole` heads turn whatever is said."""
+    inner.require("truncate", True)
+    found = within(inner, context, plain)
+    if whole and found.fraction != 1:
+        raise inner.refusal(FRACTION, "is not computed here; only 1.0 is")
+    return found
+
+
 def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: str | None = None) -> Pair:
     """The context and the rotary positions of a template's layers, such as `table.two_kinds` makes: sliding ones and full ones.
 
@@ -29,7 +38,10 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
             each: tuple[RotarySpec, ...] = plain[0], rotary(settings, length, plain=plain[1], fraction=None)
         else:
             inner = tables.section(SLIDING), tables.section(FULL)
-            each = tuple(p if i is None else within(i, length, p) for i, p in zip(inner, plain, strict=True))
+            whole = local.fraction == full.fraction == 1
+            each = tuple(
+                p if i is None else typed_rotary(i, length, p, whole) for i, p in zip(inner, plain, strict=True)
+            )
             tables.close()
         of_type: dict[str, RotarySpec] = dict(zip((SLIDING, FULL), each, strict=True))
         pairs = zip(spec.stack.blocks, types_of(spec), strict=True)

@@ -233,7 +233,7 @@ class KVCache:
         for store in self.stores:
             store.held = {name: value[index] for name, value in store.held.items()}
         self.last = self.last[:, index]
-        if self.memory_tokens is not None and self.memory_tokens.position.shape[0] > 1:
+        if self.memory_tokens is not None:
             self.memory_tokens = self.memory_tokens.each(lambda fact: fact[index] if fact.shape[0] > 1 else fact)
 
     def join(self, other: KVCache) -> None:

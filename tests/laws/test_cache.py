@@ -188,6 +188,20 @@ def test_select(spec: ModelSpec, rows: list[int]) -> None:
         close(got, model(torch.cat((ids[rows], new), 1)).logits[:, -3:])
 
 
+def test_select_takes_the_memory_along() -> None:
+    """Also where rows share positions and each has a mask of its own."""
+    spec = shrink(preset("t5-base").spec)
+    model, source, target = randomised(spec), ids_for(spec, 2, 6), ids_for(spec, 2, 3, seed=7)
+    known = torch.tensor([[1, 1, 1, 0, 0, 0], [1] * 6]), torch.arange(6)[None]
+    cache = KVCache(spec, batch=2, length=6)
+    with torch.no_grad():
+        whole = model(source, *known, decoder_input_ids=target).logits
+        model(source, *known, decoder_input_ids=target[:, :2], cache=cache)
+        cache.select([1, 0, 1])
+        got = model(decoder_input_ids=target[[1, 0, 1], 2:], cache=cache).logits
+    close(got[:, 0], whole[[1, 0, 1], -1])
+
+
 def windowed(spec: ModelSpec, size: int = 5) -> ModelSpec:
     """Return the specification with a sliding window in every layer."""
     block = spec.stack.blocks[0]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyformer.errors import InputError
+from anyformer.families import preset
+from anyformer.layers import AxialPositionsSpec, FactorisedPositionsSpec
+from anyformer.layers.embedding import learned_positions
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders, dropping_tokens
 from tests.laws.models import every_of_one_stack, every_preset, ids_for, one_chunk, per_token, randomised, runner
@@ -73,12 +79,27 @@ def test_combinations_packed(spec: ModelSpec, by_positions: bool) -> None:
 
 
 def test_source_padding_changes_nothing() -> None:
-    from anyformer.families import preset
-    from anyformer.resizing import shrink
-
     model = randomised(shrink(preset("transformer-base").spec))
     source, target = ids_for(model.spec, 2, 9), ids_for(model.spec, 2, 6, seed=4)
     padded = torch.cat((source, torch.full((2, 5), 8)), 1)
     mask = torch.cat((torch.ones(2, 9), torch.zeros(2, 5)), 1).long()
     with torch.no_grad():
         close(model(padded, mask, decoder_input_ids=target).logits, model(source, decoder_input_ids=target).logits)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart-base", "sparse-transformer-enwik8", "reformer-enwik8"])
+def test_positions_that_there_are_not(name: str) -> None:
+    """Refused where a row is padded as where none is, of a decoder and of an encoder."""
+    spec = shrink(preset(name).spec)
+    learned = learned_positions(spec)
+    shapes = (value.shape for value in spec.nested() if isinstance(value, FactorisedPositionsSpec | AxialPositionsSpec))
+    n = math.prod(next(shapes)) if learned is None else learned
+    model, ids = randomised(spec), ids_for(spec, 2, n + 2)
+    decoder = {} if spec.encoder is None else {"decoder_input_ids": ids[:, :3]}
+    mask = torch.ones_like(ids)
+    mask[:, :2] = 0
+    with torch.no_grad():
+        model(ids, mask, **decoder)
+        mask[0, 1] = 1
+        with pytest.raises(InputError, match=f"a sequence of {n + 1} tokens goes beyond the {n} "):
+            model(ids, mask, **decoder)

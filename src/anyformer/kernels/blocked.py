@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from anyformer.kernels import blocks
 from anyformer.kernels.intervals import Numbers
-from anyformer.kernels.plan import TILE, Piece, Section, ends, numberless, plan
+from anyformer.kernels.plan import TILE, Piece, Section, ends, plan
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, shown
-from anyformer.layers.tokens import Bias, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, Tokens, autocast_dtype, numberless
 
 NOTHING = np.empty(0, dtype=np.int64)
 

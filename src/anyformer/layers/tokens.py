@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from anyformer.spec import Recompute
 
@@ -53,6 +54,11 @@ class Tokens:
     def as_keys(self) -> Tokens:
         """The facts as [batch, 1, 1, token]."""
         return self.each(lambda fact: fact[:, None, None, :])
+
+
+def numberless(fact: Tensor) -> bool:
+    """Whether it is known of a tensor only what shape it has."""
+    return isinstance(fact, FakeTensor) or fact.is_meta
 
 
 FACTS = ("position", "document", "order", "segment", "mark")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._pytree import register_dataclass
 
 from anyformer.cache import KVCache
@@ -346,7 +347,7 @@ def make_tokens(
         raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order' and 'mark'")
     given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids, **more}
     for name, fact in given.items():
-        if fact is not None and (fact.dim() != 2 or fact.shape[1] != n):
+        if fact is not None and (fact.dim() != 2 or fact.shape[1] != n or fact.shape[0] not in (len(ids), 1)):
             raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")
     if attention_mask is not None and position_ids is None and not torch.compiler.is_compiling():
         attention_mask = None if bool((attention_mask == 1).all()) else attention_mask
@@ -374,8 +375,11 @@ def make_tokens(
 
 def _positions(document: Tensor, last_position: Tensor | int, last_document: Tensor | int) -> Tensor:
     """Count real tokens within each document [batch, token], from 0, or on from the last one that a cache holds."""
-    same = document[:, :, None] == document[:, None, :]
-    count = (same.tril() & (document > 0)[:, None, :]).sum(-1) - 1
+    order = document.argsort(dim=1, stable=True)
+    grouped, at = document.gather(1, order), torch.arange(document.shape[1], device=document.device)
+    begins = F.pad(grouped[:, 1:] != grouped[:, :-1], (1, 0), value=True)
+    rank = at - torch.where(begins, at, 0).cummax(1).values
+    count = torch.empty_like(rank).scatter_(1, order, rank).masked_fill(document == 0, -1)
     return (count + (document == last_document) * (last_position + 1)).clamp(min=0)
 
 

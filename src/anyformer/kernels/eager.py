@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.kernels.blocks import Scores
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, visible
 from anyformer.layers.tokens import Bias, Tokens
@@ -50,7 +51,7 @@ class Eager:
         """Values [batch, heads, query, value_dim] and weights [batch, heads, query, key]; a row that sees no key gives 0."""
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))
-        s = (q @ k.mT).float() * scale
+        s = Scores.full(q @ k.mT) * scale
         if softcap is not None:
             s = softcap * (s / softcap).tanh()
         for more in (scores, seen.bias):
@@ -58,7 +59,7 @@ class Eager:
         if seen.mask is not None:
             s = s.masked_fill(~seen.mask, torch.finfo(s.dtype).min)
         if sink is not None:
-            s = torch.cat((s, sink.float().view(1, -1, 1, 1).expand(*s.shape[:3], 1)), -1)
+            s = torch.cat((s, sink.to(s.dtype).view(1, -1, 1, 1).expand(*s.shape[:3], 1)), -1)
         weights = s.softmax(-1)
         if sink is not None:
             weights = weights[..., :-1]

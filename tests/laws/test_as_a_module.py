@@ -155,8 +155,12 @@ def test_labels_of_a_row_and_what_does_not_fit() -> None:
     out = model(ids, heads=[of_rows], labels=classes)
     assert out.loss is not None
     close(out.loss, F.cross_entropy(out.logits, classes))
-    with pytest.raises(InputError, match=r"labels have shape \(3, 7\)"):
+    with pytest.raises(InputError, match=r"labels have shape \(3, 7\) .* answers \(3, 8\)"):
         model(ids, labels=ids[:, 1:])
+    decoder = randomised(shrink(preset("gpt2").spec))
+    for labels, keep, says in ((ids[:, 1:], 0, r"\(3, 7\) .* \(3, 8\)"), (ids, 1, r"\(3, 8\) .* \(3, 1\)")):
+        with pytest.raises(InputError, match="labels have shape " + says):
+            decoder(ids, labels=labels, logits_to_keep=keep)
     with pytest.raises(KeyError):
         out["nothing"]
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils._pytree import register_dataclass
 
 from anyformer.cache import KVCache
@@ -114,9 +113,7 @@ class Transformer(Part[ModelSpec]):
         # Where processes share rows: without a cache, what comes out is of this process's stretch of the tokens that go in.
         self.stretches: Stretches | None = None
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
-        placed = {
-            id(block): block for stack in spec.stacks.values() for block in stack.layers
-        }  # with what depth makes of them
+        placed = {id(block): block for stack in spec.stacks.values() for block in stack.layers}  # as depth makes them
         keys = {value.key: value for part in (spec, *placed.values()) for value in part.nested()}
         self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}
         self._kernels: dict[tuple[str | None, str], Mapping[str, Kernel]] = {}
@@ -358,8 +355,7 @@ def make_tokens(
     if attention_mask is not None:
         document = attention_mask.long()
     elif position_ids is not None:
-        starts = torch.ones_like(position_ids, dtype=torch.bool)
-        starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+        starts = position_ids.diff(dim=1, prepend=position_ids[:, :1]) != 1
         if cache is not None and past:
             starts[:, :1] = position_ids[:, :1] != cache.last[0] + 1
             document = starts.cumsum(-1) + cache.last[1]
@@ -377,7 +373,7 @@ def _positions(document: Tensor, last_position: Tensor | int, last_document: Ten
     """Count real tokens within each document [batch, token], from 0, or on from the last one that a cache holds."""
     order = document.argsort(dim=1, stable=True)
     grouped, at = document.gather(1, order), torch.arange(document.shape[1], device=document.device)
-    begins = F.pad(grouped[:, 1:] != grouped[:, :-1], (1, 0), value=True)
+    begins = grouped.diff(dim=1, prepend=grouped[:, :1] - 1) != 0
     rank = at - torch.where(begins, at, 0).cummax(1).values
     count = torch.empty_like(rank).scatter_(1, order, rank).masked_fill(document == 0, -1)
     return (count + (document == last_document) * (last_position + 1)).clamp(min=0)

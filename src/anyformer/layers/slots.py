@@ -82,7 +82,7 @@ class SlotIndex:
         return F.pad(held.narrow(axis, 0, self.n), (by, 0) if axis == -1 else (0, 0, by, 0))
 
     def last_before(self, drop: Tensor, last: Tensor) -> Tensor:
-        """Position and document [2, batch, 1] of each row's last real token but for its last drop[b] tokens, -1 where it has none.
+        """Position and document [2, batch, 1] of each row's last real token before its last drop[b] tokens; -1: there is none.
 
         `last` is that of all its tokens, which stays where only padding is dropped: a ring may hold it no more.
         """

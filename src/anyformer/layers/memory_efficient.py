@@ -196,7 +196,7 @@ class MemoryEfficientConvolution(torch.autograd.Function):
 
 
 def saves_activations() -> bool:
-    """Whether a backward pass may follow in plain PyTorch: a compiler, and torch.func, decide by themselves what is made again."""
+    """Whether a backward pass may follow in plain PyTorch; a compiler, or torch.func, decides by itself what is made again."""
     decided = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     return torch.is_grad_enabled() and not decided
 

@@ -56,10 +56,10 @@ class Ulysses:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
         assert scores is None
         dtype = autocast_dtype(q) or q.dtype
-        q, k, v = _Given.apply(self, *(x.to(dtype) for x in (q, k, v)))  # type: ignore[misc]
+        q, k, v = _Exchanged.apply(self, True, *(x.to(dtype) for x in (q, k, v)))  # type: ignore[misc]
         sink = self._own(sink, 0)
         y, _ = self.kernel(q, k, v, seen, scale=scale, softcap=softcap, sink=sink, scores=None, dropout=dropout)
-        return _Back.apply(self, y), None  # type: ignore[return-value]
+        return _Exchanged.apply(self, False, y)[0], None  # type: ignore[index]
 
     def _own(self, x: Tensor | None, axis: int) -> Tensor | None:
         """This process's of all heads along an axis; as it is, what is one for all of them."""
@@ -111,27 +111,14 @@ def over_stretches(
     return {key: found(kernel, attentions[key]) for key, kernel in kernels.items()}
 
 
-class _Given(torch.autograd.Function):
+class _Exchanged(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ulysses: Ulysses, *each: Tensor) -> tuple[Tensor, ...]:
-        """Whole rows of this process's heads, each [batch, heads / n, token, width]."""
-        ctx.ulysses = ulysses
-        return tuple(ulysses.whole_rows(*each))
+    def forward(ctx: Any, ulysses: Ulysses, whole: bool, *each: Tensor) -> tuple[Tensor, ...]:
+        """Whole rows of this process's heads, given its tokens of all heads; or the latter, given the former."""
+        ctx.ulysses, ctx.whole = ulysses, whole
+        return tuple(ulysses.whole_rows(*each) if whole else ulysses.own_rows(*each))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *ctx.ulysses.own_rows(*grads)
-
-
-class _Back(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, ulysses: Ulysses, y: Tensor) -> Tensor:
-        """All heads [batch, heads, own, width] of this process's tokens."""
-        ctx.ulysses = ulysses
-        return ulysses.own_rows(y)[0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *ctx.ulysses.whole_rows(*grads)
+        return None, None, *(ctx.ulysses.own_rows(*grads) if ctx.whole else ctx.ulysses.whole_rows(*grads))

@@ -152,7 +152,7 @@ def test_functions_of_its_weights_have_their_gradients(name: str) -> None:
     """torch.func's grad, and vmap over it for each row's own, are the backward pass of each row alone."""
     model = randomised(shrink(preset(name).spec))
     model.kernel = "eager"  # PyTorch's operator has no rule for vmap
-    ids, weights = ids_for(model.spec, 2, 8), dict(model.named_parameters())
+    ids, weights = ids_for(model.spec, 2, 8), dict[str, Tensor](model.named_parameters())
 
     def loss(weights: dict[str, Tensor], row: Tensor) -> Tensor:
         return torch.func.functional_call(model, weights, (row[None],), {"labels": row[None]}).loss

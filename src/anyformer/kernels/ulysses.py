@@ -18,7 +18,7 @@ from anyformer.kernels.ring import Ring
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths, meeting
-from anyformer.layers.tokens import Bias, Dropout, Kernel, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, Dropout, How, Kernel, Tokens, autocast_dtype
 
 
 class Ulysses:
@@ -40,25 +40,12 @@ class Ulysses:
         own = None if bias is None else lambda query, key: self._own(bias(query, key), 1)
         return self.kernel.prepare(mask, own, self.whole, self.whole, n_heads // self.stretches.size)
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Any,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Any, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
-        assert scores is None
+        assert how.scores is None
         dtype = autocast_dtype(q) or q.dtype
         q, k, v = _Exchanged.apply(self, True, *(x.to(dtype) for x in (q, k, v)))  # type: ignore[misc]
-        sink = self._own(sink, 0)
-        y, _ = self.kernel(q, k, v, seen, scale=scale, softcap=softcap, sink=sink, scores=None, dropout=dropout)
+        y, _ = self.kernel(q, k, v, seen, how._replace(sink=self._own(how.sink, 0)))
         return _Exchanged.apply(self, False, y)[0], None  # type: ignore[index]
 
     def _own(self, x: Tensor | None, axis: int) -> Tensor | None:

@@ -28,7 +28,7 @@ from anyformer.kernels.sdpa import SDPA
 from anyformer.layers import BlockEnds, Causal, Heads, Mask, SameBlock, SlidingWindow, Strided
 from anyformer.layers.global_blocks import GlobalBlocks
 from anyformer.layers.mask import visible
-from anyformer.layers.tokens import Kernel, Tokens, plain_tokens
+from anyformer.layers.tokens import How, Kernel, Tokens, plain_tokens
 from anyformer.spec import Count, Window
 from benchmarks.measure import arguments, cpu_seconds, native_bfloat16, record, rounded, row, speed_ratio, turns
 
@@ -73,7 +73,7 @@ def step(kernel: Kernel, mask: Mask, of: Tokens, cap: float | None = None) -> Ca
 
     def run() -> None:
         seen = kernel.prepare(mask, None, of, of, heads)
-        y, _ = kernel(q, k, v, seen, scale=0.125, softcap=cap, sink=None, scores=None, dropout=0.0)
+        y, _ = kernel(q, k, v, seen, How(0.125, softcap=cap))
         torch.autograd.grad(y, (q, k, v), grad)
 
     return lambda: cpu_seconds(run)
@@ -148,7 +148,7 @@ def of_rows(length: int, dtype: torch.dtype, learned: bool, n: int) -> dict[str,
         def run() -> None:
             bias = (lambda *_: added[0]) if learned else None
             seen = kernel.prepare(Causal(), bias, of, of, HEADS)
-            y, _ = kernel(q, k, v, seen, scale=0.125, softcap=None, sink=None, scores=None, dropout=0.0)
+            y, _ = kernel(q, k, v, seen, How(0.125))
             torch.autograd.grad(y, [q, k, v, *added], grad)
 
         return lambda: cpu_seconds(run)

@@ -194,7 +194,9 @@ class KVCache:
         drops = [drop] * self.batch if isinstance(drop, int) else list(drop)
         if len(drops) != self.batch or min(drops) < 0 or max(drops) > self.n:
             raise CacheError(f"rewind({drop}) does not fit {self.batch} rows of {self.n} tokens")
-        if max(drops) and any(isinstance(store, StateCache) for store in self.stores):
+        if not max(drops):
+            return
+        if any(isinstance(store, StateCache) for store in self.stores):
             raise CacheError(
                 f"rewind({drop}): a state holds all tokens as one sum; select() copies rows before they part"
             )
@@ -205,6 +207,9 @@ class KVCache:
                 f"rewind({drop}) asks for tokens that a window's ring no longer holds; make the cache with slack={max(drops) - 1}"
             )
         amounts = torch.tensor(drops, device=self.last.device)
+        of_tokens = [index for index in self.slot_indexes.values() if not isinstance(index, BlockIndex)]
+        if of_tokens:  # what is full holds all
+            self.last = min(of_tokens, key=lambda index: index.ring).last_before(amounts, self.last)
         for slot_index in self.slot_indexes.values():
             if not slot_index.ring and min(drops) == max(drops):  # what is forgotten is written over
                 slot_index.n -= drops[0]
@@ -217,7 +222,6 @@ class KVCache:
                     store.held = {name: _gathered(value, index) for name, value in store.held.items()}
         self.n -= min(drops)
         self.plain = self.plain and len(set(drops)) == 1
-        self.last = torch.stack((self.last[0] - amounts[:, None], self.last[1]))
 
     def select(self, rows: Sequence[int] | Tensor) -> None:
         """Keep, repeat or reorder rows: row i becomes what row rows[i] was (beam search, finished sequences)."""
@@ -229,7 +233,7 @@ class KVCache:
         for store in self.stores:
             store.held = {name: value[index] for name, value in store.held.items()}
         self.last = self.last[:, index]
-        if self.memory_tokens is not None and self.memory_tokens.position.shape[0] > 1:
+        if self.memory_tokens is not None:
             self.memory_tokens = self.memory_tokens.each(lambda fact: fact[index] if fact.shape[0] > 1 else fact)
 
     def join(self, other: KVCache) -> None:

@@ -113,9 +113,7 @@ class Transformer(Part[ModelSpec]):
         # Where processes share rows: without a cache, what comes out is of this process's stretch of the tokens that go in.
         self.stretches: Stretches | None = None
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
-        placed = {
-            id(block): block for stack in spec.stacks.values() for block in stack.layers
-        }  # with what depth makes of them
+        placed = {id(block): block for stack in spec.stacks.values() for block in stack.layers}  # as depth makes them
         keys = {value.key: value for part in (spec, *placed.values()) for value in part.nested()}
         self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}
         self._kernels: dict[tuple[str | None, str], Mapping[str, Kernel]] = {}
@@ -346,7 +344,7 @@ def make_tokens(
         raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order' and 'mark'")
     given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids, **more}
     for name, fact in given.items():
-        if fact is not None and (fact.dim() != 2 or fact.shape[1] != n):
+        if fact is not None and (fact.dim() != 2 or fact.shape[1] != n or fact.shape[0] not in (len(ids), 1)):
             raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")
     if attention_mask is not None and position_ids is None and not torch.compiler.is_compiling():
         attention_mask = None if bool((attention_mask == 1).all()) else attention_mask
@@ -357,8 +355,7 @@ def make_tokens(
     if attention_mask is not None:
         document = attention_mask.long()
     elif position_ids is not None:
-        starts = torch.ones_like(position_ids, dtype=torch.bool)
-        starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+        starts = position_ids.diff(dim=1, prepend=position_ids[:, :1]) != 1
         if cache is not None and past:
             starts[:, :1] = position_ids[:, :1] != cache.last[0] + 1
             document = starts.cumsum(-1) + cache.last[1]
@@ -374,8 +371,11 @@ def make_tokens(
 
 def _positions(document: Tensor, last_position: Tensor | int, last_document: Tensor | int) -> Tensor:
     """Count real tokens within each document [batch, token], from 0, or on from the last one that a cache holds."""
-    same = document[:, :, None] == document[:, None, :]
-    count = (same.tril() & (document > 0)[:, None, :]).sum(-1) - 1
+    order = document.argsort(dim=1, stable=True)
+    grouped, at = document.gather(1, order), torch.arange(document.shape[1], device=document.device)
+    begins = grouped.diff(dim=1, prepend=grouped[:, :1] - 1) != 0
+    rank = at - torch.where(begins, at, 0).cummax(1).values
+    count = torch.empty_like(rank).scatter_(1, order, rank).masked_fill(document == 0, -1)
     return (count + (document == last_document) * (last_position + 1)).clamp(min=0)
 
 

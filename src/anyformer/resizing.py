@@ -146,8 +146,19 @@ def resize(
     """The same architecture, proportions kept, of about `n_params` parameters, or of a given d_model and n_layers.
 
     d_ff and heads follow d_model; depth and head_dim follow its square root. `context` sets learned positions, and what other
-    lengths are in proportion to. Raises SpecError where no model of the architecture comes within a fifth of `n_params`.
+    lengths are in proportion to. Raises SpecError where no model of the architecture comes within a fifth of `n_params`, where
+    its pattern cannot be cut to `n_layers`, and for numbers below 1.
     """
+    asked = {
+        "n_params": n_params,
+        "vocab_size": vocab_size,
+        "context": context,
+        "d_model": d_model,
+        "n_layers": n_layers,
+    }
+    for name, number in asked.items():
+        if number is not None and number < 1:
+            raise SpecError(f"{name} = {number} makes no model; give a number above 0")
     spec = specification(architecture)
     if n_params is not None and d_model is not None:
         raise SpecError("resize takes n_params or d_model, not both")
@@ -155,12 +166,13 @@ def resize(
 
     def at(width: int, depth: int | None = None) -> ModelSpec:
         ideal = max(1, round(spec.n_layers * (width / spec.stack.d_model) ** DEPTH_POWER))
-        return spec.resized(Proportional(spec, width, n_layers or depth or ideal, vocab_size, context))
+        sized = spec.resized(Proportional(spec, width, n_layers or depth or ideal, vocab_size, context))
+        if n_layers not in (None, sized.n_layers):
+            raise SpecError(f"the pattern of {spec.n_layers} layers can be cut to {sized.n_layers}, not to {n_layers}")
+        return sized
 
     if n_params is None:
         return at(d_model or spec.stack.d_model, None if d_model else spec.n_layers)
-    if n_params < 1:
-        raise SpecError(f"n_params = {n_params} makes no model; give a number above 0")
 
     def size(candidate: ModelSpec) -> int:
         return cast(int, getattr(parameters(candidate), count))

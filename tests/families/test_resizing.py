@@ -128,8 +128,12 @@ def test_odd_sizes_of_ones_own_are_left_alone() -> None:
 def test_a_size_that_none_has_is_refused() -> None:
     with pytest.raises(SpecError, match=r"no model of this architecture has about 1,000 parameters; the nearest has"):
         af.resize(af.preset("gpt2"), n_params=1000)
-    with pytest.raises(SpecError, match="n_params = 0 makes no model"):
-        af.resize(af.preset("gpt2"), n_params=0)
+    for name in ("n_params", "vocab_size", "context", "d_model", "n_layers"):
+        for number in (0, -64):
+            with pytest.raises(SpecError, match=f"{name} = {number} makes no model"):
+                af.resize(af.preset("gpt2"), **{name: number})
+    with pytest.raises(SpecError, match="the pattern of 34 layers can be cut to 6, not to 2"):
+        af.resize(af.preset("gemma3-4b"), n_layers=2)
     with pytest.raises(SpecError, match="n_params or d_model, not both"):
         af.resize(af.preset("gpt2"), n_params=10**6, d_model=64)
 

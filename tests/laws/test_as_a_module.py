@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 from torch.export import Dim, export
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -24,7 +24,7 @@ from anyformer.model import Output
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from tests.laws.models import SHRUNK, flop_counter, ids_for, randomised
-from tests.laws.tolerance import close
+from tests.laws.tolerance import FLOAT32, close, gradient_distance
 
 # Untied and tied, a state, experts, an encoder–decoder; every preset among the slow tests.
 SAMPLE = ["llama2-7b", "gpt2", "qwen3-next-80b-a3b", "transformer-base", "albert-base"]
@@ -147,6 +147,23 @@ def test_labels_give_the_mean_of_their_cross_entropy(name: str, shift: int) -> N
     assert model.heads[0].table.weight.grad.any()
 
 
+@pytest.mark.parametrize("name", ["llama2-7b", "gpt2", "mamba2-130m"])
+def test_functions_of_its_weights_have_their_gradients(name: str) -> None:
+    """torch.func's grad, and vmap over it for each row's own, are the backward pass of each row alone."""
+    model = randomised(shrink(preset(name).spec))
+    model.kernel = "eager"  # PyTorch's operator has no rule for vmap
+    ids, weights = ids_for(model.spec, 2, 8), dict[str, Tensor](model.named_parameters())
+
+    def loss(weights: dict[str, Tensor], row: Tensor) -> Tensor:
+        return torch.func.functional_call(model, weights, (row[None],), {"labels": row[None]}).loss
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, ids)
+    for i, row in enumerate(ids):
+        alone = torch.autograd.grad(loss(weights, row), list(weights.values()))
+        wanted = dict(zip(weights, alone, strict=True))
+        assert gradient_distance({name: grads[i] for name, grads in each.items()}, wanted) < FLOAT32
+
+
 def test_labels_of_a_row_and_what_does_not_fit() -> None:
     spec = shrink(preset("albert-base").spec)
     model, ids = randomised(spec), ids_for(spec, 3, 8)
@@ -155,8 +172,12 @@ def test_labels_of_a_row_and_what_does_not_fit() -> None:
     out = model(ids, heads=[of_rows], labels=classes)
     assert out.loss is not None
     close(out.loss, F.cross_entropy(out.logits, classes))
-    with pytest.raises(InputError, match=r"labels have shape \(3, 7\)"):
+    with pytest.raises(InputError, match=r"labels have shape \(3, 7\) .* answers \(3, 8\)"):
         model(ids, labels=ids[:, 1:])
+    decoder = randomised(shrink(preset("gpt2").spec))
+    for labels, keep, says in ((ids[:, 1:], 0, r"\(3, 7\) .* \(3, 8\)"), (ids, 1, r"\(3, 8\) .* \(3, 1\)")):
+        with pytest.raises(InputError, match="labels have shape " + says):
+            decoder(ids, labels=labels, logits_to_keep=keep)
     with pytest.raises(KeyError):
         out["nothing"]
 

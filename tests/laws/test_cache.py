@@ -128,6 +128,28 @@ def test_rewind(spec: ModelSpec, drops: tuple[int, int], left: int) -> None:
             close(got[row], model(kept).logits[0, -5:])
 
 
+@pytest.mark.parametrize(
+    ("mask", "drops", "kept"),
+    [([1] * 10 + [0] * 2, 2, 10), ([1] * 9 + [2] * 3, 3, 9), ([0] * 9 + [1] * 3, 4, 0)],
+    ids=["padding", "a-document", "more-than-its-own"],
+)
+@pytest.mark.parametrize("window", [None, 5])
+def test_rewind_goes_on_after_the_last_token_that_is_left(
+    window: int | None, mask: list[int], drops: int, kept: int
+) -> None:
+    """Row 0 keeps its first `kept` tokens, whatever stood in the columns taken back; row 1 is plain, and loses one less."""
+    spec = shrink(preset("gpt2").spec)
+    spec = spec if window is None else windowed(spec, window)
+    model, ids, new = randomised(spec), ids_for(spec, 2, 12), ids_for(spec, 2, 3, seed=7)
+    cache = KVCache(spec, batch=2, length=30, slack=4)
+    with torch.no_grad():
+        model(ids, torch.tensor([mask, [1] * 12]), cache=cache)
+        cache.rewind((drops, drops - 1))
+        got = torch.cat([model(part, cache=cache).logits for part in new.split(2, 1)], 1)
+        for row, n in enumerate((kept, 12 - drops + 1)):
+            close(got[row], model(torch.cat((ids[row, :n], new[row]))[None]).logits[0, -3:])
+
+
 @pytest.mark.parametrize("window", [1, 2, 3, 5])
 @pytest.mark.parametrize("sizes", [[1] * N, [7, 1, 1, 5, 1, 7]], ids=["each", "mixed"])
 def test_scores_know_the_keys_of_a_ring_that_has_come_round(sizes: list[int], window: int) -> None:
@@ -164,6 +186,20 @@ def test_select(spec: ModelSpec, rows: list[int]) -> None:
         cache.select(rows)
         got = torch.cat([model(new[:, i : i + 1], cache=cache).logits for i in range(3)], 1)
         close(got, model(torch.cat((ids[rows], new), 1)).logits[:, -3:])
+
+
+def test_select_takes_the_memory_along() -> None:
+    """Also where rows share positions and each has a mask of its own."""
+    spec = shrink(preset("t5-base").spec)
+    model, source, target = randomised(spec), ids_for(spec, 2, 6), ids_for(spec, 2, 3, seed=7)
+    known = torch.tensor([[1, 1, 1, 0, 0, 0], [1] * 6]), torch.arange(6)[None]
+    cache = KVCache(spec, batch=2, length=6)
+    with torch.no_grad():
+        whole = model(source, *known, decoder_input_ids=target).logits
+        model(source, *known, decoder_input_ids=target[:, :2], cache=cache)
+        cache.select([1, 0, 1])
+        got = model(decoder_input_ids=target[[1, 0, 1], 2:], cache=cache).logits
+    close(got[:, 0], whole[[1, 0, 1], -1])
 
 
 def windowed(spec: ModelSpec, size: int = 5) -> ModelSpec:

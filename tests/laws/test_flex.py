@@ -14,7 +14,7 @@ from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.flex import TILE, Flex
 from anyformer.layers import AttentionSpec, Causal, Mask
-from anyformer.layers.tokens import Tokens, plain_tokens
+from anyformer.layers.tokens import How, Tokens, plain_tokens
 from anyformer.resizing import shrink
 from tests.laws.models import ids_for, randomised, runner
 from tests.laws.test_blocked import HEADS, KV_HEADS, MASKS, PACKINGS, WIDTH, each_mask, seen_of, tokens, window
@@ -43,10 +43,10 @@ def check(kernel: Flex, mask: Mask, of: Tokens, cap: float | None, with_sink: bo
         distance = query.as_queries().position - key.as_keys().position
         return table[:, distance[:, 0] + of.n].transpose(0, 1)
 
-    given = {"scale": 0.3, "softcap": cap, "sink": leaf(HEADS) if with_sink else None, "scores": None, "dropout": 0.0}
+    how = How(0.3, softcap=cap, sink=leaf(HEADS) if with_sink else None)
     with torch.no_grad():
         expected, found = (
-            each(q, k, v, each.prepare(mask, bias if with_bias else None, of, of, HEADS), **given)[0]  # type: ignore[attr-defined]
+            each(q, k, v, each.prepare(mask, bias if with_bias else None, of, of, HEADS), how)[0]  # type: ignore[attr-defined]
             for each in (Eager(), kernel)
         )
     close(found, expected)

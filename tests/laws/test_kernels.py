@@ -13,6 +13,7 @@ from anyformer.families import preset
 from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.eager import Dense, Eager
 from anyformer.layers import AttentionSpec, BySegmentSpec, ReversibleSpec, RouterSpec
+from anyformer.layers.tokens import How
 from anyformer.model import Output, Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
@@ -112,8 +113,12 @@ def test_eager_is_the_definition(cap: float | None, with_sink: bool) -> None:
     seen = torch.rand(2, 4, 5, 7) > 0.4
     seen[0, 1, 2] = False  # a row without keys
     sink = torch.randn(4) if with_sink else None
-    y, weights = Eager()(q, k, v, Dense(seen, None), scale=0.7, softcap=cap, sink=sink, scores=None, dropout=0.0)
-    close(y.double(), slow_attention(q, k, v, seen, 0.7, cap, sink))
+    y, weights = Eager()(q, k, v, Dense(seen, None), How(0.7, softcap=cap, sink=sink))
+    expected = slow_attention(q, k, v, seen, 0.7, cap, sink)
+    close(y.double(), expected)
+    q, k, v, sink = (None if x is None else x.double() for x in (q, k, v, sink))
+    exact, _ = Eager()(q, k, v, Dense(seen, None), How(0.7, softcap=cap, sink=sink))
+    close(exact, expected, FLOAT64 if cap is None else FLOAT32)  # the definition caps in float32
     assert y[0, 1, 2].abs().max() == 0
     assert weights is not None
     whole = 1.0 - weights.sum(-1)[seen.any(-1)]

@@ -13,7 +13,7 @@ from anyformer.kernels.fastest import MOST_BF16
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import Fused
 from anyformer.layers import AttentionSpec
-from anyformer.layers.tokens import Kernel, plain_tokens
+from anyformer.layers.tokens import How, Kernel, plain_tokens
 from anyformer.resizing import shrink
 from tests.laws.models import ids_for, randomised
 from tests.laws.parity import InDouble
@@ -30,7 +30,7 @@ def drawn(*shape: int) -> Tensor:
 def call(kernel: Kernel, given: list[Tensor], seen: Fused | Dense, scores: Tensor | None, p: float = 0.0) -> Tensor:
     with InDouble():  # eager's scores are in float32 otherwise
         q, k, v = given
-        return kernel(q, k, v, seen, scale=0.3, softcap=None, sink=None, scores=scores, dropout=p)[0]
+        return kernel(q, k, v, seen, How(0.3, scores=scores, dropout=p))[0]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -113,7 +113,7 @@ def test_keeps_no_weights() -> None:
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda x: x):
-            kernel(q, k, v, seen, scale=0.3, softcap=None, sink=None, scores=None, dropout=p)
+            kernel(q, k, v, seen, How(0.3, dropout=p))
         assert sum(n for n in kept if n != HEADS * N * N) < 5 * HEADS * N * 8
         assert kept.count(HEADS * N * N) == (bias is not None), "the bias itself, which all layers share"
 

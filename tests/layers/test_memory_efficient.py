@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers import RMSNormSpec
 from anyformer.layers.memory_efficient import (
     MemoryEfficientConvolution,
     MemoryEfficientDown,
@@ -16,6 +17,7 @@ from anyformer.layers.memory_efficient import (
     MemoryEfficientRMSNorm,
     norm_of,
 )
+from anyformer.spec import Place
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -46,6 +48,19 @@ def test_norm_by_root_against_finite_differences(weighted: bool) -> None:
     assert torch.equal(MemoryEfficientRMSNorm.apply(x, weight, 1e-3), F.rms_norm(x, (24,), weight, 1e-3))
     inputs: Any = (x, weight) if weighted else (x,)
     assert torch.autograd.gradcheck(lambda x, w=None: MemoryEfficientRMSNorm.apply(x, w, 1e-3), inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_weight_in_another_dtype_has_its_gradient(dtype: torch.dtype) -> None:
+    """As float32's, to what the dtype rounds."""
+    x, gradients = numbers(3, 5, 24, dtype=torch.float32), []
+    for kind in (torch.float32, dtype):
+        norm = RMSNormSpec().build(Place(24, (24,))).to(kind)
+        torch.nn.init.constant_(norm.weight, 0.5)
+        norm(x).square().sum().backward()
+        assert norm.weight.grad.dtype == kind
+        gradients.append(norm.weight.grad.float())
+    torch.testing.assert_close(*gradients, rtol=2e-2, atol=1e-2)
 
 
 def rms(x: Tensor, gain: Tensor | None, shift: Tensor | None) -> Tensor:

@@ -31,6 +31,13 @@ def test_pools_by_the_definition(name: str) -> None:
     torch.testing.assert_close(pool(x, plain_tokens(5, x.device)), pool(x, Tokens(torch.arange(5)[None], MASK[:1])))
 
 
+def test_a_mean_in_float16_is_no_larger_than_its_terms() -> None:
+    pool, x = MeanTokensSpec().build(Place(4, (4,))), torch.full((2, 100, 4), 1000.0, dtype=torch.float16)
+    mask = torch.ones(2, 100, dtype=torch.long)
+    mask[0, :20] = 0
+    assert torch.equal(pool(x, Tokens(torch.arange(100)[None], mask)), x[:, 0])
+
+
 def test_the_mean_of_no_token_is_zero() -> None:
     pool, x = MeanTokensSpec().build(Place(4, (4,))), torch.randn(1, 3, 4, requires_grad=True)
     mean = pool(x, Tokens(torch.arange(3)[None], torch.zeros(1, 3, dtype=torch.long)))

@@ -161,7 +161,7 @@ def _activations() -> Any:
 
 
 def test_what_is_sized_anew_keeps_its_lenders_and_has_no_longer_tables() -> None:
-    spec = resize(preset("gemma3n").spec, d_model=64, n_layers=15, vocab_size=300)
+    spec = resize(preset("gemma3n").spec, d_model=64, n_layers=17, vocab_size=300)
     tables = {value.rows for value in spec.nested() if isinstance(value, TableSpec)}
     assert tables == {300}
     attentions = [v for v in spec.nested() if isinstance(v, AttentionSpec)]

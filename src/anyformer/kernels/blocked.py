@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from anyformer.kernels import blocks
 from anyformer.kernels.intervals import Numbers
-from anyformer.kernels.plan import TILE, Piece, Section, ends, numberless, plan
+from anyformer.kernels.plan import TILE, Piece, Section, ends, plan
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, shown
-from anyformer.layers.tokens import Bias, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype, numberless
 
 NOTHING = np.empty(0, dtype=np.int64)
 
@@ -60,19 +60,7 @@ class Blocked:
         """The blocks, and what is added to their scores: a bias, and -inf for pairs that are hidden."""
         return laid_out(self.plan(mask, query, key, n_heads), bias, query, key, n_heads)
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Planned,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Planned, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
         value_width = v.shape[-1]
         width = max(q.shape[-1], value_width)
@@ -80,10 +68,9 @@ class Blocked:
         q, k, v = (F.pad(x, (0, width - x.shape[-1])).to(dtype) for x in (q, k, v))
         added = None if seen.added is None else seen.added.to(q.dtype)
         seed = torch.empty((), dtype=torch.long)
-        seed = seed.random_(2**62) if dropout else seed.zero_()
-        y, _ = blocks.attention(
-            q, k, v, added, sink, seen.tokens, seed, seen.pieces, seen.pairs, scale, softcap, dropout
-        )
+        seed = seed.random_(2**62) if how.dropout else seed.zero_()
+        rest = how.scale, how.softcap, how.dropout
+        y, _ = blocks.attention(q, k, v, added, how.sink, seen.tokens, seed, seen.pieces, seen.pairs, *rest)
         return y[..., :value_width], None
 
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.kernels.blocks import Scores
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, visible
-from anyformer.layers.tokens import Bias, Tokens
+from anyformer.layers.tokens import Bias, How, Tokens
 
 
 class Dense(NamedTuple):
@@ -34,36 +35,24 @@ class Eager:
         """The mask and the bias, as they are, each [batch or 1, heads or 1, query, key]."""
         return Dense(visible(mask, query, key, n_heads), None if bias is None else bias(query, key))
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Dense,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Dense, how: How) -> tuple[Tensor, Tensor]:
         """Values [batch, heads, query, value_dim] and weights [batch, heads, query, key]; a row that sees no key gives 0."""
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))
-        s = (q @ k.mT).float() * scale
-        if softcap is not None:
-            s = softcap * (s / softcap).tanh()
-        for more in (scores, seen.bias):
+        s = Scores.full(q @ k.mT) * how.scale
+        if how.softcap is not None:
+            s = how.softcap * (s / how.softcap).tanh()
+        for more in (how.scores, seen.bias):
             s = s if more is None else s + more
         if seen.mask is not None:
             s = s.masked_fill(~seen.mask, torch.finfo(s.dtype).min)
-        if sink is not None:
-            s = torch.cat((s, sink.float().view(1, -1, 1, 1).expand(*s.shape[:3], 1)), -1)
+        if how.sink is not None:
+            s = torch.cat((s, how.sink.to(s.dtype).view(1, -1, 1, 1).expand(*s.shape[:3], 1)), -1)
         weights = s.softmax(-1)
-        if sink is not None:
+        if how.sink is not None:
             weights = weights[..., :-1]
         if seen.mask is not None:
             weights = weights.masked_fill(~seen.mask, 0.0)
-        if dropout:
-            weights = F.dropout(weights, dropout)
+        if how.dropout:
+            weights = F.dropout(weights, how.dropout)
         return weights.to(v.dtype) @ v, weights

@@ -17,7 +17,7 @@ from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, Kernel, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Kernel, Tokens, autocast_dtype
 
 # Queries from which on blocks take less time than the other kernel, each pass's plan included.
 LEAST = {"sdpa": 1024, "eager": 512}
@@ -69,15 +69,15 @@ class Fastest:
         kernel = self.rows if self.rows is not None and biased else self.other
         return Taken(kernel, kernel.prepare(mask, bias, query, key, n_heads))
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, **options: Any) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, how: How) -> tuple[Tensor, Tensor | None]:
         """As the kernel that was taken."""
         kernel = seen.kernel
-        if self.rows is not None and kernel is self.other and _keeps_weights(q, v, **options):
+        if self.rows is not None and kernel is self.other and _keeps_weights(q, v, how):
             kernel = self.rows  # which takes what the other prepared
-        return kernel(q, k, v, seen.seen, **options)
+        return kernel(q, k, v, seen.seen, how)
 
 
-def _keeps_weights(q: Tensor, v: Tensor, *, scores: Tensor | None, dropout: float, **_: Any) -> bool:
+def _keeps_weights(q: Tensor, v: Tensor, how: How) -> bool:
     """Whether PyTorch's operator would keep all weights, or takes longer.
 
     The same with and without gradients, so that a layer that runs again draws the same dropout.
@@ -86,4 +86,4 @@ def _keeps_weights(q: Tensor, v: Tensor, *, scores: Tensor | None, dropout: floa
     if n == 1 or torch.compiler.is_exporting():
         return False
     slow = (autocast_dtype(q) or q.dtype) == torch.bfloat16 and n <= MOST_BF16
-    return slow or dropout > 0 or v.shape[3] != width or scores is not None
+    return slow or how.dropout > 0 or v.shape[3] != width or how.scores is not None

@@ -18,7 +18,7 @@ from anyformer.errors import KernelError
 from anyformer.kernels.plan import ends, tiles
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, shown
-from anyformer.layers.tokens import Bias, Tokens
+from anyformer.layers.tokens import Bias, How, Tokens
 
 TILE = 128  # queries, and keys, of a block: what PyTorch's kernels work on
 
@@ -59,32 +59,20 @@ class Flex:
             mask = mask.within(query.span, key.span)
         return Compiled(_block_mask(mask, query, key, n_heads), None if bias is None else _added(bias, query, key))
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Compiled,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Compiled, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0.
 
         Raises KernelError for dropout, and for what has a gradient on a CPU.
         """
         from torch.nn.attention.flex_attention import AuxRequest
 
-        if dropout:
+        if how.dropout:
             raise KernelError("flex drops no weights; train without attention dropout, or use kernel='sdpa' or 'eager'")
         if q.device.type == "cpu" and torch.is_grad_enabled() and (q.requires_grad or v.requires_grad):
             raise KernelError(
                 "flex has no backward pass on a CPU; use kernel='blocked', 'sdpa' or 'eager' to train there"
             )
-        added = seen.added
+        added, softcap, sink = seen.added, how.softcap, how.sink
 
         def score(s: Tensor, row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
             s = s if softcap is None else softcap * torch.tanh(s / softcap)
@@ -98,7 +86,7 @@ class Flex:
             v,
             score_mod=None if softcap is None and added is None else score,
             block_mask=seen.blocks,
-            scale=scale,
+            scale=how.scale,
             enable_gqa=q.shape[1] > k.shape[1],
             return_aux=None if sink is None else AuxRequest(lse=True),
         )

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from anyformer.kernels.intervals import FAR, Bits, Interval, Numbers, Verdict, bounds
 from anyformer.layers.mask import Mask, shown
-from anyformer.layers.tokens import FACTS, Span, Tokens
+from anyformer.layers.tokens import FACTS, Span, Tokens, numberless
 
 TILE = 64  # queries, and keys, that are looked at together
 WHOLE = (
@@ -124,11 +123,6 @@ def _numbers(fact: Tensor | None) -> Numbers | None:
     if numberless(fact):
         return np.full(tuple(fact.shape), -FAR)
     return fact.detach().cpu().numpy().astype(np.int64)
-
-
-def numberless(fact: Tensor) -> bool:
-    """Whether it is known of a tensor only what shape it has."""
-    return isinstance(fact, FakeTensor) or fact.is_meta
 
 
 def _of_row(facts: Facts, row: int) -> dict[str, Numbers | None]:

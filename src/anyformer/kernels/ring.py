@@ -20,7 +20,7 @@ from anyformer.kernels.blocked import Blocked, Planned
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths
-from anyformer.layers.tokens import Bias, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
 
 
 class Ring:
@@ -41,24 +41,12 @@ class Ring:
         """The blocks of the pairs within this process's stretch."""
         return Blocked().prepare(mask, bias, query, key, n_heads)
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Planned,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Planned, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
         dtype = autocast_dtype(q) or q.dtype
         q, k, v = (x.to(dtype) for x in (q, k, v))
         seen = seen._replace(added=None if seen.added is None else seen.added.to(dtype))
-        return _Ring.apply(q, k, v, self, seen, scale), None  # type: ignore[return-value]
+        return _Ring.apply(q, k, v, self, seen, how.scale), None  # type: ignore[return-value]
 
 
 class _Turn(NamedTuple):

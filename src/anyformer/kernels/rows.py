@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from anyformer.kernels.blocks import Scores, by_group, drawn, kept, products
 from anyformer.kernels.sdpa import SDPA, Fused, flagged
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
 
 QUERIES = 128  # whose scores are made at once: those of all heads lie in a core's cache
 
@@ -34,30 +34,18 @@ class Rows(SDPA):
             return super().prepare(mask, bias, query, key, n_heads)
         return Fused(causal, bias(query, key), None)
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Fused,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Fused, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
         added = seen.mask
         if added is not None and added.dtype == torch.bool:
             added = torch.zeros((), device=q.device).where(added, -torch.inf)
-        if scores is not None:
-            added = scores if added is None else scores + added
+        if how.scores is not None:
+            added = how.scores if added is None else how.scores + added
         dtype = autocast_dtype(q) or q.dtype
         added = None if added is None else added.to(dtype)
         seed = torch.empty((), dtype=torch.long)
-        seed = seed.random_(2**62) if dropout else seed.zero_()
-        y = attention(q.to(dtype), k.to(dtype), v.to(dtype), added, seed, seen.causal, scale, dropout)
+        seed = seed.random_(2**62) if how.dropout else seed.zero_()
+        y = attention(q.to(dtype), k.to(dtype), v.to(dtype), added, seed, seen.causal, how.scale, how.dropout)
         return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Causal, Everything, Mask, visible
-from anyformer.layers.tokens import Bias, Tokens
+from anyformer.layers.tokens import Bias, How, Tokens
 
 
 class Fused(NamedTuple):
@@ -50,23 +50,11 @@ class SDPA:
         seen = seen if blind is None else seen | blind  # a row that sees nothing is let see all, then set to 0
         return Fused(False, seen if added is None else torch.where(seen, added, -torch.inf), blind)
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Fused,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Fused, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
         mask, causal = seen.mask, seen.causal
-        if scores is not None:
-            mask, causal = _added(mask, causal, scores), False
+        if how.scores is not None:
+            mask, causal = _added(mask, causal, how.scores), False
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
         batch, heads, query, width = q.shape
@@ -74,11 +62,13 @@ class SDPA:
         if groups > 1 and query == 1 and (mask is None or mask.shape[1] == 1):
             # One query a row: the heads of a group are rows of one product, and keys are read once.
             y = F.scaled_dot_product_attention(
-                q.reshape(batch, k.shape[1], groups, width), k, v, mask, dropout, scale=scale
+                q.reshape(batch, k.shape[1], groups, width), k, v, mask, how.dropout, scale=how.scale
             )
             y = y.reshape(batch, heads, 1, v.shape[-1])
         else:
-            y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=groups > 1)
+            y = F.scaled_dot_product_attention(
+                q, k, v, mask, how.dropout, causal, scale=how.scale, enable_gqa=groups > 1
+            )
         return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None
 
 

@@ -18,7 +18,7 @@ from anyformer.kernels.ring import Ring
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths, meeting
-from anyformer.layers.tokens import Bias, Dropout, Kernel, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, Dropout, How, Kernel, Tokens, autocast_dtype
 
 
 class Ulysses:
@@ -40,26 +40,13 @@ class Ulysses:
         own = None if bias is None else lambda query, key: self._own(bias(query, key), 1)
         return self.kernel.prepare(mask, own, self.whole, self.whole, n_heads // self.stretches.size)
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Any,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Any, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
-        assert scores is None
+        assert how.scores is None
         dtype = autocast_dtype(q) or q.dtype
-        q, k, v = _Given.apply(self, *(x.to(dtype) for x in (q, k, v)))  # type: ignore[misc]
-        sink = self._own(sink, 0)
-        y, _ = self.kernel(q, k, v, seen, scale=scale, softcap=softcap, sink=sink, scores=None, dropout=dropout)
-        return _Back.apply(self, y), None  # type: ignore[return-value]
+        q, k, v = _Exchanged.apply(self, True, *(x.to(dtype) for x in (q, k, v)))  # type: ignore[misc]
+        y, _ = self.kernel(q, k, v, seen, how._replace(sink=self._own(how.sink, 0)))
+        return _Exchanged.apply(self, False, y)[0], None  # type: ignore[index]
 
     def _own(self, x: Tensor | None, axis: int) -> Tensor | None:
         """This process's of all heads along an axis; as it is, what is one for all of them."""
@@ -111,27 +98,14 @@ def over_stretches(
     return {key: found(kernel, attentions[key]) for key, kernel in kernels.items()}
 
 
-class _Given(torch.autograd.Function):
+class _Exchanged(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ulysses: Ulysses, *each: Tensor) -> tuple[Tensor, ...]:
-        """Whole rows of this process's heads, each [batch, heads / n, token, width]."""
-        ctx.ulysses = ulysses
-        return tuple(ulysses.whole_rows(*each))
+    def forward(ctx: Any, ulysses: Ulysses, whole: bool, *each: Tensor) -> tuple[Tensor, ...]:
+        """Whole rows of this process's heads, given its tokens of all heads; or the latter, given the former."""
+        ctx.ulysses, ctx.whole = ulysses, whole
+        return tuple(ulysses.whole_rows(*each) if whole else ulysses.own_rows(*each))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *ctx.ulysses.own_rows(*grads)
-
-
-class _Back(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, ulysses: Ulysses, y: Tensor) -> Tensor:
-        """All heads [batch, heads, own, width] of this process's tokens."""
-        ctx.ulysses = ulysses
-        return ulysses.own_rows(y)[0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *ctx.ulysses.whole_rows(*grads)
+        return None, None, *(ctx.ulysses.own_rows(*grads) if ctx.whole else ctx.ulysses.whole_rows(*grads))

@@ -23,7 +23,7 @@ from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
+from anyformer.layers.tokens import ForwardContext, How, Notes, Store, Tokens
 from anyformer.spec import (
     Caveat,
     Cost,
@@ -338,17 +338,8 @@ class Attention(Part[AttentionSpec]):
             scores = self._sum(self.by_content, Content(q, k, p, self.scale), context.tokens, keys)
             if chosen is not None:
                 scores = chosen if scores is None else scores + chosen
-            y, weights = kernel(
-                q,
-                k,
-                v,
-                seen,
-                scale=self.scale,
-                softcap=spec.softcap,
-                sink=self.sink,
-                scores=scores,
-                dropout=context.dropout.attention if context.dropout else 0.0,
-            )
+            dropout = context.dropout.attention if context.dropout else 0.0
+            y, weights = kernel(q, k, v, seen, How(self.scale, spec.softcap, self.sink, scores, dropout))
             if self.relative_values is not None:
                 y = y + self.relative_values(weights, context.tokens.as_queries(), keys.as_keys())
             return y, weights

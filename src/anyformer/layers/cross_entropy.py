@@ -70,16 +70,17 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
     """
     if head.table is None:
         raise InputError(f"the head {head.spec.name!r} gives vectors, and labels are of logits; leave labels out")
+    if head.pool is not None and logits is None:
+        raise InputError(f"the head {head.spec.name!r} pools; its loss takes output_logits=True")
+    answers = (hidden if logits is None else logits).shape[:-1]
+    if labels.shape != answers:
+        raise InputError(
+            f"labels have shape {tuple(labels.shape)} where the head {head.spec.name!r} answers {tuple(answers)}; "
+            "give one for each answer, and leave logits_to_keep out"
+        )
     if head.pool is None and shifted:
         hidden, labels = hidden[:, :-1], labels[:, 1:]
         logits = None if logits is None else logits[:, :-1]
-    if head.pool is not None and logits is None:
-        raise InputError(f"the head {head.spec.name!r} pools; its loss takes output_logits=True")
-    if labels.shape != (hidden.shape[:1] if head.pool else (hidden if logits is None else logits).shape[:2]):
-        raise InputError(
-            f"labels have shape {tuple(labels.shape)} where the head {head.spec.name!r} answers {tuple(hidden.shape[:-1])}; "
-            "give one for each answer, and leave logits_to_keep out"
-        )
     if logits is not None:
         return F.cross_entropy(_exact(logits.flatten(0, -2)), labels.flatten(), ignore_index=NOT_PREDICTED)
     return cross_entropy(head, hidden, labels)[0] / (labels != NOT_PREDICTED).sum()

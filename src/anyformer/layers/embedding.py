@@ -14,7 +14,7 @@ from anyformer.errors import InputError
 from anyformer.layers.part import Part
 from anyformer.layers.ranks import SplitRows
 from anyformer.layers.token_dropout import TokenDropoutSpec
-from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.layers.tokens import ForwardContext, Tokens, numberless
 from anyformer.spec import (
     Count,
     EmbeddingSpec,
@@ -126,13 +126,23 @@ class LearnedPositions(Part[LearnedPositionsSpec]):
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
         """Vectors [batch or 1, token, width] of the tokens' positions. Raises InputError beyond the last."""
-        end = tokens.span[1] if tokens.span else 0
+        position = _positions(ids, tokens, self.spec.padding)
+        end = _end(tokens, position)
         if end > self.spec.n_positions:
             raise InputError(
                 f"a sequence of {end} tokens goes beyond the {self.spec.n_positions} learned positions of this model; "
                 "cut it, or resize n_positions"
             )
-        return F.embedding(_positions(ids, tokens, self.spec.padding) + self.spec.offset, self.weight)
+        return F.embedding(position + self.spec.offset, self.weight)
+
+
+def _end(tokens: Tokens, position: Tensor) -> int:
+    """One more than the last position; 0 where numbers are not known yet."""
+    if tokens.span is not None:
+        return tokens.span[1]
+    if torch.compiler.is_compiling() or numberless(position) or not position.numel():
+        return 0
+    return int(position.amax()) + 1
 
 
 def _positions(ids: Tensor, tokens: Tokens, padding: int | None) -> Tensor:
@@ -171,7 +181,7 @@ class FactorisedPositions(Part[FactorisedPositionsSpec]):
 def digits_of(tokens: Tokens, shape: tuple[int, ...]) -> list[Tensor]:
     """Positions as numbers of so many values a digit, each [batch or 1, token], the last changing fastest. Raises InputError."""
     left, digits = tokens.position, []
-    end = tokens.span[1] if tokens.span else 0
+    end = _end(tokens, tokens.position)
     if end > math.prod(shape):
         raise InputError(f"a sequence of {end} tokens goes beyond the {math.prod(shape)} positions of shape {shape}")
     for size in reversed(shape):

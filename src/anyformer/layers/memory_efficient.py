@@ -196,8 +196,9 @@ class MemoryEfficientConvolution(torch.autograd.Function):
 
 
 def saves_activations() -> bool:
-    """Whether a backward pass may follow in plain PyTorch; a compiler decides by itself what is made again."""
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    """Whether a backward pass may follow in plain PyTorch; a compiler, or torch.func, decides by itself what is made again."""
+    decided = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return torch.is_grad_enabled() and not decided
 
 
 def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: ForwardContext) -> Any:

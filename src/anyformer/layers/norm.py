@@ -80,7 +80,8 @@ class RMSNorm(Part[RMSNormSpec]):
         spec, weight = self.spec, self.weight
         if weight is not None and spec.weight_offset:
             weight = weight + spec.weight_offset
-        if x.dtype == torch.float32 and len(self.place.shape) == 1:
+        alike = weight is None or weight.dtype == x.dtype
+        if x.dtype == torch.float32 and alike and len(self.place.shape) == 1:
             if saves_activations():
                 return MemoryEfficientRMSNorm.apply(x, weight, spec.eps)
             return F.rms_norm(x, self.place.shape, weight, spec.eps)

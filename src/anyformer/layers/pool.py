@@ -49,8 +49,9 @@ class MeanTokens(Part[MeanTokensSpec]):
         """[batch, width] of x [batch, token, width]."""
         if tokens.document is None:
             return x.mean(1)
-        real = (tokens.document > 0).to(x.dtype)[..., None]
-        return (x * real).sum(1) / real.sum(1).clamp(min=1.0)
+        real = (tokens.document > 0)[..., None]
+        wide = torch.promote_types(x.dtype, torch.float32)  # a sum of many goes beyond float16
+        return ((x * real).sum(1, dtype=wide) / real.sum(1).clamp(min=1)).to(x.dtype)
 
 
 class UnitLengthSpec(MapSpec):

@@ -81,6 +81,19 @@ class SlotIndex:
             return held.roll(by, axis)
         return F.pad(held.narrow(axis, 0, self.n), (by, 0) if axis == -1 else (0, 0, by, 0))
 
+    def last_before(self, drop: Tensor, last: Tensor) -> Tensor:
+        """Position and document [2, batch, 1] of each row's last real token before its last drop[b] tokens; -1: there is none.
+
+        `last` is that of all its tokens, which stays where only padding is dropped: a ring may hold it no more.
+        """
+        column = torch.arange(max(0, self.n - self.slots), self.n, device=drop.device)
+        held = torch.stack([self.facts[fact][:, column % self.slots] for fact in ("position", "document")])
+        real, kept = held[1] > 0, column < self.n - drop[:, None]
+        at = (real * kept * (column + 1)).argmax(1, keepdim=True)
+        found = held.gather(2, at.expand(2, -1, -1))
+        dropped = (real & ~kept).any(1, keepdim=True)
+        return torch.where((real & kept).any(1, keepdim=True), found, torch.where(dropped, -1, last))
+
     def rewound(self, drop: Tensor, least: int) -> tuple[Tensor, Tensor]:
         """Forget the last drop[b] tokens of each row; return (slot each slot is filled from, whether it holds a token).
 

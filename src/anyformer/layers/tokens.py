@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from anyformer.spec import Recompute
 
@@ -53,6 +54,11 @@ class Tokens:
     def as_keys(self) -> Tokens:
         """The facts as [batch, 1, 1, token]."""
         return self.each(lambda fact: fact[:, None, None, :])
+
+
+def numberless(fact: Tensor) -> bool:
+    """Whether it is known of a tensor only what shape it has."""
+    return isinstance(fact, FakeTensor) or fact.is_meta
 
 
 FACTS = ("position", "document", "order", "segment", "mark")
@@ -119,6 +125,16 @@ class KeepNothing:
         return self.store
 
 
+class How(NamedTuple):
+    """How a kernel makes weights of products."""
+
+    scale: float  # of the products of queries and keys
+    softcap: float | None = None  # cap · tanh(scores / cap), before anything is added
+    sink: Tensor | None = None  # what each head's weights leave a share to [heads]
+    scores: Tensor | None = None  # what is added beside the bias [batch, heads, query, key]
+    dropout: float = 0.0  # of the weights
+
+
 class Kernel(Protocol):
     """A way to compute attention. Kernels live in the room of that name."""
 
@@ -134,23 +150,10 @@ class Kernel(Protocol):
         """What all layers of one mask share in a pass."""
         ...
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Any,
-        *,
-        scale: float,
-        softcap: float | None,
-        sink: Tensor | None,
-        scores: Tensor | None,
-        dropout: float,
-    ) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Any, how: How) -> tuple[Tensor, Tensor | None]:
         """(values [batch, heads, query, value_dim], the weights [batch, heads, query, key] if the kernel has them).
 
-        q is [batch, heads, query, head_dim], k and v are [batch, kv heads, key, head_dim or value_dim], and
-        scores [batch, heads, query, key].
+        q is [batch, heads, query, head_dim], k and v are [batch, kv heads, key, head_dim or value_dim].
         """
         ...
 

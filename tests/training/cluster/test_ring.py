@@ -20,7 +20,7 @@ from anyformer.kernels.ring import Ring, _turns
 from anyformer.kernels.ulysses import over_stretches
 from anyformer.layers.mask import Causal
 from anyformer.layers.stretch import stretch
-from anyformer.layers.tokens import Dropout, Tokens, plain_tokens
+from anyformer.layers.tokens import Dropout, How, Tokens, plain_tokens
 from anyformer.model import Transformer
 from anyformer.observation.passes import thinned
 from anyformer.resizing import shrink
@@ -56,7 +56,7 @@ def round_(
     given = [x.requires_grad_() for x in (q, k, v)]
     ring = Ring(stretches, n)
     seen = ring.prepare(Causal(), None, own, own, heads)
-    y, _ = ring(q, k, v, seen, scale=scale, softcap=None, sink=None, scores=None, dropout=0.0)
+    y, _ = ring(q, k, v, seen, How(scale))
     (y * by).sum().backward()
     return here, [y.detach(), *(x.grad for x in given if x.grad is not None)]
 
@@ -135,7 +135,7 @@ def received(world: World, n: int) -> tuple[int, int]:
     own, ring = plain_tokens(len(range(n)[here]), torch.device("cpu"), here.start), Ring(stretches, n)
     seen = ring.prepare(Causal(), None, own, own, 4)
     with Alive() as alive:
-        y, _ = ring(q, k, v, seen, scale=0.3, softcap=None, sink=None, scores=None, dropout=0.0)
+        y, _ = ring(q, k, v, seen, How(0.3))
         forward = alive.most
         y.sum().backward()
     return forward, alive.most

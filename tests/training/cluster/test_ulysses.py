@@ -17,7 +17,7 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.gqa import GQASpec
 from anyformer.layers.mask import SlidingWindow
 from anyformer.layers.stretch import stretch
-from anyformer.layers.tokens import Tokens, plain_tokens
+from anyformer.layers.tokens import How, Tokens, plain_tokens
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import Count, Window
@@ -52,7 +52,7 @@ def exchanged(world: World, n: int, kv_heads: int, documents: bool, biased: bool
     assert ulysses.refuses(spec) is None
     given = [x.requires_grad_() for x in (q, k, v)]
     seen = ulysses.prepare(mask, distances if biased else None, whole, whole, 4)
-    y, _ = ulysses(q, k, v, seen, scale=0.3, softcap=None, sink=None, scores=None, dropout=0.0)
+    y, _ = ulysses(q, k, v, seen, How(0.3))
     (y * by).sum().backward()
     return here, [y.detach(), *(x.grad for x in given if x.grad is not None)]
 

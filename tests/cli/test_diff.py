@@ -90,6 +90,9 @@ class TestDiff:
             (("gpt2", "llama", "opt", "--lineage"), "give two, not 3"),
             (("gpt2", "nowhere/spec.yaml"), "there is nothing at nowhere/spec.yaml"),
             (("gpt2", "llama", "--seq-len", "0"), "0"),
+            (("gpt2", "llama", "--as-variant", "--all", "--seq-len", "8"), "no use for --all and --seq-len"),
+            (("gpt2", "llama", "--as-variant", "--lineage"), "no use for --lineage"),
+            (("gpt2", "llama", "--lineage", "--keys"), "--lineage has no use for --keys"),
         ],
     )
     def test_bad_input_is_one_line(self, arguments: tuple[str, ...], said: str) -> None:

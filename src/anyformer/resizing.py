@@ -155,7 +155,11 @@ def resize(
 
     def at(width: int, depth: int | None = None) -> ModelSpec:
         ideal = max(1, round(spec.n_layers * (width / spec.stack.d_model) ** DEPTH_POWER))
-        return spec.resized(Proportional(spec, width, n_layers or depth or ideal, vocab_size, context))
+        n = n_layers or depth or ideal
+        try:
+            return spec.resized(Proportional(spec, width, n, vocab_size, context))
+        except SpecError as error:
+            raise SpecError(f"resized to d_model = {width} and {n} layers: {error}") from None
 
     if n_params is None:
         return at(d_model or spec.stack.d_model, None if d_model else spec.n_layers)

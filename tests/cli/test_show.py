@@ -53,7 +53,9 @@ def test_the_picture(tmp_path: Path) -> None:
     assert text == as_svg(af.diagram(af.preset("gptj")), "gptj-6b")
     assert ElementTree.fromstring(text).tag.endswith("svg")
     beside = tmp_path / "beside.svg"
-    assert succeeded(run("show", "gptj", "--spec", "yaml", "--diagram", beside)).stdout == af.dumps(af.preset("gptj").spec)
+    assert succeeded(run("show", "gptj", "--spec", "yaml", "--diagram", beside)).stdout == af.dumps(
+        af.preset("gptj").spec
+    )
     assert beside.read_text(encoding="utf-8") == text
 
 

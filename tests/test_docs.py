@@ -240,6 +240,7 @@ def test_json_keys_of_differences(answer: Answer) -> None:
     found = answer("diff", "gpt2", "gpt2-medium", "--lineage")
     step = found["steps"][0]
     assert keys_of("diff --lineage") == {*found, *step, *step["rows"][0], "names"}
+    assert keys_of("diff --as-variant") == {*answer("diff", "gpt2", "gpt2-medium", "--as-variant")}
     found = answer("history")
     marked = next(entry for entry in found["entries"] if entry["marks"])
     assert keys_of("history") == {*found, *marked, *marked["marks"][0]}

@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "observation": {"spec", "layers", "cache", "model"},
     "costs": {"disk", "cache", "spec", "layers", "kernels", "recipe", "families", "resizing", "observation"},
     "variants": {"spec", "layers", "families", "resizing"},
-    "descriptions": {"cache", "spec", "layers", "kernels", "model", "recipe", "families", "variants"},
+    "descriptions": {"cache", "costs", "spec", "layers", "kernels", "model", "recipe", "families", "variants"},
     "text": {"disk"},
     "hub": {"disk", "model", "families", "variants", "text", "spec", "layers", "cache", "resizing"},
     "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"}

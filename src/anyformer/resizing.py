@@ -166,7 +166,11 @@ def resize(
 
     def at(width: int, depth: int | None = None) -> ModelSpec:
         ideal = max(1, round(spec.n_layers * (width / spec.stack.d_model) ** DEPTH_POWER))
-        sized = spec.resized(Proportional(spec, width, n_layers or depth or ideal, vocab_size, context))
+        n = n_layers or depth or ideal
+        try:
+            sized = spec.resized(Proportional(spec, width, n, vocab_size, context))
+        except SpecError as error:
+            raise SpecError(f"resized to d_model = {width} and {n} layers: {error}") from None
         if n_layers not in (None, sized.n_layers):
             raise SpecError(f"the pattern of {spec.n_layers} layers can be cut to {sized.n_layers}, not to {n_layers}")
         return sized

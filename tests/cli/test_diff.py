@@ -90,6 +90,11 @@ class TestDiff:
             (("gpt2", "llama", "opt", "--lineage"), "give two, not 3"),
             (("gpt2", "nowhere/spec.yaml"), "there is nothing at nowhere/spec.yaml"),
             (("gpt2", "llama", "--seq-len", "0"), "0"),
+            (("llama", "gpt2", "--seq-len", "8192"), "gpt2: seq_len = 8,192 goes beyond the 1,024 learned positions"),
+            (("opt", "llama", "gpt2", "--seq-len", "2k"), "gpt2: seq_len = 2,000 goes beyond"),
+            (("gpt2", "llama", "--as-variant", "--all", "--seq-len", "8"), "no use for --all and --seq-len"),
+            (("gpt2", "llama", "--as-variant", "--lineage"), "no use for --lineage"),
+            (("gpt2", "llama", "--lineage", "--keys"), "--lineage has no use for --keys"),
         ],
     )
     def test_bad_input_is_one_line(self, arguments: tuple[str, ...], said: str) -> None:

@@ -52,6 +52,11 @@ def test_the_picture(tmp_path: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert text == as_svg(af.diagram(af.preset("gptj")), "gptj-6b")
     assert ElementTree.fromstring(text).tag.endswith("svg")
+    beside = tmp_path / "beside.svg"
+    assert succeeded(run("show", "gptj", "--spec", "yaml", "--diagram", beside)).stdout == af.dumps(
+        af.preset("gptj").spec
+    )
+    assert beside.read_text(encoding="utf-8") == text
 
 
 def test_the_picture_of_the_documentation_is_up_to_date() -> None:
@@ -83,6 +88,7 @@ def test_what_is_not_public_has_no_picture(tmp_path: Path) -> None:
         (("gpt2", "--diagram", "gpt2.gif"), ("--diagram gpt2.gif", "ends in one of these")),
         (("gpt2", "--diagram", "nowhere/gpt2.svg"), ("--diagram nowhere/gpt2.svg", "No such file", "can be written")),
         (("gpt2", "--diagram", "."), ("ends in one of these",)),
+        (("gpt2", "--spec", "yaml", "--json"), ("--spec", "--json", "give one")),
     ],
 )
 def test_bad_input(

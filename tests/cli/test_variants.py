@@ -41,6 +41,8 @@ def test_as_variant() -> None:
     assert said == "llama2+norm=LayerNorm+mask=Causal&SlidingWindow(size=128)\n"
     said = succeeded(run("diff", "llama2+norm=LayerNorm", "llama2", "--as-variant")).stdout
     assert said == "llama2\n"
+    told = answer("diff", "llama2+norm=LayerNorm", "llama2", "--as-variant")
+    assert told == {"version": 1, "names": ["llama2", "llama2"], "variant": "llama2"}
     failed(run("diff", "llama2", "transformer", "--as-variant"), "no variant of llama2 is transformer", "stacks")
     refused(run("diff", "llama2", "--as-variant"), "two")
 

@@ -10,8 +10,9 @@ import pytest
 from anyformer.descriptions import Card, card
 from anyformer.descriptions.grouping import in_words, pattern, places
 from anyformer.families import PRESETS, preset
+from anyformer.layers import MLASpec
 from anyformer.recipe import OLMO_1B_0724, Adam
-from anyformer.spec import ModelSpec
+from anyformer.spec import BlockSpec, Count, ModelSpec, Width
 from tests.layers.test_own_parts import model_of_own_parts
 from tests.sample import sampled
 
@@ -172,7 +173,7 @@ def test_every_key_is_documented() -> None:
     told = set(re.findall(r"[a-z]\w+", " ".join(re.findall(r"^\| [\w-]+ \| (.*) \|$", text, flags=re.MULTILINE))))
     cards = [*map(card, EVERY.values()), *(card(found) for found in PRESETS.values() if found.recipe)]
     keys = {row.key for found in cards for row in found.rows}
-    assert {key for key in keys if not key.startswith(("loss_", "dropout_", "published_"))} - told == set()
+    assert {key for key in keys if not key.startswith(("cross_", "loss_", "dropout_", "published_"))} - told == set()
 
 
 def test_a_row_is_found_by_its_key() -> None:
@@ -180,3 +181,23 @@ def test_a_row_is_found_by_its_key() -> None:
     assert isinstance(rows, Card)
     assert rows["d_model"].value == 768
     assert set(rows.as_json()[0]) == {"section", "key", "name", "words", "value"}
+
+
+def test_cross_attention_of_other_heads_has_rows_of_its_own() -> None:
+    from anyformer.descriptions.facts import attentions
+
+    model = preset("transformer-base").spec
+    assert "cross_head_dim" not in {row.key for row in card(model).rows}
+    latent = MLASpec(n_heads=Count(4), kv_rank=Width(32), head_dim=Width(24))
+
+    def turned(block: BlockSpec) -> BlockSpec:
+        own, cross, feed = block.sublayers
+        mixer = cross.branches[0].mixer.but(projection=latent)
+        return block.but(sublayers=(cross.but(branches=(cross.branches[0].but(mixer=mixer),)), own, feed))
+
+    model = model.but(stack=model.stack.but(blocks=tuple(map(turned, model.stack.blocks))))
+    found = {row.key: row.value for row in card(model).rows if row.section == "decoder"}
+    assert [found[key] for key in ("n_heads", "n_kv_heads", "head_dim")] == [8, 8, 64]
+    assert [found[f"cross_{key}"] for key in ("n_heads", "head_dim", "kv_rank")] == [4, 24, 32]
+    assert "kv_rank" not in found
+    assert [a.spec.reads for a in attentions(model) if a.stack == "decoder"] == ["self", "memory"]

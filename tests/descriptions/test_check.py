@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anyformer.cache import KVCache
-from anyformer.descriptions import Finding, check
+from anyformer.descriptions import Finding, card, check
 from anyformer.descriptions.check.errors import errors, misfits
 from anyformer.errors import AnyformerError, InputError, SpecError
 from anyformer.families import PRESETS, preset
@@ -16,6 +16,7 @@ from anyformer.families.compose import changed
 from anyformer.kernels import KERNELS
 from anyformer.layers import (
     AttentionSpec,
+    Causal,
     Everything,
     FeedForwardSpec,
     LearnedPositionsSpec,
@@ -123,6 +124,16 @@ def test_a_language_model_that_sees_what_it_predicts() -> None:
 def test_a_window_alone_is_not_causal() -> None:
     model = changed(spec("gpt2"), AttentionSpec, mask=SlidingWindow(size=Window(8)))
     assert found(model, "error", "causality")
+
+
+def test_a_mask_that_shows_nothing() -> None:
+    model = changed(spec("gpt2"), AttentionSpec, mask=Causal() & ~Causal())
+    (text,) = found(model, "error", "mask")
+    assert text.startswith("token 1,024 sees no key in all layers (mask Causal&Not(mask=Causal))")
+    assert card(model)["keys_seen"].words == "none"
+    far = changed(spec("gpt2"), AttentionSpec, mask=Causal() & ~SlidingWindow(size=Window(40)))
+    assert not found(far, "error", "mask")
+    assert card(far)["keys_seen"].words == "not window of 40"
 
 
 def test_positions_that_run_out() -> None:

@@ -53,7 +53,7 @@ def test_what_is_not_there_says_how_to_bring_it(cache: Path, command: tuple[str,
     assert missing.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["./a/b", "a/b/c", "../a", "-x/y", "a/" + "b" * 200, "a /b"])
+@pytest.mark.parametrize("name", ["./a/b", "a/b/c", "../a", "-x/y", "a/" + "b" * 200, "a /b", "a.yaml"])
 def test_what_is_no_name_of_the_hub_is_a_path(cache: Path, name: str) -> None:
-    with pytest.raises(CheckpointError, match="give a model's directory"):
+    with pytest.raises(CheckpointError, match=r"give (a specification's file, or )?a model's directory"):
         located(name)

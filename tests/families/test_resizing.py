@@ -136,6 +136,8 @@ def test_a_size_that_none_has_is_refused() -> None:
         af.resize(af.preset("gemma3-4b"), n_layers=2)
     with pytest.raises(SpecError, match="n_params or d_model, not both"):
         af.resize(af.preset("gpt2"), n_params=10**6, d_model=64)
+    with pytest.raises(SpecError, match=r"resized to d_model = 104 and 5 layers: Attention.difference is of pairs"):
+        af.resize(af.preset("diff-transformer-3b"), d_model=104)
 
 
 def test_what_cannot_be_built_is_refused_and_not_healed() -> None:

@@ -98,6 +98,8 @@ def test_all_faults_are_told_at_once() -> None:
     said = refused("d_model: 64\n  embedding:", "d_modell: 64\n  embeding:")
     assert all(f"({i})" in said for i in (1, 2, 3))
     assert "Stack needs d_model, embedding" in said
+    said = refused("norm_in: RMSNorm\n", "norm_in: RMSNorm(eps=-1)\n")
+    assert said.startswith("the text: stack.blocks.a.sublayers[0].norm_in: RMSNorm.eps = -1")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,11 @@ def test_all_faults_are_told_at_once() -> None:
 )
 def test_a_change_of_what_it_is_like_says_where(old: str, new: str, said: str) -> None:
     assert said in refused(old, new)
+
+
+def test_letters_that_are_all_like_another() -> None:
+    with pytest.raises(SpecError, match="written out: none is; write one out"):
+        af.loads("anyformer: 1\nstack: {blocks: {n: 2, pattern: a, a: {like: b}, b: {like: a}}}")
 
 
 def test_a_whole_path_is_itself() -> None:

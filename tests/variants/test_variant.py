@@ -161,6 +161,10 @@ def test_labels_are_without_directories() -> None:
     ("name", "says"),
     [
         ("llama2+nrom=LayerNorm", ("nrom=LayerNorm: it is no row of diff", "did you mean 'norm'?", "the rows are")),
+        ("llama2+stacks=lama2", ("'lama2' is no model", "did you mean 'llama2'?")),
+        ("llama2+n_layers=2.5", ("n_layers = 2.5 must be of type int",)),
+        ("llama2+biases=some", ("'some' is none of all, none",)),
+        ("llama2+experts=MoE", ("MoE needs router",)),
         ("llama2+d_fff=2", ("d_fff=2: ", "did you mean 'd_ff'?")),
         ("llama2+norm=LayerNrm", ("norm=LayerNrm: ", "'LayerNrm' is no kind of Norm (did you mean 'LayerNorm'?)")),
         ("llama2+positions=blom", ("positions=blom: 'blom' is no kind of positions", "did you mean 'bloom'?")),
@@ -186,7 +190,7 @@ def test_labels_are_without_directories() -> None:
         ("llama2+n_kv_heads=5", ("n_kv_heads=5: GQA.n_heads = 32 must be a multiple of n_kv_heads = 5",)),
         ("llama2+attention=GQA(head_dim=7)", ("GQA takes n_kv_heads here; say head_dim as a change of its own",)),
         ("llama2+norm=LayerNorm+norm=RMSNorm", ("norm=RMSNorm: norm=LayerNorm is said before it",)),
-        ("llama9+norm=LayerNorm", ("there is no preset 'llama9'",)),
+        ("llama9+norm=LayerNorm", ("there is no preset 'llama9' (did you mean 'llama'?)",)),
         ("llama2+norm=./nowhere.yaml", ("there is nothing at nowhere.yaml",)),
         ("llama2+norm=" + "(" * 5000, ("cannot be read",)),
         ("llama2+d_ff=" + "9" * 5000, ("cannot be read",)),
@@ -198,6 +202,17 @@ def test_what_cannot_be_is_refused_in_a_line(name: str, says: tuple[str, ...]) -
     assert refused.value.exit_status == 2
     assert "\n" not in str(refused.value)
     assert all(words in str(refused.value) for words in says), refused.value
+    assert ("did you mean" in str(refused.value)) == ("did you mean" in " ".join(says)), "of an unknown name alone"
+
+
+def test_latent_attention_turns_its_shared_features_as_the_heads_before_it_did() -> None:
+    base = af.load_spec("gpt-neox-20b")
+    turned = af.load_spec("gpt-neox-20b+attention=MLA(kv_rank=512,head_dim=96,rotary_dim=32)")
+    (before,), (after,) = ({v for v in each.nested() if isinstance(v, RotarySpec)} for each in (base, turned))
+    assert after == before.but(fraction=1.0)
+    for options in ("rotary_dim=32,rotary=none", "query_rank=8"):
+        still = af.load_spec(f"llama2+attention=MLA(kv_rank=512,head_dim=96,{options})")
+        assert not any(isinstance(value, RotarySpec) for value in still.nested())
 
 
 def test_a_model_without_the_part_has_no_place_for_it() -> None:

@@ -66,8 +66,12 @@ def command(
 
     if len(models) < 2:
         raise UsageError("diff compares two architectures or more; give another, as in `anyformer diff gpt2 llama2`")
+    given = {"--all": everything, "--keys": with_keys, "--seq-len": seq_len, "--lineage": as_variant and lineage}
+    if (as_variant or lineage) and (idle := [name for name, value in given.items() if value]):
+        form = "--as-variant" if as_variant else "--lineage"
+        raise UsageError(f"{form} has no use for {' and '.join(idle)}; leave out one or the other")
     if as_variant:
-        _print_variant(models)
+        _print_variant(models, as_json)
         return
     if lineage:
         _print_lineage(models, as_json)
@@ -93,14 +97,15 @@ def command(
         _keys(out, found.keys, with_keys)
 
 
-def _print_variant(models: tuple[str, ...]) -> None:
+def _print_variant(models: tuple[str, ...], as_json: bool) -> None:
     from anyformer.descriptions import as_variant
     from anyformer.hub import load_spec
 
     if len(models) != 2:
         raise UsageError(f"--as-variant makes one architecture of another; give two, not {len(models)}")
     base = split_variant(models[0])[0]
-    say(as_variant(load_spec(base), load_spec(models[1]), names=(base, models[1])))
+    name = as_variant(load_spec(base), load_spec(models[1]), names=(base, models[1]))
+    tell({"version": 1, "names": [base, models[1]], "variant": name} if as_json else name, as_json)
 
 
 def _print_lineage(models: tuple[str, ...], as_json: bool) -> None:

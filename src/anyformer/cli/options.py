@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import partial, wraps
 from pathlib import Path
 from types import NoneType
@@ -110,12 +111,14 @@ class Amount(click.ParamType):
         if isinstance(value, int):
             return value
         match = re.fullmatch(self.pattern, str(value).strip(), re.IGNORECASE)
-        number = float(re.sub("[_,]", "", match[1])) * _UNITS[match[2].lower()] if match else -1
-        if round(min(number, 1e18)) < self.least:
-            self.fail(f"'{value}' is no number {self.what}above {self.least - 1}; {self.remedy}", param, ctx)
+        number = Decimal(re.sub("[_,]", "", match[1])) * _UNITS[match[2].lower()] if match else Decimal("nan")
+        if match is None or (number <= self.most and number % 1):
+            self.fail(f"'{value}' is not read here as a whole number{self.what}; {self.remedy}", param, ctx)
+        if number < self.least:
+            self.fail(f"'{value}' is no number{self.what} above {self.least - 1}; {self.remedy}", param, ctx)
         if number > self.most:
             self.fail(f"'{value}' is more than {self.most:,}, the most that is taken here", param, ctx)
-        return round(number)
+        return int(number)
 
 
 class Nbytes(Amount):
@@ -123,7 +126,7 @@ class Nbytes(Amount):
 
     name = "bytes"
     pattern = r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?"
-    what, remedy = "of bytes ", "write it as 5GB or 500MB"
+    what, remedy = " of bytes", "write it as 5GB or 500MB"
 
 
 VOCABULARY = Amount(most=10**7)

@@ -52,19 +52,22 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
 
     if picture is not None and picture.suffix.lower() not in FORMS:
         raise UsageError(f"--diagram {picture}: pictures are .svg, .png or .pdf; give a name that ends in one of these")
+    if form is not None and as_json:
+        raise UsageError("--spec prints the specification alone, which is also in what --json prints; give one")
     if model in UNDISCLOSED and form is None:
         if picture is not None:
             raise UNDISCLOSED[model].refusal()
         _tell(UNDISCLOSED[model], as_json)
         return
     spec, preset = load_spec(model), None if is_path(model) else find(model)
+    name = preset.name if preset else model
+    if picture is not None:
+        _draw(diagram(spec), picture, name)
     if form is not None:
         say(dumps(spec, "json" if form == "json" else "yaml"), end="")
         return
     recipe = preset.recipe if preset else of_run(model)
-    name, rows, drawn = preset.name if preset else model, card(preset or spec, recipe), diagram(spec)
-    if picture is not None:
-        _draw(drawn, picture, name)
+    rows = card(preset or spec, recipe)
     if as_json:
         data = {"version": JSON_VERSION, "name": name, "card": rows.as_json()}
         data["recipe"] = json.loads(dumps_recipe(recipe, "json")) if recipe else None
@@ -73,7 +76,7 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
         return
     _print_card(name, rows)
     if not plain:
-        _print_diagram(drawn)
+        _print_diagram(diagram(spec))
 
 
 def _draw(drawn: "Diagram", path: Path, title: str) -> None:

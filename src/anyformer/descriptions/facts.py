@@ -10,8 +10,9 @@ import torch
 from anyformer.descriptions.grouping import distinct_layers, places
 from anyformer.errors import InputError
 from anyformer.layers import AttentionSpec, LocalAndGlobalSpec, MLASpec, MoESpec, NormSpec, SegmentsSpec, SharedKVSpec
-from anyformer.layers.mask import visible
-from anyformer.layers.tokens import plain_tokens
+from anyformer.layers.causality import HEADS, POSITIONS
+from anyformer.layers.mask import Mask, visible
+from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.spec import MapSpec, ModelSpec, Place, Spec, StackSpec, SublayerSpec, TableSpec, TermSpec
 
 PROBE = 17  # tokens on which masks are compared head by head: odd, so that patterns of blocks and strides don't fit
@@ -130,12 +131,12 @@ def own_parts(spec: ModelSpec) -> tuple[str, ...]:
 
 
 def attentions(spec: ModelSpec) -> Iterator[Attention]:
-    """Every attention of every kind of layer."""
+    """Every attention of every kind of layer, those of a layer to its own stack first."""
     for name, stack in spec.stacks.items():
         for layers in distinct_layers(stack):
-            for value in layers.block.nested():
-                if isinstance(value, AttentionSpec):
-                    yield Attention(name, layers.at, value, place_in(spec, stack))
+            found = (value for value in layers.block.nested() if isinstance(value, AttentionSpec))
+            for value in sorted(found, key=lambda attention: attention.reads == "memory"):
+                yield Attention(name, layers.at, value, place_in(spec, stack))
 
 
 def where(found: Iterable[Attention], spec: ModelSpec) -> str:
@@ -147,6 +148,14 @@ def where(found: Iterable[Attention], spec: ModelSpec) -> str:
             which = "all layers" if len(at) == len(stack.blocks) else places(at)
             said.append(f"{which} of the {name}" if name else which)
     return " and ".join(said)
+
+
+def shows_nothing(mask: Mask) -> bool:
+    """Whether a mask hides every key from every token, of a prefix or behind one, as far as neighbours and far ones tell."""
+    positions = torch.tensor([POSITIONS], device="cpu")
+    tokens = Tokens(positions, segment=positions % 2)
+    seen = visible(mask, tokens, tokens, HEADS)
+    return seen is not None and not seen.any()
 
 
 def masks_by_head(attention: Attention) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts
+from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts, shows_nothing
 from anyformer.layers import (
     GELU,
     AddByDepthSpec,
@@ -247,6 +247,8 @@ def direction(value: Mask) -> str:
 def mask(value: Mask) -> str:
     """The keys that a query sees among those that the direction allows."""
     match value:
+        case And() | Not() if shows_nothing(value):
+            return "none"
         case And(masks=masks):
             return " and ".join(mask(each) for each in masks if not isinstance(each, Causal)) or "full"
         case Or(masks=masks) if set(masks) == {Causal(), Prefix()}:

@@ -19,7 +19,9 @@ def located(name: str | Path) -> Path:
     if path.exists():
         return path
     if not HUB_NAME.fullmatch(str(name)):
-        raise CheckpointError(f"there is nothing at {path}; give a model's directory")
+        file = path.suffix.lower() in (".yaml", ".yml", ".json")
+        wanted = "a specification's file, or a model's directory" if file else "a model's directory"
+        raise CheckpointError(f"there is nothing at {path}; give {wanted}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 

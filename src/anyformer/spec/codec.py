@@ -115,7 +115,11 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
     needed = [f.name for f in dataclasses.fields(kind) if is_needed(f) and f.name not in given]  # type: ignore[arg-type]
     if needed:
         faults.append(SpecError(f"{where}: {name} needs {', '.join(needed)}"))
-    return kind(**_decoded(inside, faults))
+    values = _decoded(inside, faults)
+    try:
+        return kind(**values)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}" if path else error) from None
 
 
 def _decoded(parts: Mapping[Any, tuple[Any, Any, str]], faults: Sequence[SpecError] = ()) -> dict[Any, Any]:
@@ -211,7 +215,8 @@ def _like(data: dict[str, Any], kinds: dict[str, Any], path: str) -> Any:
     name = data["like"]
     if name not in list(kinds):
         raise SpecError(
-            f"{path}.like = {name!r} is none of the letters that are written out: {', '.join(map(str, kinds))}"
+            f"{path}.like = {name!r} is none of the letters that are written out: "
+            f"{', '.join(map(str, kinds)) or 'none is; write one out'}"
         )
     value = kinds[name]
     for key, change in data.items():

@@ -150,7 +150,10 @@ def _attention(a: ModelSpec, data: Any) -> ModelSpec:
         raise SpecError(f"GQA takes n_kv_heads here; say {', '.join(sorted(others))} as a change of its own")
     if "n_heads" in options:
         raise SpecError("MLA takes the heads there are; say n_heads as a change of its own")
-    value = read({"kind": kind, **n_heads, **options}, MLASpec if kind == "MLA" else GQASpec, "attention")
+    value: Any = read({"kind": kind, **n_heads, **options}, MLASpec if kind == "MLA" else GQASpec, "attention")
+    rotary = getattr(first, "rotary", None)
+    if kind == "MLA" and value.rotary_dim and rotary and "rotary" not in options:
+        value = value.but(rotary=rotary.but(fraction=1.0))
     return _model(a, ATTENTION.but(projection=value))
 
 

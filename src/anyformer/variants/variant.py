@@ -66,8 +66,10 @@ def vary_one(spec: ModelSpec, key: str, value: Any, find: Find) -> ModelSpec:
             raise SpecError(f"{data!r} is no model; it takes one, and of it what `diff` calls {row.part}")
         return _with_field(spec, key, data)
     except SpecError as error:
-        near = did_you_mean(value, [*PRESETS, *ALIASES]) if isinstance(value, str) and row else ""
-        raise SpecError(f"{error}{'' if 'did you mean' in str(error) else near}") from None
+        unknown = (
+            row and isinstance(value, str) and f"{value!r} is no " in str(error) and "did you mean" not in str(error)
+        )
+        raise SpecError(f"{error}{did_you_mean(value, [*PRESETS, *ALIASES]) if unknown else ''}") from None
 
 
 def _model(value: Any, find: Find) -> ModelSpec | None:

@@ -87,6 +87,8 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
         if number not in range(4) if name == "zero" else number < 1:
             bounds = "0 to 3" if name == "zero" else "at least 1"
             raise UsageError(f"--mesh {text!r}: {name} = {number} must be {bounds}")
+        if name in given:
+            raise UsageError(f"--mesh {text!r}: {name} = {given[name]} is said before {item!r}; leave one out")
         given[name] = number
     mesh = Mesh(**given)
     if "dp" not in given:

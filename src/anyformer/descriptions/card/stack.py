@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +32,8 @@ from anyformer.layers import (
 )
 from anyformer.spec import BlockSpec, Place, ScaleSpec, StackSpec, SublayerSpec, tensors
 from anyformer.variants.parts import attentions, mixers
+
+Heads = Callable[[Sequence[Any], Place], Any]  # reads what heads have in common off mixers
 
 BIASES = {
     "q": "query",
@@ -124,9 +126,20 @@ def _own(block: BlockSpec) -> list[AttentionSpec]:
     return [attention for attention in attentions(block, reads=None) if attention.reads != "memory"]
 
 
-def _field(name: str) -> Callable[[BlockSpec, Place], Any]:
+def _field(name: str) -> Heads:
     """Reads a field by its name from the first part of a mixer that has it, a user's own among them."""
-    return lambda block, _: _first(getattr(value, name, None) for mixer in mixers(block) for value in mixer.nested())
+    return lambda found, _: _first(getattr(value, name, None) for mixer in found for value in mixer.nested())
+
+
+def _of(read: Heads, crossing: bool = False) -> Callable[[BlockSpec, Place], Any]:
+    """Reads a layer's mixers without its attention to the encoder; `crossing`: that one, where it is not like the others."""
+
+    def found(block: BlockSpec, place: Place) -> Any:
+        cross = attentions(block, reads="memory") if _own(block) else []
+        own, other = read([m for m in mixers(block) if m not in cross], place), read(cross, place)
+        return own if not crossing else other if other != own else None
+
+    return found
 
 
 def _each(say: Callable[[AttentionSpec], str | None]) -> Callable[[BlockSpec, Place], str]:
@@ -134,26 +147,24 @@ def _each(say: Callable[[AttentionSpec], str | None]) -> Callable[[BlockSpec, Pl
     return lambda block, _: each(map(say, _own(block)), ", ")
 
 
-def _sizes(block: BlockSpec, place: Place) -> tuple[int, int, int] | None:
-    return _first(head_sizes(attention.projection, place) for attention in attentions(block, reads=None))
+def _sizes(found: Sequence[Any], place: Place) -> tuple[int, int, int] | None:
+    return _first(head_sizes(mixer.projection, place) for mixer in found if isinstance(mixer, AttentionSpec))
 
 
-def _head_dim(block: BlockSpec, place: Place) -> int | None:
+def _head_dim(found: Sequence[Any], place: Place) -> int | None:
     """The width of a query's head; of latent attention, what of it does not rotate."""
-    latent = _first(a.projection.head_dim for a in attentions(block, reads=None) if isinstance(a.projection, MLASpec))
-    sizes = _sizes(block, place)
-    return latent or (sizes[1] if sizes else _field("head_dim")(block, place))
+    latent = _first(m.projection.head_dim for m in found if isinstance(getattr(m, "projection", None), MLASpec))
+    return latent or (sizes[1] if (sizes := _sizes(found, place)) else _field("head_dim")(found, place))
 
 
-def _value_dim(block: BlockSpec, place: Place) -> int | None:
-    sizes = _sizes(block, place)
-    return None if sizes is None or sizes[2] == _head_dim(block, place) else sizes[2]
+def _value_dim(found: Sequence[Any], place: Place) -> int | None:
+    sizes = _sizes(found, place)
+    return None if sizes is None or sizes[2] == _head_dim(found, place) else sizes[2]
 
 
 def _cross(block: BlockSpec, _: Place) -> str:
-    return each(
-        (f"{words.heads(a.projection)}, over the encoder's output" for a in attentions(block, reads="memory")), ", "
-    )
+    found = attentions(block, reads="memory")
+    return each((f"{words.heads(a.projection)}, over the encoder's output" for a in found), ", ")
 
 
 def _scale(block: BlockSpec, place: Place) -> float | None:
@@ -320,18 +331,25 @@ def _biases(stack: StackSpec, place: Place) -> Iterator[str]:
 
 
 PAIRS = {"half": "(i, i + r/2)", "interleaved": "(2i, 2i + 1)"}
+HEADS: Mapping[str, tuple[str, Heads]] = {
+    "n_heads": ("heads", _field("n_heads")),
+    "n_kv_heads": ("key/value heads", _field("kv_heads")),
+    "head_dim": ("head dimension", _head_dim),
+    "value_dim": ("value dimension", _value_dim),
+    "query_rank": ("query latent", _field("query_rank")),
+    "kv_rank": ("key/value latent", _field("kv_rank")),
+}
 ATTENTION = (
-    Reading("n_heads", "heads", _field("n_heads")),
-    Reading("n_kv_heads", "key/value heads", _field("kv_heads")),
-    Reading("head_dim", "head dimension", _head_dim),
-    Reading("value_dim", "value dimension", _value_dim),
-    Reading("query_rank", "query latent", _field("query_rank")),
-    Reading("kv_rank", "key/value latent", _field("kv_rank")),
+    *(Reading(key, name, _of(read)) for key, (name, read) in HEADS.items()),
     Reading("attention", "attention", _each(lambda a: words.heads(a.projection) + one_map(a.projection)), str),
     Reading("direction", "direction", _each(lambda a: words.direction(a.mask)), str),
     Reading("keys_seen", "keys seen", _each(lambda a: words.mask(a.mask)), str),
     Reading("shared_keys", "keys and values", _each(options.keys), str),
     Reading("cross_attention", "cross-attention", _cross, str),
+    *(
+        Reading(f"cross_{key}", f"cross-attention's {name}", _of(read, crossing=True))
+        for key, (name, read) in HEADS.items()
+    ),
     Reading("attention_scale", "attention scale", _scale, _root),
     Reading("attention_softcap", "attention softcap", lambda block, _: _first(a.softcap for a in _own(block))),
     Reading("attention_sink", "attention sink", _each(lambda a: "one a head" if a.sink else None), str),
@@ -345,7 +363,7 @@ ATTENTION = (
     Reading(
         "output_norm", "norm of values", _each(lambda a: f"{words.norm(a.norm)}, of all heads" if a.norm else None), str
     ),
-    Reading("qkv_clip", "q, k, v clipped to ±", _field("clip")),
+    Reading("qkv_clip", "q, k, v clipped to ±", _of(_field("clip"))),
     Reading("qk_norm", "QK-norm", _each(_qk_norm), str),
     Reading("value_norm", "value norm", _each(_value_norm), str),
     Reading("latent_norm", "norm of latents", _each(_latent_norm), str),

@@ -11,9 +11,12 @@ from anyformer.descriptions.facts import attentions, maps, own_parts, place_in, 
 from anyformer.errors import AnyformerError
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec, TokensSpec
 from anyformer.layers.causality import sees_later_tokens
+from anyformer.layers.mask import And, Not, Or, counted
 from anyformer.model import build
 from anyformer.spec import ModelSpec, PartSpec, Place, inside, tensors
+from anyformer.variants.values import text_of
 
+FARTHEST = 8192  # tokens, the last of which is asked what it sees
 N_TOKENS = 4  # of the pass without numbers
 
 
@@ -78,6 +81,7 @@ def _widths(spec: ModelSpec) -> Iterator[str]:
 def errors(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """What fails although the sizes fit."""
     yield from _later_tokens(spec)
+    yield from _no_keys(spec)
     yield from _positions(spec)
     yield from _vocabulary(spec)
     reads = any(attention.spec.reads == "memory" for attention in attentions(spec) if attention.stack == "decoder")
@@ -108,6 +112,19 @@ def _later_tokens(spec: ModelSpec) -> Iterator[tuple[str, str]]:
             f"the head 'lm' predicts the next token, which attention in {where(seeing, spec)} sees (mask {kinds}); "
             "add Causal to the mask, or name the head for what it does ('mlm')",
         )
+
+
+def _no_keys(spec: ModelSpec) -> Iterator[tuple[str, str]]:
+    """A mask that leaves the last token without a key."""
+    n = min(spec.context or FARTHEST, FARTHEST)
+    own = [each for each in attentions(spec) if each.spec.reads != "memory"]
+    for mask in dict.fromkeys(each.spec.mask for each in own if isinstance(each.spec.mask, And | Or | Not)):
+        blind = [each for each in own if each.spec.mask == mask]
+        if not counted(mask, 1, n - 1, max(each.sizes[0] if each.sizes else 1 for each in blind)):
+            yield (
+                "mask",
+                f"token {n:,} sees no key in {where(blind, spec)} (mask {text_of(mask)}); write one that shows it some",
+            )
 
 
 def _positions(spec: ModelSpec) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from anyformer.cache import cache_kinds
+from anyformer.costs.report import check_length
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.descriptions.grouping import stretches
 from anyformer.errors import SpecError
@@ -119,7 +120,7 @@ def side_by_side(
 ) -> Comparison:
     """The rows of several architectures, and what each costs.
 
-    `seq_len` defaults to the shortest context. Raises SpecError for fewer than two.
+    `seq_len` defaults to the shortest context. Raises SpecError for fewer than two, and for one without as many positions.
     """
     return _compared(architectures, seq_len, names)[0]
 
@@ -132,6 +133,11 @@ def _compared(
     specs = [specification(architecture) for architecture in architectures]
     named = names or tuple(str(getattr(x, "name", chr(ord("a") + i))) for i, x in enumerate(architectures))
     length = seq_len or min((spec.context for spec in specs if spec.context), default=LONGEST)
+    for name, spec in zip(named, specs, strict=True):
+        try:
+            check_length(spec, length, length if spec.encoder else 0)
+        except SpecError as error:
+            raise SpecError(f"{name}: {error}") from None
     measured = [_measured(spec, length) for spec in specs]
     return Comparison(named, length, rows_of(*architectures), tuple(measure for measure, _ in measured)), measured
 

@@ -85,6 +85,8 @@ def parse(text: str, processes: int) -> Mesh:
             raise UsageError(
                 f"--mesh {text!r}: {name} = {number} must be {'2 or 3' if name == 'zero' else 'at least 1'}"
             )
+        if name in given:
+            raise UsageError(f"--mesh {text!r}: {name} = {given[name]} is said before {item!r}; leave one out")
         given[name] = number
     mesh = Mesh(**given)  # type: ignore[arg-type]
     if "dp" not in given and processes % mesh.processes == 0:

@@ -32,7 +32,7 @@ def check_run(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> None:
     if spec.ahead and not objective.trains_ahead:
         raise UsageError(
             f"the objective {recipe.objective.kind} leaves the {len(spec.ahead)} modules of `ahead` untrained; "
-            "use the objective MultiToken, or leave them out of the specification"
+            "use the objective MultiToken (--objective multi-token), or leave them out of the specification"
         )
     check_memory(spec, recipe)
     check_vocabulary(spec if data.labels is None else spec.but(heads=()), data.vocab_size)

@@ -27,7 +27,8 @@ class CausalObjective(Objective[CausalLM]):
     def refuses(self) -> str | None:
         spec = self.spec
         if spec.encoder is not None:
-            return "it has an encoder, which needs pairs of texts; use the objective Seq2Seq with --source and --target"
+            pairs = "use the objective Seq2Seq (--objective seq2seq) with --source and --target"
+            return f"it has an encoder, which needs pairs of texts; {pairs}"
         if not spec.heads:
             return "it has no head that predicts tokens; give the model one"
         mask = later_tokens_seen(spec.stack) or later_tokens_seen(spec.heads[0])

@@ -23,7 +23,9 @@ class Seq2SeqObjective(Objective[Seq2Seq]):
 
     def refuses(self) -> str | None:
         if self.spec.encoder is None:
-            return "it has no encoder to read the source; use the objective CausalLM on plain text"
+            return (
+                "it has no encoder to read the source; use the objective CausalLM (--objective causal-lm) on plain text"
+            )
         return decoder_refusal(self.spec)
 
     def by_place(self) -> bool:

@@ -88,6 +88,30 @@ def test_a_prompt_is_arithmetic() -> None:
     assert found.first_token_seconds < 1.5 * (products + attention) / 9.894e14
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("gpt2", "cache"),
+        ("lstm-medium", "states"),
+        ("mamba-130m", "states"),
+        ("qwen1.5-moe-a2.7b", "weights"),
+        ("deepseek-v3", "cache"),
+    ],
+)
+def test_a_token_takes_what_the_roofline_says_of_so_many_sequences(name: str, most: str) -> None:
+    spec, seq_len = af.preset(name).spec, 256
+    spec = af.shrink(spec) if name == "deepseek-v3" else spec
+    large, n = replace(H100, memory_nbytes=1e15, overhead_seconds=0.0), 400
+    whole = way(plan_inference(spec, Hardware(1, large), seq_len=seq_len))
+    room = (whole.weights_nbytes + whole.buffers_nbytes + (n + 0.5) * whole.cache_nbytes) / 0.92
+    found = way(plan_inference(spec, Hardware(1, replace(large, memory_nbytes=room)), seq_len=seq_len))
+    assert found.sequences == n
+    for batch, seconds in ((1, found.alone_seconds), (n, found.token_seconds)):
+        said = af.roofline(spec, device=large, seq_len=seq_len, batch=batch).phases["decoding"].seconds
+        assert seconds == pytest.approx(said, rel=1e-3)
+    assert found.bound == most
+
+
 def test_experts() -> None:
     found = served("mixtral-8x7b", 4, 1024)
     one = way(found, tp=4)

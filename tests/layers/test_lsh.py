@@ -179,6 +179,15 @@ def test_new_tokens_find_their_chunks_among_all(n_new: int) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_new_tokens_are_in_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
+    spec = reformer("lsh", n_hashes=2)
+    model, cache = build(spec).to(dtype), KVCache(spec, batch=2, length=40, dtype=dtype)
+    model(ids(37)[:, :36], cache=cache)
+    assert model(ids(37)[:, 36:], cache=cache).logits.isfinite().all()
+
+
+@torch.no_grad()
 def test_padding_is_not_seen() -> None:
     """What padding says changes nothing, nor where it stands, but for which chunks tokens come into: with one, nothing."""
     spec = reformer(n_hashes=2, n_buckets=(4,))

@@ -34,6 +34,7 @@ from anyformer.layers import (
 from anyformer.layers.mla import MLA
 from anyformer.layers.tokens import ForwardContext, plain_tokens
 from anyformer.model import Transformer, build
+from anyformer.observation.passes import forward_pass
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Cost, Count, Length, MapSpec, ModelSpec, Place, ScaleSpec, Width, Window, Workload
 from tests.laws.combinations import decoders, latent, without_blocks
@@ -213,6 +214,14 @@ def test_a_prompt_is_expanded_and_a_token_after_it_absorbed() -> None:
 
     assert calls(model, run) == ["expand", "expand", "absorb", "absorb"]
     assert calls(randomised(decoder()), lambda: None) == []
+
+
+def test_matrices_are_read_once_for_all_rows_of_a_batch() -> None:
+    spec, batch = decoder(SMALL.but(n_heads=Count(16))), 32
+    seen = forward_pass(spec, batch=batch, query=1, past=1, dtype=torch.float32)
+    matrix = 16 * 10 * 5
+    assert max(o.numel for o in seen if o.part == "attention" and not o.pairs) < batch * matrix
+    assert sum(o.times * o.weights for o in seen if o.name == "bmm") == 2 * 4 * 16 * 10 * (6 + 5)  # layers, bytes
 
 
 def test_scores_of_content_see_the_heads_queries_and_keys() -> None:

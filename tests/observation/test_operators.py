@@ -59,6 +59,14 @@ def test_layers_that_are_alike_are_run_twice() -> None:
     assert by_layer > 0
 
 
+def test_a_pass_has_nothing_of_the_one_before() -> None:
+    """Of what layers keep between tokens (Transformer-XL's table of distances)."""
+    spec = af.preset("gopher-44m").spec
+    seen = [forward_pass(spec, batch=batch, query=1, past=15) for batch in (2, 3)]
+    assert [o.name for o in seen[0]] == [o.name for o in seen[1]]
+    assert [sum(o.times * o.weights for o in each if o.name == "bmm") for each in seen] == [8 * 512 * 512 * 2] * 2
+
+
 @pytest.mark.parametrize("n_tokens", [3 * 1024, 5 * 1024 + 7])
 def test_chunks_of_the_loss_that_are_alike_are_run_once(n_tokens: int) -> None:
     spec = af.shrink(af.preset("llama2-7b").spec)

@@ -180,7 +180,7 @@ def lsh_attention(
     if n_new == n:
         y, sums = y.gather(2, place[..., None].expand_as(y)), sums.gather(2, place)
     y, sums = (each.unflatten(2, (spec.n_hashes, -1))[:, :, :, :n_new] for each in (y, sums))
-    return (y * sums.softmax(2)[..., None]).sum(2)
+    return (y * sums.softmax(2)[..., None]).sum(2).to(v.dtype)
 
 
 def _facts(tokens: Tokens, batch: int) -> Tensor:

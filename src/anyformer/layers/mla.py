@@ -193,7 +193,7 @@ class MLA(Projection[MLASpec]):
         """
         spec = self.spec
         plain, turning = q.split((spec.head_dim, spec.turning), -1)
-        folded = plain @ self.k.weight.unflatten(0, (spec.n_heads, -1))
+        folded = torch.einsum("bhqd,hdr->bhqr", plain, self.k.weight.unflatten(0, (spec.n_heads, -1)))
         latent = stored["latent"][:, None]
         return torch.cat((folded, turning), -1), latent, latent[..., : spec.kv_rank]
 
@@ -202,4 +202,4 @@ class MLA(Projection[MLASpec]):
 
     def unfold(self, y: Tensor) -> Tensor:
         """[batch, heads, query, value_dim] of y [batch, heads, query, kv_rank]."""
-        return y @ self.v.weight.unflatten(0, (self.spec.n_heads, -1)).mT
+        return torch.einsum("bhqr,hvr->bhqv", y, self.v.weight.unflatten(0, (self.spec.n_heads, -1)))

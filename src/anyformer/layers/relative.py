@@ -95,11 +95,12 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
         """q·(W r) for the distances from start down to stop [batch, heads, query, distance]."""
         if not self.spec.folds(self.place, q.shape[0], q.shape[2], keys):
             return q @ self.distances(start, stop).mT
-        folded = q @ self.r.unflatten(0, (len(self.bias_key), -1))
+        folded = torch.einsum("bhqd,hdw->bhqw", q, self.r.unflatten(0, (len(self.bias_key), -1)))
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return folded @ self.spec.sinusoids(start, stop, self.place.d_model, q.device).to(q.dtype).mT
         length = 1 << start.bit_length()  # so that tokens decoded one after the other find the table of the one before
-        table = _table(self.spec, self.place.d_model, length, stop < 0, q.device, q.dtype)
+        observed = getattr(q, "fake_mode", None)
+        table = _table(self.spec, self.place.d_model, length, stop < 0, q.device, q.dtype, observed)
         return folded @ table[length - 1 - start : length - stop].mT
 
     def distances(self, start: int, stop: int) -> Tensor:
@@ -110,9 +111,18 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
 
 @lru_cache(maxsize=4)
 def _table(
-    spec: RelativeSinusoidSpec, d_model: int, length: int, both: bool, device: torch.device, dtype: torch.dtype
+    spec: RelativeSinusoidSpec,
+    d_model: int,
+    length: int,
+    both: bool,
+    device: torch.device,
+    dtype: torch.dtype,
+    observed: object,
 ) -> Tensor:
-    """The sinusoids of the distances from length - 1 down to 0, or, for `both` ways, to 1 - length."""
+    """The sinusoids of the distances from length - 1 down to 0, or, for `both` ways, to 1 - length.
+
+    `observed` is None, or the pass on tensors without memory that it is for, whose tensors no other can read.
+    """
     return spec.sinusoids(length - 1, 1 - length if both else 0, d_model, device).to(dtype)
 
 

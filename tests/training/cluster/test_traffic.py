@@ -17,11 +17,11 @@ import torch
 from anyformer.errors import SpecError, UsageError
 from anyformer.families import PRESETS
 from anyformer.families.compose import changed
-from anyformer.layers import MoESpec
+from anyformer.layers import GainSpec, MoESpec
 from anyformer.observation.passes import loss_of, thinned
 from anyformer.recipe import RouterTraining
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Place, Width, tensors
+from anyformer.spec import BranchSpec, ModelSpec, Place, Width, tensors
 from anyformer.training.cluster.context_parallel import stretch_rows
 from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.mesh import parse
@@ -110,6 +110,14 @@ QUICK = {
 )
 def test_presets_of_each_kind(name: str, mesh: str) -> None:
     both(thinned(PRESETS[name].spec)[0], mesh)
+
+
+def test_a_weight_that_is_one_number() -> None:
+    """ReZero's."""
+    spec = changed(shrink(PRESETS["gpt2"].spec), BranchSpec, norm_out=GainSpec(start=0.0))
+    both(spec, "dp=2,tp=2", 4)
+    with pytest.raises(UsageError, match=r"norm_out\.weight is one number, and FSDP2 .* use --mesh dp=2"):
+        both(spec, "fsdp=2", 2)
 
 
 @pytest.mark.parametrize(("name", "sends"), [("llama3-8b", {"send"}), ("falcon-7b", {"all-gather", "reduce-scatter"})])

@@ -9,6 +9,7 @@ sublayer adds its results up over the devices. Weights in fewer bits are made 16
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,7 +54,7 @@ class Way:
     first_token_seconds: float  # of one prompt of full length
     alone_seconds: float  # of a token of one sequence alone
     token_seconds: float  # of a token of each of all sequences
-    bound: str  # what takes most of that: "weights", "cache", "arithmetic", "launches", "links"
+    bound: str  # what takes most of that: "weights", "cache", "states", "results", "arithmetic", "launches", "links"
     experts_touched: float | None  # of a layer, by a token of each sequence
     expert_nbytes: float | None  # that a token sends to experts and back, were they spread over the devices
 
@@ -145,7 +146,8 @@ class _Served:
         self.facts: Facts = facts_of(spec)
         self.dtype = "bfloat16" if "bfloat16" in where.peak_flops_per_second else "float16"
         self.prompt = forward_pass(spec, batch=1, query=seq_len, dtype=torch.bfloat16)
-        self.token = forward_pass(spec, batch=1, query=1, past=seq_len - 1, dtype=torch.bfloat16)
+        # Of two sequences and of three: what each further one adds. Alone, one may take other operators than several.
+        self.tokens = [forward_pass(spec, batch=n, query=1, past=seq_len - 1, dtype=torch.bfloat16) for n in (1, 2, 3)]
         kinds = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, dtype=torch.bfloat16)
         self.state_nbytes = sum(kind.nbytes for kind in kinds if kind.kind == "state")  # float32, whatever the cache
         self.cache_nbytes = sum(kind.nbytes for kind in kinds) - self.state_nbytes
@@ -168,9 +170,9 @@ class _Served:
         room = USABLE * self.where.memory_nbytes - weights - buffers
         n = max(0, int(room // cache)) if cache else int(room > 0)
         bits = WEIGHT_BITS[weight_bits] / 16, cache_bits / 16
-        first = sum(self._seconds(self.prompt, 1, tp, tp, bits, self.seq_len).values())
-        alone = sum(self._seconds(self.token, 1, tp, heads, bits, 1).values())
-        each = self._seconds(self.token, max(1, n), tp, heads, bits, max(1, n))
+        first = sum(self._seconds(self.prompt, tp, tp, bits, self.seq_len).values())
+        alone = sum(self._seconds(self._token(1), tp, heads, bits, 1).values())
+        each = self._seconds(self._token(max(1, n)), tp, heads, bits, max(1, n))
         touched = [self._touched(moe, max(1, n)) for moe in self.mixtures]
         sent = sum(2 * moe.router.n_used * (1 - 1 / tp) * self.spec.stack.d_model * HALF for moe in self.mixtures)
         return Way(
@@ -179,29 +181,39 @@ class _Served:
             sum(touched) / len(touched) if touched else None, sent if touched else None,
         )  # fmt: skip
 
+    def _token(self, n: int) -> Iterator[Operator]:
+        """The operators of a token of each of n sequences."""
+        alone, two, three = self.tokens
+        touched = sum(self._touched(moe, n) for moe in self.mixtures) / max(1, len(self.mixtures))
+        for o, more in zip(alone, alone, strict=True) if n == 1 else zip(two, three, strict=True):
+            grown = {
+                name: getattr(o, name) + (n - 2) * (getattr(more, name) - getattr(o, name))
+                for name in ("flops", "weights", "nbytes")
+            }
+            if o.name == "grouped_products" and self.mixtures:
+                grown["weights"] = math.ceil(o.weights / o.copies * touched)
+            yield o._replace(**grown)
+
     def _seconds(
-        self, found: tuple[Operator, ...], batch: int, tp: int, heads: int, bits: tuple[float, float], tokens: int
+        self, found: Iterable[Operator], tp: int, heads: int, bits: tuple[float, float], tokens: int
     ) -> dict[str, float]:
         """The seconds of a pass by what takes them: of each operator its longest part, and the sums over devices."""
-        spent: dict[str, float] = dict.fromkeys(("weights", "cache", "arithmetic", "launches", "links"), 0.0)
+        names = "weights", "cache", "states", "results", "arithmetic", "launches", "links"
+        spent: dict[str, float] = dict.fromkeys(names, 0.0)
         reading = self.where.nbytes_per_second * self.shares.memory
-        # Observed is one token, whose choices all count as experts; those of all sequences together touch more.
-        choices = [min(moe.router.top_k, moe.router.n_experts) for moe in self.mixtures]
-        more = sum(self._touched(moe, batch) for moe in self.mixtures) / sum(choices) if choices else 1.0
         for o in found:
             share = self.shares.attention if o.kind == "attention" else self.shares.products
             cached = o.kind == "attention" and reads_a_cache(o)
-            weights = o.weights * bits[0] / tp
-            if o.part == "experts" and found is self.token:
-                weights *= more
-            moved = batch * o.nbytes * (bits[1] if cached else 1.0) / (heads if cached else tp)
-            taken = {
-                "arithmetic": batch * o.flops / tp / (self.where.peak(self.dtype) * share),
-                "cache" if cached else "weights": (weights + moved) / reading,
-                "launches": self.where.overhead_seconds,
-            }
-            name = max(taken, key=lambda each: taken[each])
-            spent[name] += o.times * taken[name]
+            other = "cache" if cached else "states" if o.part == "recurrence" else "results"
+            moved = o.nbytes * (bits[1] if cached else 1.0) / (heads if cached else tp)
+            memory = {"weights": o.weights * bits[0] / tp / reading, other: moved / reading}
+            arithmetic = o.flops / tp / (self.where.peak(self.dtype) * share)
+            taken = max(
+                memory, {"arithmetic": arithmetic}, {"launches": self.where.overhead_seconds},
+                key=lambda each: sum(each.values()),
+            )  # fmt: skip
+            for name, seconds in taken.items():
+                spent[name] += o.times * seconds
         if tp > 1:
             volume = 2 * (tp - 1) / tp * tokens * self.spec.stack.d_model * HALF
             inside = tp <= self.where.devices_per_node

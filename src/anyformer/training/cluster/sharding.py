@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from anyformer.errors import UsageError
 from anyformer.layers.block import Block
 from anyformer.layers.experts import Experts
 from anyformer.layers.init import initialise
@@ -71,8 +72,16 @@ def shard(model: Transformer, device: torch.device, world: World) -> Transformer
 
 
 def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Transformer:
-    """Have FSDP2 share the model, layer by layer: its own weights become this process's part. Gradients are sums."""
+    """Have FSDP2 share the model, layer by layer: its own weights become this process's part. Gradients are sums.
+
+    Raises UsageError for a weight that is one number (ReZero's), of which there are no parts.
+    """
     assert world.mesh is not None
+    if single := next((name for name, p in model.named_parameters() if p.requires_grad and not p.dim()), None):
+        raise UsageError(
+            f"this cannot be trained on the mesh {world.mesh}: {single} is one number, and FSDP2 shares out none such; "
+            f"use --mesh dp={world.size}"
+        )
     # What routers note is a view of their scores, which nothing writes into.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     kept = {p for p in model.parameters() if not p.requires_grad}

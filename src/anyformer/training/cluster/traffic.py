@@ -211,7 +211,7 @@ def _weights(
         if not wide.trainable or (stage is not None and name not in stage.own):
             continue
         each = cut.get(name)
-        shape = wide.shape if each is None or each.shared else own.shape
+        shape = (wide.shape if each is None or each.shared else own.shape) or (1,)
         group = next((path for path in _prefixes(name) if path in blocks), "")
         among = shards
         if mesh.ep > 1 and wide.used is not None:

@@ -263,9 +263,8 @@ train = _made(prepare_training)
 def _peak(dtype: torch.dtype, device: torch.device) -> float:
     """FLOPs a second of large products, measured the first time on a machine and then remembered."""
     from anyformer import measure
-    from anyformer.measure.calibrate import dtype_name
 
-    return measure.calibrate(device, (dtype,)).peak_flops_per_second[dtype_name(dtype)]
+    return measure.calibrate(device, (dtype,)).peak(dtype)
 
 
 def _figures(result: TrainingResult, data: TrainingData, recipe: Recipe) -> dict[str, float | None]:

@@ -206,7 +206,10 @@ class TestCheckpoints:
         refused(train(text, trained, lr="0.5"), "another recipe: optimizer.lr is 0.001 there and 0.5 here")
         other = tmp_path / "other.txt"
         other.write_text("quite another text\n" * 500)
-        refused(train(other, trained), "holds a run on another data")
+        refused(
+            train(other, trained),
+            "holds a run on another data (other texts, names of texts, or another --validation): ",
+        )
         assert everything(trained) == before
         refused(
             train(text, tmp_path / "out", model="llama-7b", init=str(trained)),

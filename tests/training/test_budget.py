@@ -47,11 +47,13 @@ def test_a_run_gets_the_tokens_that_there_is_time_for(clock: dict[bool, float], 
     assert len(trained.result.steps) == 10  # 6 s, of which 5.1 are for steps of 0.5 s
     assert "0.1 min: 10 steps of 0.5 s as timed here, 2,560 tokens" in said
     clock |= {True: 0.01, False: 0.01}
+    said.clear()
     again = train("llama2-7b", text, minutes=0.1, say=said.append, **options)  # the same command, on a faster machine
     assert [step.loss for step in again.result.steps] == [step.loss for step in trained.result.steps]
     recipe = of_run(tmp_path / "run")
     assert recipe is not None
     assert recipe.tokens == 2560
+    assert said[0].endswith("is a run of 2,560 tokens already, whatever --minutes says; give --tokens for more")
 
 
 def test_what_no_budget_can_be_is_refused(clock: dict[bool, float], text: Path, tmp_path: Path) -> None:

@@ -235,6 +235,7 @@ def _in_time(
 ) -> Recipe:
     """The recipe with the tokens that there is time for, or that the run in `out` was begun with."""
     if out is not None and (begun := of_run(out)) is not None:
+        say(f"{out} is a run of {begun.tokens:,} tokens already, whatever --minutes says; give --tokens for more")
         return recipe.but(tokens=begun.tokens)
     seconds = seconds_a_step(spec, recipe, data, options, init)
     chosen = recipe.but(tokens=tokens_in(minutes, seconds, recipe))

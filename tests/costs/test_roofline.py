@@ -76,6 +76,7 @@ def test_an_encoder_has_no_decoding() -> None:
         ({"device": "H10"}, "no device 'H10'"),
         ({"device": "V100", "dtype": "bfloat16"}, "no peak for bfloat16"),
         ({"dtype": "float23"}, "did you mean 'float32'"),
+        ({"dtype": "int4"}, "has no times: those on a device are of float32, bfloat16, float16; give one of these"),
         ({"seq_len": 0}, "at least 1"),
         ({"batch": 0}, "at least 1"),
         ({"seq_len": 1025}, "goes beyond the 1,024 learned positions"),

@@ -8,6 +8,7 @@ import anyformer as af
 from anyformer.costs.hardware.devices import Device, Efficiency, devices
 from anyformer.costs.hardware.rates import Grid, on_curve
 from anyformer.costs.hardware.roofline import roofline
+from anyformer.costs.hardware.sections import roofline_sections
 from anyformer.errors import SpecError, UsageError
 from anyformer.observation.passes import forward_pass
 
@@ -63,6 +64,15 @@ def test_small_passes_are_bound_by_launches() -> None:
     calls = sum(o.times for o in forward_pass(spec, batch=1, query=1, past=63))
     assert phase.bound == "overhead"
     assert phase.seconds >= 0.8 * calls * 4e-6
+
+
+@pytest.mark.parametrize(("name", "word"), [("H100", "fitted"), ("A100-40GB", "fitted"), ("L4", "assumed")])
+def test_whether_shares_of_peaks_are_fitted(name: str, word: str) -> None:
+    found = roofline(af.preset("gpt2"), device=name, seq_len=64)
+    said = {line.name: line.value for line in next(roofline_sections(found)).lines}
+    assert said["efficiency"] == word
+    given = roofline(af.preset("gpt2"), device=name, seq_len=64, efficiency=IDEAL)
+    assert {line.name: line.value for line in next(roofline_sections(given)).lines}["efficiency"] == "assumed"
 
 
 def test_an_encoder_has_no_decoding() -> None:

@@ -8,6 +8,7 @@ import anyformer as af
 from anyformer.costs.hardware.devices import Device, Efficiency, devices
 from anyformer.costs.hardware.rates import Grid, on_curve
 from anyformer.costs.hardware.roofline import roofline
+from anyformer.costs.hardware.sections import roofline_sections
 from anyformer.errors import SpecError, UsageError
 from anyformer.observation.passes import forward_pass
 
@@ -65,6 +66,15 @@ def test_small_passes_are_bound_by_launches() -> None:
     assert phase.seconds >= 0.8 * calls * 4e-6
 
 
+@pytest.mark.parametrize(("name", "word"), [("H100", "fitted"), ("A100-40GB", "fitted"), ("L4", "assumed")])
+def test_whether_shares_of_peaks_are_fitted(name: str, word: str) -> None:
+    found = roofline(af.preset("gpt2"), device=name, seq_len=64)
+    said = {line.name: line.value for line in next(roofline_sections(found)).lines}
+    assert said["efficiency"] == word
+    given = roofline(af.preset("gpt2"), device=name, seq_len=64, efficiency=IDEAL)
+    assert {line.name: line.value for line in next(roofline_sections(given)).lines}["efficiency"] == "assumed"
+
+
 def test_an_encoder_has_no_decoding() -> None:
     assert set(roofline(af.preset("bert-base"), device="H100").phases) == {"training", "prefill"}
     assert "decoding" in roofline(af.preset("t5-small"), device="H100", seq_len=128).phases
@@ -76,6 +86,7 @@ def test_an_encoder_has_no_decoding() -> None:
         ({"device": "H10"}, "no device 'H10'"),
         ({"device": "V100", "dtype": "bfloat16"}, "no peak for bfloat16"),
         ({"dtype": "float23"}, "did you mean 'float32'"),
+        ({"dtype": "int4"}, "has no times: those on a device are of float32, bfloat16, float16; give one of these"),
         ({"seq_len": 0}, "at least 1"),
         ({"batch": 0}, "at least 1"),
         ({"seq_len": 1025}, "goes beyond the 1,024 learned positions"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anyformer.costs.hardware.rates import Rates
 
 THIS = "this"
+FITTED = ("A100-40GB", "A100-80GB", "H100")  # whose shares of peaks are fitted on published runs (docs/plan.md)
 _ALIASES = {"a100": "A100-80GB", "h100sxm": "H100", "4090": "RTX4090"}
 
 

@@ -164,7 +164,10 @@ def roofline(
     spec, where = specification(architecture), named_device(device)
     dtype = dtype or next(name for name in ("bfloat16", "float16", "float32") if _has(where, name))
     if dtype not in NBYTES:
-        raise UsageError(f"dtype = {dtype!r} is unknown{did_you_mean(dtype, NBYTES)}; there are {', '.join(NBYTES)}")
+        raise UsageError(
+            f"dtype = {dtype!r} has no times{did_you_mean(dtype, NBYTES)}: those on a device are of {', '.join(NBYTES)}; "
+            "give one of these, or leave the device out"
+        )
     peak = where.peak(dtype)
     if where.rates is not None and not where.rates.knows(dtype):
         raise UsageError(f"this machine was not calibrated in {dtype}; run `anyformer calibrate --dtype {dtype}`")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from anyformer.costs.hardware.devices import FITTED, devices
 from anyformer.costs.hardware.roofline import JOULES_PER_KWH, PhaseTime, Roofline
 from anyformer.costs.sections import FigureLine, Section, si
 
@@ -24,7 +25,8 @@ def roofline_sections(found: Roofline) -> Iterator[Section]:
         shares = (
             f"{e.products:.0%} of the peak in products, {e.attention:.0%} in attention, {e.memory:.0%} of bandwidth"
         )
-        lines.append(FigureLine("efficiency", "assumed", shares))
+        fitted = device.name in FITTED and e == devices()[device.name].efficiency
+        lines.append(FigureLine("efficiency", "fitted" if fitted else "assumed", shares))
     if not found.fits:
         held = (found.weights_nbytes + found.cache_nbytes) / 1e9
         room = f"{device.memory_nbytes / 1e9:,.0f} GB of one device: times are as if it had room; `anyformer plan` spreads it"

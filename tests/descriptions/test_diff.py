@@ -177,7 +177,7 @@ class TestOneDifference:
     def test_from_after_each_sum_to_before_each_branch_and_at_the_end(self) -> None:
         a, norm = af.preset("gpt").spec, LayerNormSpec(eps=1e-5)
         b = changed(changed(a, SublayerSpec, norm_in=norm, norm_sum=None), StackSpec, norm=norm)
-        one = effect(a, b, "norm placement")
+        one = effect(a, b, "norm placement", seq_len=512)
         assert figures(one) == (2 * 768, 0, 0)
         assert (one.added, one.removed) == (2 * 2 * 12 + 2, 2 * 2 * 12)
 

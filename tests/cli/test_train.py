@@ -191,5 +191,7 @@ def test_amounts(text: str, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["1,5M", "0,5B", "12,34,567", "1234,567", "1,", "1,000_000"])
 def test_a_comma_parts_thousands(text: str) -> None:
-    with pytest.raises(click.BadParameter, match=f"'{text}' is no number above 0; write it as 3000000, 3M or 1.5B"):
+    with pytest.raises(
+        click.BadParameter, match=f"'{text}' is not read here as a whole number; write it as 3000000, 3M or 1.5B"
+    ):
         Amount().convert(text, None, None)

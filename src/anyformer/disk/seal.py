@@ -151,7 +151,15 @@ def _older(directory: Path, only: Collection[str] | None) -> tuple[Path, ...]:
 
 def _records(run: Path) -> list[Any]:
     """What the record of a run is, and what it was before the run went on beyond its recipe. Raises CheckpointError."""
-    return [measure(run / RECORD), *(each["record"] for each in read_record(run).get(EXTENDED, ()))]
+    return [_measured(run / RECORD, _remedy(run)), *(each["record"] for each in read_record(run).get(EXTENDED, ()))]
+
+
+def _measured(file: Path, remedy: str, written: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a file is; where it is told what was written, its size alone is looked at. Raises CheckpointError."""
+    try:
+        return measure(file) if written is None else {**written, "nbytes": file.stat().st_size}
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error.strerror or error}){remedy}") from None
 
 
 def _compare(directory: Path, seal: Mapping[str, Any], remedy: str, names: Collection[str]) -> None:
@@ -160,10 +168,7 @@ def _compare(directory: Path, seal: Mapping[str, Any], remedy: str, names: Colle
         file = directory / name
         if not file.is_file():
             raise CheckpointError(f"{file} is missing{remedy}")
-        try:
-            found = measure(file) if name in names else {**written, "nbytes": file.stat().st_size}
-        except OSError as error:
-            raise CheckpointError(f"{file} cannot be read ({error.strerror or error}){remedy}") from None
+        found = _measured(file, remedy, written if name not in names else None)
         if found["nbytes"] != written["nbytes"]:
             raise CheckpointError(
                 f"{file} is truncated or overwritten: it has {found['nbytes']:,} bytes and was written with "

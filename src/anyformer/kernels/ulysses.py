@@ -101,7 +101,7 @@ def over_stretches(
 class _Exchanged(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ulysses: Ulysses, whole: bool, *each: Tensor) -> tuple[Tensor, ...]:
-        """Whole rows of this process's heads, given its tokens of all heads; or the latter, given the former."""
+        """Whole rows [batch, own head, token, d] of each, given this process's tokens [batch, head, own token, d]; or back."""
         ctx.ulysses, ctx.whole = ulysses, whole
         return tuple(ulysses.whole_rows(*each) if whole else ulysses.own_rows(*each))
 

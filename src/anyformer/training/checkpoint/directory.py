@@ -146,8 +146,8 @@ def _refuse_other_run(
     for name in dict.fromkeys((*fingerprints, *saved_prints)):
         there, here = (prints.get(name, "none") for prints in (saved_prints, fingerprints))
         if name != "code" and there != here:
-            what = "data (other texts, names of texts, or another --validation)" if name == "data" else name
-            raise CheckpointError(f"{path} holds a run on another {what}: {there} there and {here} here; {remedy}")
+            why = " (other texts, names of texts, or another --validation)" if name == "data" else ""
+            raise CheckpointError(f"{path} holds a run on another {name}: {there} there and {here} here{why}; {remedy}")
     if saved_prints.get("code") != code_fingerprint():
         log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)
     return begun

@@ -2,6 +2,8 @@
 
 import math
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,8 +132,9 @@ def test_a_size_that_none_has_is_refused() -> None:
         af.resize(af.preset("gpt2"), n_params=1000)
     for name in ("n_params", "vocab_size", "context", "d_model", "n_layers"):
         for number in (0, -64):
+            given: Any = {name: number}
             with pytest.raises(SpecError, match=f"{name} = {number} makes no model"):
-                af.resize(af.preset("gpt2"), **{name: number})
+                af.resize(af.preset("gpt2"), **given)
     with pytest.raises(SpecError, match="the pattern of 34 layers can be cut to 6, not to 2"):
         af.resize(af.preset("gemma3-4b"), n_layers=2)
     with pytest.raises(SpecError, match="n_params or d_model, not both"):

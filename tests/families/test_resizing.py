@@ -1,7 +1,6 @@
 """The same architecture at another size: what is kept, and how near it comes."""
 
 import math
-
 from typing import Any
 
 import pytest
@@ -132,9 +131,9 @@ def test_a_size_that_none_has_is_refused() -> None:
         af.resize(af.preset("gpt2"), n_params=1000)
     for name in ("n_params", "vocab_size", "context", "d_model", "n_layers"):
         for number in (0, -64):
-            given: Any = {name: number}
+            size: Any = {name: number}
             with pytest.raises(SpecError, match=f"{name} = {number} makes no model"):
-                af.resize(af.preset("gpt2"), **given)
+                af.resize(af.preset("gpt2"), **size)
     with pytest.raises(SpecError, match="the pattern of 34 layers can be cut to 6, not to 2"):
         af.resize(af.preset("gemma3-4b"), n_layers=2)
     with pytest.raises(SpecError, match="n_params or d_model, not both"):

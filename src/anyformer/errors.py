@@ -89,6 +89,10 @@ class RunFailed(AnyformerError):
     exit_status = 1
 
 
+class DiskFailed(RunFailed):
+    """The disk took or gave no more: whatever else is run there fails like it."""
+
+
 def unknown(what: str, value: object, known: Iterable[str]) -> str:
     """What to say of a value that is none of those known: the nearest of them, and all."""
     names = list(known)

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from safetensors import SafetensorError
-
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.run_layout import CHECKPOINTS
 from anyformer.disk.seal import FORMAT, latest, read_seal, seal
-from anyformer.errors import AnyformerError, RunFailed, UsageError
+from anyformer.errors import AnyformerError, DiskFailed, RunFailed, UsageError
 from anyformer.generation import generate_text
 from anyformer.generation.text import encode_prompt
 from anyformer.hub import load
@@ -213,9 +211,7 @@ def run_one(
     except Stopped:
         raise
     except AnyformerError as error:
-        if error.exit_status != 1 or isinstance(
-            error.__context__, OSError | SafetensorError
-        ):  # the disk's, not its own
+        if error.exit_status != 1 or isinstance(error, DiskFailed):
             raise
         return replace(bare, failure=" ".join(str(error).split()))
     finally:

@@ -14,7 +14,7 @@ import numpy as np
 
 from anyformer.disk.atomic import create_directories, put_in_place, remove_abandoned, remove_directory
 from anyformer.disk.cache import cache_directory
-from anyformer.errors import RunFailed, TextError
+from anyformer.errors import DiskFailed, TextError
 from anyformer.text.ahead import encoded_ahead, processes_for
 from anyformer.text.corpus import Corpus
 from anyformer.text.growing import INDEX, Grown, growing, measure
@@ -127,12 +127,12 @@ class _Encoding:
         try:
             self._write(directory)
         except OSError as error:
-            raise RunFailed(
+            raise DiskFailed(
                 f"cannot write the encoded corpus to {root}: {error.strerror or error}; name another folder in "
                 f"ANYFORMER_CACHE"
             ) from None
         if (found := _read(directory)) is None:
-            raise RunFailed(f"the encoded corpus just written to {directory} does not read back; check the disk")
+            raise DiskFailed(f"the encoded corpus just written to {directory} does not read back; check the disk")
         return found
 
     def _write(self, directory: Path) -> None:

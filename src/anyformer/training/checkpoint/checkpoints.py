@@ -33,7 +33,7 @@ from anyformer.disk.run_layout import (
     step_and_again,
 )
 from anyformer.disk.seal import latest, read_manifest, sealed, sealing
-from anyformer.errors import CheckpointError, RunFailed
+from anyformer.errors import CheckpointError, DiskFailed
 from anyformer.hub.shards import ShardedWeights
 from anyformer.training.checkpoint import shards
 from anyformer.training.cluster.world import ALONE, World
@@ -124,7 +124,7 @@ class Checkpoints:
         """Write what `content` gave, then delete what is neither among the last nor the best.
 
         All processes of the world call it; where they share the weights each writes its parts, else one writes all. Raises
-        RunFailed, naming the file, the cause and the bytes needed, where it can't be written; nothing of it is left then,
+        DiskFailed, naming the file, the cause and the bytes needed, where it can't be written; nothing of it is left then,
         and the former checkpoints stand.
         """
         target = at = content.target
@@ -148,7 +148,7 @@ class Checkpoints:
             if self.world.leads:
                 self._prune(target)
         except (OSError, SafetensorError) as error:
-            raise RunFailed(self._failure(target, at, content.nbytes, error)) from error
+            raise DiskFailed(self._failure(target, at, content.nbytes, error)) from error
         return target
 
     @contextmanager

@@ -14,8 +14,8 @@ from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
 from anyformer.disk.run_layout import CHECKPOINTS, LOCK, RECIPE, RECORD, SPEC, is_run, measure
 from anyformer.disk.seal import EXTENDED, latest, read_record, seal, sealed, sealing
-from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
-from anyformer.recipe import Recipe
+from anyformer.errors import AnyformerError, CheckpointError, DiskFailed, UsageError
+from anyformer.recipe import Mixture, Recipe
 from anyformer.spec import ModelSpec, Place, first_difference, short, tensors
 from anyformer.training.checkpoint.checkpoints import step_of
 from anyformer.training.checkpoint.provenance import code_fingerprint, provenance
@@ -40,7 +40,7 @@ def own(
     the code is added. `extra` JSON goes into `run.json`, such as `architecture`, the name to list it by; `fill` writes into
     a new run's directory what else belongs to it.
     Raises UsageError for a directory that is in use or holds something else, CheckpointError for one of another run, naming
-    the field and both values, or a damaged one, RunFailed where it can't be written.
+    the field and both values, or a damaged one, DiskFailed where it can't be written.
     """
     if is_run(path):
         return _taken_over(path, spec, recipe, fingerprints)
@@ -71,7 +71,7 @@ def own(
             raise
         if is_run(path):
             raise UsageError(f"output directory in use: another process has just begun a run in {path}") from None
-        raise RunFailed(f"cannot create the run's directory {path}: {error.strerror or error}") from None
+        raise DiskFailed(f"cannot create the run's directory {path}: {error.strerror or error}") from None
     return lock
 
 
@@ -95,7 +95,7 @@ def _taken_over(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mappi
     try:
         lock = Lock(path / LOCK, path)
     except OSError as error:
-        raise RunFailed(f"cannot write to the run's directory {path}: {error.strerror or error}") from None
+        raise DiskFailed(f"cannot write to the run's directory {path}: {error.strerror or error}") from None
     try:
         begun = _refuse_other_run(path, record, spec, recipe, fingerprints)
         for directory in (path, path / CHECKPOINTS):
@@ -109,7 +109,7 @@ def _taken_over(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mappi
         lock.release()
         if not isinstance(error, OSError):
             raise
-        raise RunFailed(f"cannot clean up the run's directory {path}: {error.strerror or error}") from None
+        raise DiskFailed(f"cannot clean up the run's directory {path}: {error.strerror or error}") from None
     return lock
 
 
@@ -138,10 +138,11 @@ def _refuse_other_run(
         if found is not None:
             what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
             raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {remedy}")
-    so_far = made(path)
-    if _weights(begun, so_far) != _weights(recipe, so_far):
-        than = f"its mixture had other weights in its first {so_far:,} steps than one of {recipe.steps:,} has"
-        raise CheckpointError(f"{path} cannot go on so far: {than}; {remedy}")
+    if recipe.mixture is not None and begun.steps != recipe.steps:
+        so_far = made(path)
+        if _weights(recipe.mixture, begun, so_far) != _weights(recipe.mixture, recipe, so_far):
+            than = f"its mixture had other weights in its first {so_far:,} steps than one of {recipe.steps:,} has"
+            raise CheckpointError(f"{path} cannot go on so far: {than}; {remedy}")
     saved_prints = record.get("fingerprints", {})
     for name in dict.fromkeys((*fingerprints, *saved_prints)):
         there, here = (prints.get(name, "none") for prints in (saved_prints, fingerprints))
@@ -153,10 +154,8 @@ def _refuse_other_run(
     return begun
 
 
-def _weights(recipe: Recipe, steps: int) -> list[tuple[float, ...]]:
-    """Of a mixture's texts, at each of the first steps of a run; nothing without a mixture."""
-    if recipe.mixture is None:
-        return []
-    stages = recipe.mixture.by_step(recipe.steps, recipe.batch_tokens)
+def _weights(mixture: Mixture, recipe: Recipe, steps: int) -> list[tuple[float, ...]]:
+    """Of a mixture's texts, at each of the first steps of a run."""
+    stages = mixture.by_step(recipe.steps, recipe.batch_tokens)
     each = chain.from_iterable(repeat(weights, n) for n, weights in stages)
     return list(islice(chain(each, repeat(stages[-1][1])), steps))

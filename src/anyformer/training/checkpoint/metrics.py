@@ -13,7 +13,7 @@ from pathlib import Path
 
 from anyformer.disk.atomic import replace_file, write_all
 from anyformer.disk.run_layout import METRICS
-from anyformer.errors import CheckpointError, RunFailed
+from anyformer.errors import CheckpointError, DiskFailed
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class MetricsLog:
         """Go on after `last_step`, whose checkpoint has `saved` so much: what the file holds beyond that is dropped.
 
         A file that does not begin so is moved aside and made anew, which is said. `says` tells of the last checkpoint.
-        Raises RunFailed.
+        Raises DiskFailed.
         """
         self._says = says
         if self.path is None:
@@ -81,7 +81,7 @@ class MetricsLog:
             self._keep(_entry(line), line)
 
     def add(self, entry: Metrics) -> None:
-        """Keep and write one. Raises RunFailed where it can't be written."""
+        """Keep and write one. Raises DiskFailed where it can't be written."""
         line = json.dumps({name: value for name, value in asdict(entry).items() if value is not None}).encode() + b"\n"
         self._keep(entry, line)
         if self._descriptor is not None:
@@ -89,14 +89,14 @@ class MetricsLog:
                 write_all(self._descriptor, line)
 
     def synced(self) -> bytes:
-        """All lines, for a checkpoint to hold, once the disk has them. Raises RunFailed."""
+        """All lines, for a checkpoint to hold, once the disk has them. Raises DiskFailed."""
         if self._descriptor is not None:
             with self._failing(0):
                 os.fsync(self._descriptor)
         return b"".join(self._lines)
 
     def close(self) -> None:
-        """Close the file. Raises RunFailed where the system says only now that it can't be written."""
+        """Close the file. Raises DiskFailed where the system says only now that it can't be written."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with self._failing(0):
@@ -116,7 +116,7 @@ class MetricsLog:
         except OSError as error:
             more = f", which needs {needed:,} bytes more" if needed else ""
             cause = f"cannot write {self.path}{more}: {error.strerror or error}"
-            raise RunFailed(f"{cause}; {self._says() or 'nothing was trained'}; make room, then start again") from None
+            raise DiskFailed(f"{cause}; {self._says() or 'nothing was trained'}; make room, then start again") from None
 
     def _kept(self, path: Path, last_step: int, saved: bytes | None) -> bytes:
         """What of the file's lines stays."""

@@ -22,7 +22,6 @@ from anyformer.layers.moe import MoESpec
 from anyformer.layers.rope_scaling import ScalingByLength
 from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec, cached_calls
-from anyformer.spec.ranges import MOST
 
 
 class Guessed(NamedTuple):
@@ -264,16 +263,11 @@ def check_one_rotation(spec: ModelSpec, prompt: Prompt) -> None:
     last = first + max(0, prompt.max_new_tokens - 1)
     lengths = torch.tensor([[[first], [last]]])
     for scaling in (value for part in (spec.stack, *spec.heads) for value in part.nested()):
-        if not isinstance(scaling, ScalingByLength):
-            continue
-        frequencies = scaling.fitted(MOST).stretched([1.0] * MOST, lengths)
-        magnitudes = torch.as_tensor(scaling.magnitudes(lengths)).expand(1, 2, 1)
-        for at_first, at_last in (frequencies[0], magnitudes[0]):
-            if not torch.equal(at_first, at_last):
-                raise InputError(
-                    f"the model's {scaling.kind} rotates texts from {first} to {last} tokens by their length, which wrong "
-                    "guesses would change; ask for fewer new tokens, or generate without a draft or look-up"
-                )
+        if isinstance(scaling, ScalingByLength) and not scaling.alike(lengths):
+            raise InputError(
+                f"the model's {scaling.kind} rotates texts from {first} to {last} tokens by their length, which wrong "
+                "guesses would change; ask for fewer new tokens, or generate without a draft or look-up"
+            )
 
 
 def _check_most(most: int) -> None:

@@ -177,14 +177,15 @@ def _refuse(difference: Difference | None) -> None:
 
 def _frequencies(spec: ModelSpec, config: Mapping[str, Any]) -> Tensor | None:
     """What LLaMA 3's scaling divides frequencies by, for which files have a tensor instead of keys."""
-    first, *others = {value for value in spec.nested() if isinstance(value, RotarySpec)} or {RotarySpec()}
-    scaling = first.scaling
-    if others and any(isinstance(each.scaling, Llama3Scaling) for each in (first, *others)):
-        raise SpecError("GGUF files hold one set of frequencies, and layers turn by several; keep the directory")
-    if not isinstance(scaling, Llama3Scaling):
+    turning = {value for value in spec.nested() if isinstance(value, RotarySpec)}
+    scaled = [(each.theta, each.scaling) for each in turning if isinstance(each.scaling, Llama3Scaling)]
+    if not scaled:
         return None
+    if len(turning) > 1:
+        raise SpecError("GGUF files hold one set of frequencies, and layers turn by several; keep the directory")
+    theta, scaling = scaled[0]
     n = (config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]) // 2
-    plain = [first.theta ** (-i / n) for i in range(n)]
+    plain = [theta ** (-i / n) for i in range(n)]
     return torch.tensor([f / s for f, s in zip(plain, scaling.scaled(plain), strict=True)], dtype=torch.float32)
 
 

@@ -138,11 +138,9 @@ def by_choice(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrice
     """The sum, each choice with its own matrices."""
     flat = chosen.flatten()
     own = flat.clamp(min=0)
-    x, *cast = operands(x, x, *(m for m, _ in maps), *(b for _, b in maps))
-    *into, out = [
-        (m.index_select(0, own), None if b is None else b.index_select(0, own))
-        for m, b in zip(cast[: len(maps)], cast[len(maps) :], strict=True)
-    ]
+    picked = (None if each is None else each.index_select(0, own) for pair in maps for each in pair)
+    x, *cast = operands(x, x, *picked)
+    *into, out = zip(cast[::2], cast[1::2], strict=True)
     rows = x.repeat_interleave(chosen.shape[1], 0)
     y = products_each(inner(*(products_each(rows, *each) for each in into)), *out)
     y = (y * weights.to(y.dtype).view(-1, 1)).masked_fill((flat < 0)[:, None], 0)

@@ -137,12 +137,10 @@ class PackedWeight(HeldWeight):
                 return cls(first.scheme, tuple(first.shape), (first.held[0].clone(), first.held[1].clone()))
             if func is aten._to_copy.default:
                 return first._moved(**given)
-            if func is aten.select.int and args[1] == 0 and first.dim() > 2:
-                numbers, scales = first.held
-                return cls(first.scheme, tuple(first.shape[1:]), (numbers[args[2]], scales[args[2]]))
-            if func is aten.index_select.default and args[1] == 0 and first.dim() > 2:
-                numbers, scales = (each.index_select(0, args[2]) for each in first.held)
-                return cls(first.scheme, (len(numbers), *first.shape[1:]), (numbers, scales))
+            if func in (aten.select.int, aten.index_select.default) and args[1] == 0 and first.dim() > 2:
+                numbers, scales = (func(each, *args[1:]) for each in first.held)
+                several = (len(numbers),) if func is aten.index_select.default else ()
+                return cls(first.scheme, (*several, *first.shape[1:]), (numbers, scales))
         if func is torch.ops.anyformer.grouped_products.default and not args[4:]:
             return _grouped(*args)
         return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.spec import Caveat, Length, Positive, SomeShare, Spec
+from anyformer.spec.ranges import MOST
 
 
 class RotaryScalingSpec(Spec, abstract=True):
@@ -45,6 +46,12 @@ class ScalingByLength(RotaryScalingSpec, abstract=True):
     def magnitudes(self, length: Tensor) -> Tensor | float:
         """The factor of cos and sin for each length [batch or 1, token or 1, 1]."""
         return self.magnitude()
+
+    def alike(self, lengths: Tensor) -> bool:
+        """Whether texts of all these lengths [1, length, 1] are rotated alike; asked of as many pairs as a list may name."""
+        frequencies = self.fitted(MOST).stretched([1.0] * MOST, lengths)
+        magnitudes = torch.as_tensor(self.magnitudes(lengths)).expand_as(lengths)
+        return all(bool((each == each[:, :1]).all()) for each in (frequencies, magnitudes))
 
     def caveats(self) -> tuple[Caveat, ...]:
         frozen = (

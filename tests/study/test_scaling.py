@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
@@ -11,15 +13,24 @@ import pytest
 
 from anyformer.costs.scaling_law import BESIROGLU, ScalingLaw
 from anyformer.errors import UsageError
+from anyformer.study.findings import as_markdown, find
+from anyformer.study.results import DocumentLoss, RunResult
 from anyformer.study.scaling import (
+    EXPONENTS,
+    FLOORS,
+    STARTS,
+    Scaling,
     bootstrap_law,
     compute_to,
+    equal_flops,
     equal_flops_minimum,
     fit_law,
     interval_of,
     read_law,
+    scaling_of,
     times_as_much,
 )
+from anyformer.study.specification import read_study
 
 CHINCHILLA = BESIROGLU
 NEAR = [(5.0, 8.0, 0.5, 0.5, 0.5), (5.0, 5.0, 0.0, 0.3, 0.3), (10.0, 10.0, 1.0, 0.5, 0.5)]
@@ -62,9 +73,11 @@ def test_with_noise_curves_are_near_though_constants_are_not() -> None:
 
 
 @pytest.mark.slow
-def test_the_default_starts_find_the_best_optimum() -> None:
-    n, d, y = grid(CHINCHILLA, noise=0.005, seed=1)
-    assert fit_law(n, d, y).objective <= fit_law(n, d, y, starts=NEAR).objective * 1.001
+@pytest.mark.parametrize("few", [False, True])
+def test_the_nearest_starts_find_what_all_do(few: bool) -> None:
+    every = [(a, b, e, *x) for (a, b), e, x in itertools.product(STARTS, FLOORS, EXPONENTS)]
+    n, d, y = (each[::3] if few else each for each in grid(CHINCHILLA, noise=0.005, seed=1))
+    assert fit_law(n, d, y).objective == pytest.approx(fit_law(n, d, y, starts=every).objective, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -104,6 +117,96 @@ def test_a_parabola_finds_the_size_of_equal_flops() -> None:
     assert equal_flops_minimum([1, 2, 3], [3.0, 2.0, 1.0]) is None
     with pytest.raises(UsageError, match="2 sizes are no parabola; give three or more"):
         equal_flops_minimum([1, 2], [3, 2])
+
+
+def runs_of(law: ScalingLaw, sizes: list[int], budgets: list[int], noise: float = 0.0) -> list[RunResult]:
+    """One run of each size and budget, of 6 N FLOPs a token, with losses by a law."""
+    rng = np.random.default_rng(3)
+    return [
+        RunResult(
+            architecture="a", seed=1, learning_rate=1e-3, n_params=n, n_params_embedding=1, flops_per_token=6.0 * n,
+            tokens_seen=d, tokens_per_second=1.0, seconds=1.0,
+            documents=(DocumentLoss(1000 * law.loss(n, d) * math.exp(noise * rng.normal()), 1000, 4000),),
+        )
+        for n in sizes
+        for d in budgets
+    ]  # fmt: skip
+
+
+TWOFOLD = [1_000_000 * 2**k for k in range(5)]
+KNOWN = ScalingLaw(E=1.7, A=400.0, B=400.0, alpha=0.3, beta=0.3)  # the best size has a token a parameter
+
+
+def test_sizes_of_equal_flops_are_those_of_a_known_law() -> None:
+    levels = equal_flops(runs_of(KNOWN, TWOFOLD, TWOFOLD))
+    assert len(levels) == 5  # of nine: below and above fewer than three sizes reach them
+    for level in levels:
+        for n, loss in level.losses.items():
+            truth = KNOWN.loss(n, level.flops / 6 / n)
+            assert loss == pytest.approx(truth, rel=2e-3)  # between budgets a straight line
+    middle = levels[2]
+    assert list(middle.losses) == TWOFOLD
+    assert middle.best is not None
+    assert middle.best[0] == pytest.approx(KNOWN.optimum(middle.flops)[0], rel=0.05)
+    assert equal_flops(runs_of(KNOWN, TWOFOLD[:2], TWOFOLD)) == ()
+
+
+def test_a_run_that_failed_is_at_no_level() -> None:
+    runs = runs_of(KNOWN, TWOFOLD[:3], TWOFOLD)
+    known = equal_flops(runs)
+    assert known
+    assert equal_flops([*runs, dataclasses.replace(runs[0], failure="diverged")]) == known
+    assert (
+        equal_flops([dataclasses.replace(run, failure="x") if run.n_params == TWOFOLD[0] else run for run in runs])
+        == ()
+    )
+
+
+def test_what_a_law_says_has_an_interval_that_holds_it() -> None:
+    found = scaling_of(runs_of(KNOWN, TWOFOLD, TWOFOLD, noise=0.002))
+    for asked, truth in (
+        (lambda law: law.exponent, KNOWN.exponent),
+        (lambda law: law.loss(4e6, 4e6), KNOWN.loss(4e6, 4e6)),
+    ):
+        said = found.interval(asked)
+        assert said is not None
+        assert said.low is not None
+        assert said.high is not None
+        assert said.low < truth < said.high
+    assert len(found.draws) == 300
+
+
+def test_few_runs_are_fitted_and_not_drawn_from() -> None:
+    law, draws = bootstrap_law(*(each[::6] for each in grid(CHINCHILLA)))  # eight
+    assert draws == ()
+    said = Scaling(law, draws, ()).interval(lambda each: each.alpha)
+    assert said is not None
+    assert (said.value, said.low) == (law.alpha, None)
+    assert Scaling(ScalingLaw(E=2, A=1, B=1, alpha=0.3, beta=-0.1), (), ()).interval(lambda each: each.exponent) is None
+
+
+def test_a_study_of_sizes_and_budgets_says_what_is_best(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "{study: 1, title: T, data: stdlib, vocab_size: 256, sizes: [1000000, 2000000, 4000000], rates: [0.001], seeds: 1, "
+        "tokens: [1000000, 2000000, 4000000, 8000000], recipe: {batch_tokens: 32, seq_len: 32}, "
+        "models: [{name: a, architecture: llama2}], claims: []}"
+    )
+    spec = read_study(file)
+    runs = {
+        ("a", run.n_params, run.tokens_seen): [run] for run in runs_of(KNOWN, TWOFOLD[:3], TWOFOLD[:4], noise=0.001)
+    }
+    found = find(spec, "", runs, ())
+    page = as_markdown(found, "command")
+    assert "| model | E | A | B | α | β | a | D/N |" in page
+    assert "tokens a parameter at 192T FLOPs" in page  # 6 × 4M × 8M
+    (row,) = (line for line in page.splitlines() if line.startswith("| a | ") and line.count(" to ") == 7)
+    assert row.count("(") == 7
+    told = found.as_json()
+    assert set(told["laws"]["a"]) == {"E", "A", "B", "alpha", "beta", "objective"}
+    levels = told["equal_flops"]["a"]
+    assert page.count("| a | ") - page.count("| a | 1.00M | 1.00M | ") > len(levels) > 0
+    assert json.loads(json.dumps(told))["equal_flops"]["a"][0]["losses"].keys() == {str(n) for n in TWOFOLD[:3]}
 
 
 def test_compute_to_a_loss_by_hand() -> None:

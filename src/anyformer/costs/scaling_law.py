@@ -27,11 +27,20 @@ class ScalingLaw:
         """Nats a token."""
         return self.E + self.A * n_params**-self.alpha + self.B * tokens**-self.beta
 
-    @property
-    def _root(self) -> float:
+    def _held(self) -> None:
         if not (self.A > 0 and self.B > 0 and self.alpha > 0 and self.beta > 0):
             raise UsageError(f"{self} has no optimum; A, B, alpha and beta must be above 0")
+
+    @property
+    def _root(self) -> float:
+        self._held()
         return (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
+
+    @property
+    def exponent(self) -> float:
+        """By which the optimal parameters go with FLOPs: ∝ FLOPs^exponent. Raises what `optimum` does."""
+        self._held()
+        return self.beta / (self.alpha + self.beta)
 
     def optimum(self, flops: float) -> tuple[float, float]:
         """(parameters, tokens) of the least loss for 6 N D FLOPs. Raises UsageError where there is none."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.errors import UsageError
 from anyformer.study.paired import Spread, least_detectable, least_margin, spread_of
 from anyformer.study.results import RunResult, Tuning
 from anyformer.study.ruling import Verdict, judged, losses_of
-from anyformer.study.scaling import ScalingLaw, fit_law
+from anyformer.study.scaling import Scaling, scaling_of
 from anyformer.study.specification import LessSensitive, LossPairSpec, StudySpec
+from anyformer.study.statistics import Interval
 from anyformer.study.table import quantity
 from anyformer.study.windows import WindowLoss
 
@@ -28,11 +30,11 @@ class Findings:
     tuning: tuple[Tuning, ...]
     verdicts: tuple[Verdict, ...]
     spread: Spread  # of paired differences at the largest size and budget
-    laws: Mapping[str, ScalingLaw]
+    scaling: Mapping[str, Scaling]  # by model
     seconds: float  # of training, all runs together
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data: verdicts, losses by seed, learning rates and laws."""
+        """Plain data: verdicts, losses by seed, learning rates, laws and the best sizes."""
         return {
             "version": 1,
             "title": self.spec.title,
@@ -52,7 +54,8 @@ class Findings:
                 for (name, size, tokens), runs in self.runs.items()
             ],
             "learning_rates": {one.architecture: one.chosen for one in self.tuning},
-            "laws": {name: vars(law) for name, law in self.laws.items()},
+            "laws": {name: vars(one.law) for name, one in self.scaling.items()},
+            "equal_flops": {name: [vars(level) for level in one.levels] for name, one in self.scaling.items()},
             "seconds": self.seconds,
         }  # fmt: skip
 
@@ -71,7 +74,7 @@ def find(
         tuning,
         judged(spec, runs, tuning),
         spread,
-        _laws(spec, runs),
+        _scaling(spec, runs),
         sum(run.seconds for run in every),
     )
 
@@ -92,21 +95,17 @@ def foreseen(spec: StudySpec) -> str:
     )
 
 
-def _laws(spec: StudySpec, runs: Mapping[tuple[str, int, int], Sequence[RunResult]]) -> dict[str, ScalingLaw]:
-    """L(N, D) of each model that has runs enough: three sizes and three budgets."""
+def _scaling(spec: StudySpec, runs: Mapping[tuple[str, int, int], Sequence[RunResult]]) -> dict[str, Scaling]:
+    """That of each model that has runs enough: three sizes and three budgets."""
     found = {}
     if len(spec.sizes) < 3 or len(spec.tokens) < 3:
         return {}
     for model in spec.models:
-        points = [
-            (run.n_params, run.tokens_seen, loss)
-            for (name, *_), each in runs.items()
-            for run in each
-            if name == model.name and (loss := losses_of([run]).get(run.seed)) is not None
-        ]
         try:
-            found[model.name] = fit_law(*map(list, zip(*points, strict=True)))
-        except (UsageError, TypeError):
+            found[model.name] = scaling_of(
+                [run for (name, *_), each in runs.items() if name == model.name for run in each]
+            )
+        except UsageError:
             continue  # too many of its runs failed
     return found
 
@@ -187,9 +186,50 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
                 for trial in one.trials
             )
             yield f"- {one.architecture}: {', '.join(tried)}; chosen {one.chosen:g}"
-    for name, law in found.laws.items():
-        yield from (
-            "",
-            f"{name}: L(N, D) = {law.E:.3f} + {law.A:.4g} / N^{law.alpha:.3f} + {law.B:.4g} / D^{law.beta:.3f}, for the range "
-            "that was run alone.",
-        )
+    yield from _laws(found)
+
+
+def _laws(found: Findings) -> Iterator[str]:
+    """Lines of what each model's loss is by size and text, and of which size is the best for as many FLOPs."""
+    if not found.scaling:
+        return
+    flops = max(run.flops for runs in found.runs.values() for run in runs)
+    asked: dict[str, tuple[Callable[[ScalingLaw], float], str]] = {
+        "E": (lambda law: law.E, ".3f"),
+        "A": (lambda law: law.A, ".4g"),
+        "B": (lambda law: law.B, ".4g"),
+        "α": (lambda law: law.alpha, ".3f"),
+        "β": (lambda law: law.beta, ".3f"),
+        "a": (lambda law: law.exponent, ".3f"),
+        "D/N": (lambda law: law.optimum(flops)[1] / law.optimum(flops)[0], ".3g"),
+    }
+    yield ""
+    yield "L(N, D) = E + A / N^α + B / D^β in nats a token, for the range that was run alone. The best size goes with FLOPs^a;"
+    yield f"D/N is its tokens a parameter at {quantity(flops)} FLOPs, by 6 N D. In brackets: the middle 95 % of fits to runs"
+    yield "drawn with replacement."
+    yield ""
+    yield f"| model | {' | '.join(asked)} |"
+    yield f"|---|{'---:|' * len(asked)}"
+    for name, one in found.scaling.items():
+        cells = (_between(one.interval(of), digits) for of, digits in asked.values())
+        yield f"| {name} | {' | '.join(cells)} |"
+    if any(one.levels for one in found.scaling.values()):
+        yield ""
+        yield "Of equal FLOPs, between budgets of each size; the best by a parabola in the logarithm of size, – where it lies"
+        yield "beyond those run:"
+        yield ""
+        yield "| model | FLOPs | loss by parameters | best size | its loss |"
+        yield "|---|---:|---|---:|---:|"
+    for name, one in found.scaling.items():
+        for level in one.levels:
+            losses = ", ".join(f"{quantity(n)} {loss:.4f}" for n, loss in level.losses.items())
+            best = f"{quantity(level.best[0])} | {level.best[1]:.4f}" if level.best else "– | –"
+            yield f"| {name} | {quantity(level.flops)} | {losses} | {best} |"
+
+
+def _between(interval: Interval | None, digits: str) -> str:
+    if interval is None:
+        return "–"
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:{digits}}"
+    return f"{interval.value:{digits}} ({interval.low:{digits}} to {interval.high:{digits}})"

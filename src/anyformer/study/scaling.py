@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,15 @@ from numpy.typing import NDArray
 from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.disk import plain
 from anyformer.errors import UsageError, did_you_mean
+from anyformer.study.results import RunResult
 from anyformer.study.statistics import Interval
 
 HUBER = 1e-3
+DISTINCT = 6  # runs that tell five constants apart
 STARTS = tuple(itertools.product((0.0, 5.0, 10.0, 15.0, 20.0, 25.0), repeat=2))  # of ln A and ln B
 EXPONENTS = tuple(itertools.product((0.0, 0.5, 1.0, 1.5, 2.0), repeat=2))
+NEAREST = 100  # starts
+ROUNDING = 1e-9  # of levels of FLOPs, by which a size's first and last budget are at them
 FLOORS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of ln E
 Array = NDArray[np.float64]
 
@@ -31,44 +36,39 @@ def fit_law(
     tokens: Sequence[float],
     losses: Sequence[float],
     *,
-    starts: Sequence[tuple[float, float, float, float, float]] | None = None,
+    starts: Sequence[tuple[float, ...]] | None = None,
 ) -> ScalingLaw:
-    """The law of least objective over all starts (ln A, ln B, ln E, α, β), by L-BFGS with its gradient.
+    """The law of least objective over starts (ln A, ln B, ln E, α, β), by L-BFGS with its gradient.
 
-    Raises UsageError for fewer than six points, and where all have one size or one budget.
+    Unless told, those are the hundred of Hoffmann's 4,500 that are nearest; from all the fit is the same and takes 45 times as
+    long. Raises UsageError for fewer than six points, and where all have one size or one budget.
     """
     from scipy.optimize import minimize
 
     n, d, y = (np.log(np.asarray(each, dtype=np.float64)) for each in (n_params, tokens, losses))
-    if len(y) < 6 or np.ptp(n) == 0 or np.ptp(d) == 0:
+    if len(y) < DISTINCT or np.ptp(n) == 0 or np.ptp(d) == 0:
         raise UsageError(
             f"{len(y)} runs do not tell five constants apart; give six or more, of several sizes and several budgets"
         )
 
-    def objective(at: Array) -> tuple[float, Array]:
-        a, b, e, alpha, beta = at
-        terms = np.stack((a - alpha * n, b - beta * d, np.full_like(y, e)))
+    def objective(at: Array) -> tuple[Array, Array]:  # at [5, …]: values […] and slopes [5, …]
+        a, b, e, alpha, beta = at[..., None]
+        terms = np.stack(np.broadcast_arrays(a - alpha * n, b - beta * d, e))
         top = terms.max(0)
         each = np.exp(terms - top)
         share = each / each.sum(0)
         error = top + np.log(each.sum(0)) - y
         near = np.abs(error) <= HUBER
-        value = np.where(near, 0.5 * error**2, HUBER * (np.abs(error) - 0.5 * HUBER)).sum()
+        value = np.where(near, 0.5 * error**2, HUBER * (np.abs(error) - 0.5 * HUBER)).sum(-1)
         slope = np.where(near, error, HUBER * np.sign(error)) * share
-        return float(value), np.array(
-            [slope[0].sum(), slope[1].sum(), slope[2].sum(), -(slope[0] * n).sum(), -(slope[1] * d).sum()]
-        )
+        return value, np.stack((*slope.sum(-1), -(slope[0] * n).sum(-1), -(slope[1] * d).sum(-1)))
 
-    given = starts or [(a, b, e, *x) for (a, b), e, x in itertools.product(STARTS, FLOORS, EXPONENTS)]
+    if starts is None:
+        every = [(a, b, e, *x) for (a, b), e, x in itertools.product(STARTS, FLOORS, EXPONENTS)]
+        starts = [every[at] for at in np.argsort(objective(np.array(every).T)[0])[:NEAREST]]
     tried = (
-        minimize(
-            objective,
-            np.array(start),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10},
-        )
-        for start in given
+        minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10})
+        for start in starts
     )
     best = min(tried, key=lambda found: found.fun)
     a, b, e, alpha, beta = (float(value) for value in best.x)
@@ -83,15 +83,20 @@ def bootstrap_law(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[ScalingLaw, tuple[ScalingLaw, ...]]:
-    """(the fit, fits of runs drawn with replacement, each begun where the fit ended). Raises what `fit_law` does."""
+    """(the fit, fits of runs drawn with replacement, each begun where the fit ended).
+
+    Of runs that are drawn, as many must be distinct as `fit_law` asks for; fewer than nine are not drawn from. Raises
+    what `fit_law` does.
+    """
     law = fit_law(n_params, tokens, losses)
     start = (math.log(law.A), math.log(law.B), math.log(law.E), law.alpha, law.beta)
     rng, given = np.random.default_rng(seed), np.array([n_params, tokens, losses], dtype=np.float64)
     found = []
-    while len(found) < n_resamples:
-        drawn = given[:, rng.integers(0, given.shape[1], given.shape[1])]
-        if np.ptp(drawn[0]) and np.ptp(drawn[1]):
-            found.append(fit_law(*drawn.tolist(), starts=[start]))
+    while len(losses) >= 9 and len(found) < n_resamples:
+        drawn = rng.integers(0, len(losses), len(losses))
+        each = given[:, drawn]
+        if len(set(drawn)) >= DISTINCT and np.ptp(each[0]) and np.ptp(each[1]):
+            found.append(fit_law(*each.tolist(), starts=[start]))
     return law, tuple(found)
 
 
@@ -132,6 +137,77 @@ def equal_flops_minimum(sizes: Sequence[float], losses: Sequence[float]) -> tupl
     if a <= 0 or not x.min() < (at := -b / (2 * a)) < x.max():
         return None
     return math.exp(at), float(c - b * b / (4 * a))
+
+
+@dataclass(frozen=True)
+class EqualFlops:
+    """What sizes reach with as many FLOPs, and the best of them."""
+
+    flops: float
+    losses: Mapping[int, float]  # by parameters
+    best: tuple[float, float] | None  # (parameters, loss); None where an end of the sizes is the lowest
+
+
+def final_loss(run: RunResult) -> float | None:
+    """Nats a token of a run that finished with a number."""
+    loss = run.validation_loss
+    return loss if run.finished and loss is not None and math.isfinite(loss) else None
+
+
+def equal_flops(runs: Sequence[RunResult], levels: int = 9) -> tuple[EqualFlops, ...]:
+    """Of levels from the fewest to the most FLOPs, evenly in logarithms, those that three sizes or more have runs around.
+
+    A size's loss there lies on the straight line of logarithms between its budgets, means over seeds (Hoffmann et al. 2022,
+    section 3.2, whose sizes had runs at each level).
+    """
+    curves: dict[int, dict[float, list[float]]] = {}
+    for run in runs:
+        if (loss := final_loss(run)) is not None:
+            curves.setdefault(run.n_params, {}).setdefault(run.flops, []).append(loss)
+    if len(curves) < 3:
+        return ()
+    means = {n: sorted((flops, float(np.mean(each))) for flops, each in of.items()) for n, of in sorted(curves.items())}
+    found = []
+    for level in np.geomspace(min(of[0][0] for of in means.values()), max(of[-1][0] for of in means.values()), levels):
+        losses = {
+            n: math.exp(float(np.interp(math.log(level), *np.log(of).T)))
+            for n, of in means.items()
+            if of[0][0] * (1 - ROUNDING) <= level <= of[-1][0] * (1 + ROUNDING)
+        }
+        if len(losses) >= 3:
+            found.append(EqualFlops(float(level), losses, equal_flops_minimum(list(losses), list(losses.values()))))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A model's loss by its size and its text."""
+
+    law: ScalingLaw
+    draws: tuple[ScalingLaw, ...]  # fits of runs drawn with replacement
+    levels: tuple[EqualFlops, ...]
+
+    def interval(self, of: Callable[[ScalingLaw], float]) -> Interval | None:
+        """What is asked of the law, with the middle 95 % of the draws' where nine in ten have it; None where it has none."""
+
+        def asked(law: ScalingLaw) -> float:
+            try:
+                return of(law)
+            except UsageError:  # no optimum
+                return math.nan
+
+        value, draws = asked(self.law), [asked(each) for each in self.draws]
+        known = [each for each in draws if math.isfinite(each)]
+        if math.isnan(value):
+            return None
+        return interval_of(value, known) if len(known) > 0.9 * len(draws) else Interval(value)
+
+
+def scaling_of(runs: Sequence[RunResult]) -> Scaling:
+    """L(N, D) of a model's finished runs. Raises what `fit_law` does."""
+    done = [(run.n_params, run.tokens_seen, loss) for run in runs if (loss := final_loss(run)) is not None]
+    law, draws = bootstrap_law(*np.array(done, dtype=np.float64).reshape(-1, 3).T.tolist(), n_resamples=300)
+    return Scaling(law, draws, equal_flops(runs))
 
 
 def compute_to(loss: float, flops: Sequence[float], losses: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Writes src/anyformer/study/evidence.json from studies/ and studies/results: `python tools/claims.py`."""
+"""Writes src/anyformer/study/evidence.json from studies/ and studies/results, and a picture of each: `python tools/claims.py`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,15 @@ def verdicts(page: str) -> Iterator[tuple[str, Ruling, str]]:
         yield claim, found, numbers
 
 
+def pages() -> list[Path]:
+    """The pages of findings."""
+    return sorted((STUDIES / "results").glob("*.md"))
+
+
 def evidence() -> tuple[Evidence, ...]:
     """What all pages of findings say; claims that a file no longer makes are about the whole."""
     found = []
-    for path in sorted((STUDIES / "results").glob("*.md")):
+    for path in pages():
         page = path.read_text(encoding="utf-8")
         scale = next(line for line in page.splitlines() if line.startswith("Up to ")).removesuffix(".")
         file = STUDIES / f"{path.stem}.yaml"
@@ -53,4 +58,8 @@ def written() -> str:
 
 
 if __name__ == "__main__":
+    from claims_pictures import beside, draw
+
     DATA.write_text(written(), encoding="utf-8")
+    for path in pages():
+        beside(path).write_text(draw(path.read_text(encoding="utf-8")), encoding="utf-8")

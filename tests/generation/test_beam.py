@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, RunFailed
 from anyformer.families import preset
 from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.model import Transformer
@@ -165,3 +166,10 @@ def test_bad_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
 def test_a_length_penalty_beyond_what_a_number_holds(penalty: float, n: int) -> None:
     with pytest.raises(InputError, match=f"length_penalty = {penalty} of {n} new tokens .* nearer 0"):
         search_ids(tiny("llama2-7b"), torch.ones(1, 2, dtype=torch.long), max_new_tokens=n, how=BeamSearch(2, penalty))
+
+
+def test_logits_that_are_no_numbers_are_refused() -> None:
+    model = tiny("gpt2")
+    next(model.parameters()).data.fill_(math.nan)
+    with pytest.raises(RunFailed, match="logits are no numbers"):
+        search_ids(model, torch.zeros(1, 3, dtype=torch.long), max_new_tokens=2, how=BeamSearch(2))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, RunFailed
 from anyformer.generation.sampling import Sampling, generators, pick, top_k, top_p
 
 # Multiples of 1/8, so that equal logits occur and the order of additions does not matter.
@@ -94,3 +94,15 @@ def test_a_seed_of_more_than_64_bits_is_refused(seed: int) -> None:
     assert len(generators(2**64 - 2, 2)) == 2
     with pytest.raises(InputError, match=f"seed = {seed} of 2 rows"):
         generators(seed, 2)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "nothing"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, top_k=2, top_p=0.9)])
+def test_logits_that_are_no_numbers_are_refused(sampling: Sampling, bad: float | str) -> None:
+    """Of one row of two, or a row in which nothing is possible; some that are -inf are tokens that cannot be."""
+    logits = torch.tensor([[0.0, 1.0, -math.inf], [2.0, 1.0, 0.0]])
+    assert sampling(logits, generators(1, 2)).shape == (2,)
+    logits[1] = torch.full((3,), -math.inf) if isinstance(bad, str) else torch.tensor([2.0, bad, 0.0])
+    for ask in (lambda: sampling(logits, generators(1, 2)), lambda: sampling.probabilities(logits)):
+        with pytest.raises(RunFailed, match=r"logits are no numbers.*load it in float32"):
+            ask()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,8 +17,9 @@ from anyformer.hub import vary
 from anyformer.layers import ReversibleSpec, reversible
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
+from anyformer.observation.passes import training_pass
 from anyformer.resizing import resize, shrink
-from anyformer.spec import HeadLayersSpec, ModelSpec
+from anyformer.spec import HeadLayersSpec, ModelSpec, loads
 from tests.laws.memory import counted, peak
 from tests.laws.models import ids_for, randomised
 
@@ -142,6 +143,51 @@ def test_costs_say_so() -> None:
     assert sum(undone.training_flops.values()) == pytest.approx(
         sum(plain.training_flops.values()) + sum(plain.forward_flops.values()) - of_head
     )
+
+
+AHEAD = """
+anyformer: 1
+stack:
+  d_model: 32
+  embedding: {terms: [{kind: Tokens, table: {rows: 61}}]}
+  blocks:
+    n: 2
+    pattern: a
+    a:
+      sublayers:
+      - branches: [{mixer: {kind: FeedForward, d_ff: 64, activation: GELU}, norm_out: LayerNorm}]
+        norm_in: RMSNorm
+  residual: Reversible
+  norm: RMSNorm
+heads: [{table: {rows: 61}}]
+context: 64
+ahead:
+- hidden: Linear
+  token: Linear
+  block:
+    sublayers:
+    - branches: [{mixer: {kind: FeedForward, d_ff: 64, activation: GELU}, norm_in: RMSNorm, norm_out: LayerNorm}]
+  norm: RMSNorm
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_layer_ahead_that_is_given_half_precision_goes_back(device: Literal["cpu", "cuda"]) -> None:
+    """What is made again is of the dtype that it was of: a linear map under autocast writes bfloat16."""
+    assert training_pass(loads(AHEAD), batch=2, seq_len=16, half=True, device=device).operators
+
+
+def test_streams_under_autocast_are_undone_without_rounding() -> None:
+    """Of 24 layers gradients are those of the pass that keeps all but for the rounding of sums in float32."""
+    model = randomised(loads(AHEAD.replace("n: 2", "n: 24")))
+    ids, found = ids_for(model.spec, 2, 24), []
+    for kept in (False, True):
+        with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", torch.bfloat16):
+            if kept:
+                patch.setattr(reversible, "saves_activations", lambda: False)
+            found.append(gradients(model, ids, output_ahead=True)[1])
+    for a, b in zip(*found, strict=True):
+        assert (a - b).norm() <= 0.02 * b.norm()
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Corpora: what is read, what is refused, how it is divided."""
 
+import codecs
 import gzip
 import hashlib
 import json
@@ -189,19 +190,20 @@ def test_what_identifies_a_text_stays_what_it_was(texts: list[str], seed: int, b
 
 @given(
     text=st.text(alphabet="aé日🥊\n\r", min_size=1),
+    mark=st.sampled_from([b"", codecs.BOM_UTF8]),
     bad=st.sampled_from([b"\xff", b"\0", b"\xc3"]),
     block=st.integers(1, 5),
 )
-def test_a_file_is_read_the_same_in_blocks_of_any_size(text: str, bad: bytes, block: int) -> None:
+def test_a_file_is_read_the_same_in_blocks_of_any_size(text: str, mark: bytes, bad: bytes, block: int) -> None:
+    """A byte order mark is no text."""
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         patched.setattr(sources, "BLOCK", block)
         for name in ("a.txt", "b.txt.gz"):
-            assert read_corpus(write(Path(folder), {name: text}) / name).fingerprint == fingerprint_of(
-                [Document(name, text)]
-            )
+            written = write(Path(folder), {name: (mark + text.encode()).decode()}) / name
+            assert read_corpus(written).fingerprint == fingerprint_of([Document(name, text)])
         for rest in (b"", b"a"):
-            (Path(folder) / "a.txt").write_bytes(text.encode() + bad + rest)
-            with pytest.raises(TextError, match=f"at offset {len(text.encode())}( |$)"):
+            (Path(folder) / "a.txt").write_bytes(mark + text.encode() + bad + rest)
+            with pytest.raises(TextError, match=f"at offset {len(mark + text.encode())}( |$)"):
                 read_corpus(Path(folder) / "a.txt")
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.decode import cache_for, check_prompts, next_logits, prompt_types
+from anyformer.generation.sampling import numbers
 from anyformer.model import Transformer
 
 Stopping = Literal["estimate", "first", "bound"]
@@ -134,7 +135,7 @@ def search_ids(
 
 def _likeliest(logits: Tensor, totals: Tensor, n: int) -> list[list[_Grown]]:
     """The n likeliest continuations of each row, for logits [rows · beams, vocab] and sums [rows, beams]."""
-    sums = logits.float().log_softmax(-1).unflatten(0, totals.shape) + totals[..., None]
+    sums = numbers(logits).float().log_softmax(-1).unflatten(0, totals.shape) + totals[..., None]
     vocab = sums.shape[-1]
     found = sums.flatten(1).topk(min(n, sums.shape[1] * vocab))
     return [

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, RunFailed
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Sampling:
             raise InputError(f"top_p = {self.top_p} must be above 0 and at most 1, or None")
 
     def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Token ids [batch] for logits [batch, vocab]; row b draws from generators[b]."""
-        return logits.argmax(-1) if self.temperature == 0 else pick(self.probabilities(logits), generators)
+        """Token ids [batch] for logits [batch, vocab]; row b draws from generators[b]. Raises what `numbers` does."""
+        return numbers(logits).argmax(-1) if self.temperature == 0 else pick(self.probabilities(logits), generators)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """How likely each token is to be taken, float64 [batch, vocab], for logits of that shape."""
+        """How likely each token is to be taken, float64 [batch, vocab], for logits of that shape. Raises what `numbers` does."""
         if self.temperature == 0:
-            return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
-        logits = logits.double()
+            return F.one_hot(numbers(logits).argmax(-1), logits.shape[-1]).double()
+        logits = numbers(logits).double()
         logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature  # the likeliest is 0 at any temperature
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
@@ -53,6 +53,16 @@ class Sampling:
 
 
 GREEDY = Sampling()
+
+
+def numbers(logits: Tensor) -> Tensor:
+    """Logits [batch, vocab] as they are. Raises RunFailed where the largest of a row is no finite number: none is likeliest."""
+    if not bool(logits.amax(-1).isfinite().all()):
+        raise RunFailed(
+            "the model's logits are no numbers: its weights hold NaN or infinity, or half precision overflowed; "
+            "load it in float32"
+        )
+    return logits
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from anyformer.layers.memory_efficient import made_again, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.residual import Branches
-from anyformer.layers.tokens import ForwardContext, Notes
+from anyformer.layers.tokens import ForwardContext, Notes, autocast_dtype
 from anyformer.spec import ResidualSpec
 
 
@@ -49,7 +49,8 @@ class Pair(NamedTuple):
 
 class Reversible(Part[ReversibleSpec]):
     def open(self, x: Tensor, context: ForwardContext) -> Pair:
-        """Both streams begin with x [batch, token, d_model]."""
+        """Both streams begin with x [batch, token, d_model], in float32 under autocast: a sum in half precision is not undone."""
+        x = x if autocast_dtype(x) is None else x.float()
         return Pair(x, x, Rewinding() if context.trains and saves_activations() else None)
 
     def step(self, state: Pair, branches: Branches, context: ForwardContext) -> tuple[Pair, list[Notes]]:

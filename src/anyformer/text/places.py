@@ -120,11 +120,11 @@ def unpacked(place: Place, name: str) -> Iterator[BinaryIO]:
 
 
 def decoded(file: BinaryIO, where: str) -> Iterator[str]:
-    """UTF-8 text in pieces, line ends as they are.
+    """UTF-8 text in pieces, line ends as they are, without a byte order mark before it.
 
     Raises TextError, with the byte where it goes wrong, for what is not UTF-8 or holds a NUL.
     """
-    decoder, begin, read, block = codecs.getincrementaldecoder("utf-8")(), 0, 0, b"-"
+    decoder, begin, read, block, begun = codecs.getincrementaldecoder("utf-8")(), 0, 0, b"-", False
     try:
         while block:
             block = file.read(BLOCK)
@@ -133,7 +133,9 @@ def decoded(file: BinaryIO, where: str) -> Iterator[str]:
                 raise TextError(f"{where} is binary, not text: byte 0 at offset {read + nul}")
             begin = read - len(decoder.getstate()[0])  # where the block before ended in half a character
             read += len(block)
-            yield decoder.decode(block, final=not block)
+            text = decoder.decode(block, final=not block)
+            yield text if begun else text.removeprefix("\ufeff")
+            begun = begun or bool(text)
     except UnicodeDecodeError as error:
         raise TextError(
             f"{where} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {begin + error.start} "

@@ -40,7 +40,7 @@ def fit_law(
 ) -> ScalingLaw:
     """The law of least objective over starts (ln A, ln B, ln E, α, β), by L-BFGS with its gradient.
 
-    Unless told, those are the hundred of Hoffmann's 4,500 that are nearest; from all the fit is the same and takes 45 times as
+    Unless told, those are the hundred of Hoffmann's 4,500 that are nearest; from all the fit is the same and takes forty times as
     long. Raises UsageError for fewer than six points, and where all have one size or one budget.
     """
     from scipy.optimize import minimize

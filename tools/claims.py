@@ -1,4 +1,4 @@
-"""Writes src/anyformer/study/evidence.json from studies/ and studies/results, and a picture of each: `python tools/claims.py`."""
+"""Writes src/anyformer/study/evidence.json from studies/ and studies/results, and a picture of each: `python -m tools.claims`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ DATA = ROOT / "src" / "anyformer" / "study" / "evidence.json"
 HEAD = "| claim | verdict | numbers |"
 
 
-def verdicts(page: str) -> Iterator[tuple[str, Ruling, str]]:
-    """(claim, ruling, numbers) of each row of the table of verdicts on a page of findings."""
+def rows(page: str, head: str) -> Iterator[list[str]]:
+    """The cells of each row of the table whose first line begins so; none where the page has no such table."""
     lines = iter(page.splitlines())
     for line in lines:
-        if line == HEAD:
+        if line.startswith(head):
             break
     next(lines, None)
     for line in lines:
         if not line.startswith("| "):
             return
-        claim, ruling, numbers = line.removeprefix("| ").removesuffix(" |").split(" | ", 2)
+        yield line.removeprefix("| ").removesuffix(" |").split(" | ")
+
+
+def verdicts(page: str) -> Iterator[tuple[str, Ruling, str]]:
+    """(claim, ruling, numbers) of each row of the table of verdicts on a page of findings."""
+    for claim, ruling, numbers in rows(page, HEAD):
         said = ruling.strip("*")
         (found,) = (each for each in get_args(Ruling) if each == said)
         yield claim, found, numbers
@@ -58,7 +63,7 @@ def written() -> str:
 
 
 if __name__ == "__main__":
-    from claims_pictures import beside, draw
+    from tools.claims_pictures import beside, draw
 
     DATA.write_text(written(), encoding="utf-8")
     for path in pages():

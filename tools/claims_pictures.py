@@ -1,6 +1,6 @@
 """Draws a picture beside each page of studies/results: losses by seed or by FLOPs; by window, or by learning rate.
 
-`python tools/claims.py` calls it.
+`python -m tools.claims` calls it.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from anyformer.study.table import quantity
+from tools.claims import rows
 
 MARKS = "osv^D<>pP*Xdh8"
 UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 LOSSES = "| model | parameters | tokens | lr | loss by seed"
 WINDOWS = "| model | parameters | tokens | window |"
 RATES = "Learning rates, chosen on"
-STYLE = {
-    "svg.hashsalt": "anyformer",
-    "svg.fonttype": "none",
-}  # no random name, so that the same page gives the same picture
+# No random name in the file, so that the same page gives the same picture; text stays text.
+STYLE: dict[Any, Any] = {"svg.hashsalt": "anyformer", "svg.fonttype": "none"}
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ def draw(page: str) -> str:
     ]
     windows = [(name, number(n), float(loss)) for name, _, _, n, loss, *_ in rows(page, WINDOWS)]
     models = list(dict.fromkeys(row.model for row in losses))
-    with mpl.rc_context(
-        {"svg.hashsalt": "anyformer", "svg.fonttype": "none"}
-    ):  # no random name in the file; text stays text
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 3.4 + 0.16 * max(0, len(models) - 6)), layout="constrained")
         left, right = figure.subplots(1, 2)
         if len({row.tokens for row in losses}) > 1:
@@ -57,31 +55,16 @@ def draw(page: str) -> str:
         else:
             _by_seed(left, models, losses)
         if windows:
-            _lines(
-                right, models, windows, "length of window, tokens", "nats a token by length of window, means over seeds"
-            )
+            _lines(right, models, windows)
+            right.set(xlabel="length of window, tokens", title="nats a token by length of window, means over seeds")
         else:
-            _lines(
-                right, models, list(tried(page)), "learning rate", "nats a token by learning rate, when it was chosen"
-            )
+            _lines(right, models, list(tried(page)))
+            right.set(xlabel="learning rate", title="nats a token by learning rate, when it was chosen")
         for axes in (left, right):
             axes.grid(visible=True, alpha=0.3)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
     return written.getvalue()
-
-
-def rows(page: str, head: str) -> Iterator[list[str]]:
-    """The cells of each row of the table whose first line begins so; none where the page has no such table."""
-    lines = iter(page.splitlines())
-    for line in lines:
-        if line.startswith(head):
-            next(lines)
-            break
-    for line in lines:
-        if not line.startswith("| "):
-            return
-        yield line.removeprefix("| ").removesuffix(" |").split(" | ")
 
 
 def tried(page: str) -> Iterator[tuple[str, float, float]]:
@@ -127,12 +110,12 @@ def _by_flops(axes: Axes, models: list[str], losses: list[Row]) -> None:
     axes.legend(fontsize="small")
 
 
-def _lines(axes: Axes, models: list[str], points: list[tuple[str, float, float]], by: str, title: str) -> None:
+def _lines(axes: Axes, models: list[str], points: list[tuple[str, float, float]]) -> None:
     for at, (mark, name) in enumerate(zip(MARKS, models, strict=False)):
         of = sorted((x, loss) for model, x, loss in points if model == name)
         if of:
             axes.plot(*zip(*of, strict=True), marker=mark, markersize=4, color=f"C{at % 10}", label=name)
-    axes.set(title=title, xlabel=by, xscale="log")
+    axes.set_xscale("log")
     _ticks(axes, [x for _, x, _ in points], lambda x: f"{x:,g}")
     axes.legend(fontsize="small")
 

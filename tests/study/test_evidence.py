@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_record_is_that_of_the_results() -> None:
-    assert DATA.read_text(encoding="utf-8") == written(), "run python tools/claims.py"
+    assert DATA.read_text(encoding="utf-8") == written(), "run python -m tools.claims"
     assert record().evidence == evidence()
 
 
@@ -47,7 +47,7 @@ def test_each_page_has_its_picture_among_the_claims(page: Path) -> None:
     pytest.importorskip("matplotlib")
     pictures = importlib.import_module("tools.claims_pictures")
     drawn, kept = pictures.draw(page.read_text(encoding="utf-8")), pictures.beside(page)
-    assert kept.read_text(encoding="utf-8") == drawn, "run python tools/claims.py"
+    assert kept.read_text(encoding="utf-8") == drawn, "run python -m tools.claims"
     assert f"](../studies/results/{kept.name})" in (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 
 

@@ -45,7 +45,7 @@ class Record:
 
 @cache
 def record() -> Record:
-    """What `tools/claims.py` gathered from studies/results."""
+    """What `tools.claims` gathered from studies/results."""
     read = json.loads((files("anyformer.study") / "evidence.json").read_text(encoding="utf-8"))
     return Record(in_order([Evidence(**one) for one in read]))
 

@@ -24,7 +24,7 @@ from anyformer.study.paired import (
     spread_of_pairs,
 )
 from anyformer.study.results import RunResult, Tuning
-from anyformer.study.scaling import times_as_much
+from anyformer.study.scaling import final_loss, times_as_much
 from anyformer.study.specification import (
     DELTA,
     ClaimSpec,
@@ -53,7 +53,7 @@ class Verdict:
 def losses_of(runs: Sequence[RunResult], length: int | None = None, last: int | None = None) -> dict[int, float]:
     """Final losses by seed, of the runs that reached one; in windows of a `length`, of those that have it."""
     if length is None:
-        each = ((run.seed, run.validation_loss) for run in runs if run.finished)
+        each = ((run.seed, final_loss(run)) for run in runs)
     else:
         each = (
             (run.seed, window.loss(last))

@@ -55,15 +55,16 @@ def counted(
     precision: Any = "float32",
     recompute: Any = "none",
     dropout: DropoutSpec | None = None,
+    device: torch.device = CPU,
 ) -> int:
     """Return the bytes that one training pass over random rows keeps."""
-    model = build(spec)
+    model = build(spec, device=device)
     model.recompute = recompute
-    ids, labels = ids_for(spec, batch, seq_len), ids_for(spec, batch, seq_len, seed=2)
+    ids, labels = (ids_for(spec, batch, seq_len, seed=seed).to(device) for seed in (1, 2))
     options: dict[str, Dropout | None] = {"dropout": rates(dropout) if dropout else None}
 
     def call() -> list[Tensor]:
-        with autocast(precision, CPU):
+        with autocast(precision, device):
             return losses_of(model, ids, labels, **options)
 
     return kept(model, call)

@@ -85,11 +85,11 @@ def ids_for(spec: ModelSpec, batch: int, n: int, seed: int = 1) -> Tensor:
 def told(spec: ModelSpec, ids: Tensor) -> dict[str, Any]:
     """Return what models read beside `runner`'s tokens: marks on every seventh, where some are singled out, and two segments."""
     ids = ids if spec.encoder is None else ids[:, :SOURCE]
-    kinds, found = {type(value) for value in spec.nested()}, {}
+    kinds, found, at = {type(value) for value in spec.nested()}, {}, torch.arange(ids.shape[1], device=ids.device)
     if kinds & {MarkedKeys, BlanksSpec}:
-        found["facts"] = {"mark": (torch.arange(ids.shape[1]) % 7 == 2).long().expand(ids.shape)}
+        found["facts"] = {"mark": (at % 7 == 2).long().expand(ids.shape)}
     if BySegmentSpec in kinds:
-        found["token_type_ids"] = (torch.arange(ids.shape[1]) % 3 == 0).long().expand(ids.shape)
+        found["token_type_ids"] = (at % 3 == 0).long().expand(ids.shape)
     return found
 
 
@@ -100,7 +100,7 @@ def runner(model: Transformer) -> Callable[..., Output]:
         if model.spec.encoder is None:
             return model(ids, attention_mask, **options)
         options.pop("position_ids", None)
-        source = ids_for(model.spec, 1, SOURCE, seed=2).expand(ids.shape[0], -1)
+        source = ids_for(model.spec, 1, SOURCE, seed=2).to(ids.device).expand(ids.shape[0], -1)
         mask = None if attention_mask is None else attention_mask.amax(1, keepdim=True).expand(-1, SOURCE)
         return model(source, mask, decoder_input_ids=ids, decoder_attention_mask=attention_mask, **options)
 

@@ -49,7 +49,8 @@ class ByTable(Mask):
     """A user's own: looks its answer up, which nobody can do for bounds."""
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        return torch.tensor([True, False, True])[(query.position - key.position) % 3]
+        apart = query.position - key.position
+        return torch.tensor([True, False, True], device=apart.device)[apart % 3]
 
 
 class WronglyOrdered(SlidingWindow):

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 
+from anyformer.costs import activations
 from anyformer.errors import KernelError
 from anyformer.families import preset
-from anyformer.kernels import KERNELS, choose
+from anyformer.kernels import KERNELS, choose, fastest
 from anyformer.kernels.eager import Eager
+from anyformer.kernels.fastest import FastestOnGPU
 from anyformer.kernels.flex import TILE, Flex
 from anyformer.layers import AttentionSpec, Causal, Mask
-from anyformer.layers.tokens import How, Tokens, plain_tokens
+from anyformer.layers.tokens import Bias, How, Tokens, plain_tokens
 from anyformer.resizing import shrink
 from tests.laws.models import ids_for, randomised, runner
 from tests.laws.test_blocked import HEADS, KV_HEADS, MASKS, PACKINGS, WIDTH, each_mask, seen_of, tokens, window
@@ -26,6 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     torch.compiler.reset()
+    counters.clear()
     yield
     torch.compiler.reset()
 
@@ -114,6 +118,25 @@ def test_compiled(name: str, packing: str, cap: float | None, with_sink: bool, w
     check(Flex(), MASKS[name], tokens(2 * TILE + 61, packing), cap, with_sink, with_bias)
 
 
+@pytest.mark.slow
+def test_documents_packed_otherwise_find_the_same_kernel() -> None:
+    """And tables of distances have the same length, whatever the distances are; a kernel takes seconds to compile."""
+    graphs, flex = counters["stats"], Flex()
+    table, q = torch.randn(HEADS, 255), torch.randn(2, HEADS, 128, 16)
+
+    def bias(query: Tokens, key: Tokens) -> Tensor:
+        return table[:, (query.as_queries().position - key.as_keys().position)[:, 0] + 127].transpose(0, 1)
+
+    for ends in (40, 55, 100):
+        document = torch.ones(2, 128, dtype=torch.long)
+        document[:, ends:], document[1, : ends // 8] = 2, 0
+        same = (document[:, :, None] == document[:, None, :]).tril()
+        of = Tokens((same.sum(-1) - 1) * (document > 0), document)
+        with torch.no_grad():
+            flex(q, q, q, flex.prepare(Causal() & window(30), bias, of, of, HEADS), How(1.0, softcap=5.0))
+        assert graphs["unique_graphs"] == 1
+
+
 @pytest.mark.parametrize("name", ["gemma2-2b", "gpt-oss-20b", "bloom-560m", "t5-small"])
 def test_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Soft-caps, sinks, ALiBi, buckets; one row padded on the left, one on the right."""
@@ -127,6 +150,58 @@ def test_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     close(found[mask.bool()], expected[mask.bool()])
 
 
+def of(name: str) -> AttentionSpec:
+    return next(value for value in preset(name).spec.nested() if isinstance(value, AttentionSpec))
+
+
+def test_a_gpu_takes_it_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what benchmarks/gpu.py measured; never in decoding, for biases, or where no kernel can be made."""
+
+    def taken(spec: AttentionSpec, n: int, mask: Mask | None = None, bias: Bias | None = None) -> str:
+        kernel, tokens = choose(None, spec, "cuda"), plain_tokens(n, torch.device("cpu"))
+        assert isinstance(kernel, FastestOnGPU)
+        return kernel.prepare(mask or spec.mask, bias, tokens, tokens, HEADS).kernel.name
+
+    monkeypatch.setattr(fastest, "can_compile", lambda: True)
+    plain, capped, narrow = of("llama2-7b"), of("gemma2-2b"), Causal() & window(64)
+    assert taken(plain, 4096, narrow) == "flex"
+    assert taken(plain, 4095, narrow) == "sdpa"
+    assert taken(plain, 4096) == "sdpa", "PyTorch's flag needs no mask"
+    assert taken(capped, 1024) == "flex"
+    assert taken(capped, 1023) == "eager"
+    assert taken(plain, 4096, narrow, bias=lambda query, key: None) == "sdpa"
+    with torch.inference_mode():
+        assert taken(capped, 1024) == "eager"
+    monkeypatch.setattr(fastest, "can_compile", lambda: False)
+    assert taken(capped, 1024) == "eager"
+
+
+def test_what_it_cannot_the_other_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fastest.LEAST_ON_GPU, "eager", 1)
+    monkeypatch.setattr(fastest, "can_compile", lambda: True)
+    kernel, tokens_ = FastestOnGPU(Flex(compiled=False), Eager()), tokens(23, "documents")
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 23, WIDTH, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    seen = kernel.prepare(Causal(), None, tokens_, tokens_, HEADS)
+    assert seen.kernel.name == "flex"
+    expected = Eager()(q, k, v, Eager().prepare(Causal(), None, tokens_, tokens_, HEADS), How(0.3))[0]
+    with torch.no_grad():
+        y, weights = kernel(q, k, v, seen, How(0.3))
+        assert weights is None
+        close(y, expected)
+    q.requires_grad_()  # on a CPU it has no backward pass
+    y, weights = kernel(q, k, v, seen, How(0.3))
+    assert weights is not None
+    close(y, expected)
+
+
+def test_what_is_foreseen_of_a_gpu_keeps_no_scores() -> None:
+    spec = shrink(preset("gpt-oss-20b").spec)
+    short, long = (activations(spec, batch=1, seq_len=n).saved["attention"] for n in (1024, 4096))
+    assert long == pytest.approx(4 * short, rel=0.01)
+    assert activations(spec, batch=1, seq_len=1023).saved["attention"] > 10 * short
+
+
 def test_refusals() -> None:
     model = randomised(shrink(preset("llama2").spec))
     ids = ids_for(model.spec, 1, 5)
@@ -134,7 +209,6 @@ def test_refusals() -> None:
         model(ids, kernel="flex")
     attention = next(value for value in model.spec.nested() if isinstance(value, AttentionSpec))
     assert "flex" not in choose(None, attention).name
-    assert "flex" not in choose(None, attention, "cuda").name
     for name, why in (
         ("gopher-44m", "RelativeSinusoid"),
         ("falcon-rw-1b", "ALiBi"),

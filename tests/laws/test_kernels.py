@@ -128,7 +128,9 @@ def test_eager_is_the_definition(cap: float | None, with_sink: bool) -> None:
 def test_choice_and_refusal() -> None:
     plain = next(iter(attentions(ids_spec())))
     assert choose(None, plain).name == "blocked or rows or sdpa"
-    assert choose(None, plain, "cuda").name == "sdpa", "where nothing is measured, nothing is promised"
+    assert choose(None, plain, "cuda").name == "flex or sdpa"
+    assert choose(None, plain.but(scores=(BySegmentSpec(),)), "cuda").name == "sdpa"
+    assert choose(None, plain, "mps").name == "sdpa", "where nothing is measured, nothing is promised"
     assert choose(None, plain.but(softcap=5.0)).name == "blocked or eager"
     assert choose(None, plain.but(scores=(BySegmentSpec(),))).name == "rows or sdpa"
     with pytest.raises(KernelError, match=r"sdpa cannot cap scores \(softcap=5.0\); use kernel='blocked' or 'eager'"):

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer import layers
+from anyformer.layers import cross_entropy as loss
 from anyformer.layers import head as home
 from anyformer.layers.cross_entropy import LossOptions, cross_entropy
 from anyformer.layers.head import Head
@@ -57,14 +58,20 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("chunk", [5, 1024])
+@pytest.mark.parametrize(("chunk", "backend"), [(5, None), (1024, None), (5, "eager"), (1024, "eager")])
 @pytest.mark.parametrize(
     "options", [LossOptions(), LossOptions(0.1), LossOptions(0.0, 1e-2), LossOptions(0.2, 1e-3)], ids=str
 )
 @pytest.mark.parametrize("fields", HEADS.values(), ids=HEADS)
 def test_equals_the_full_one(
-    fields: dict[str, object], options: LossOptions, chunk: int, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, object],
+    options: LossOptions,
+    chunk: int,
+    backend: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also as a GPU computes it where layers are compiled."""
+    monkeypatch.setattr(loss, "backend_of", lambda *_: backend)
     monkeypatch.setattr(home, "MOST_ROWS", chunk)
     head, (hidden, labels) = head_of(**fields), inputs()
     hidden.requires_grad_()
@@ -93,7 +100,11 @@ def test_gradients_are_derivatives() -> None:
     assert float((gradient * direction).sum()) == pytest.approx(float(ahead - back) / 2e-4, rel=1e-4)
 
 
-def test_a_row_that_predicts_nothing_has_no_gradient_whatever_it_holds() -> None:
+@pytest.mark.parametrize("backend", [None, "eager"])
+def test_a_row_that_predicts_nothing_has_no_gradient_whatever_it_holds(
+    backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "backend_of", lambda *_: backend)
     head, (hidden, labels) = head_of(), inputs()
     with torch.no_grad():
         hidden[0, 3] = float("nan")

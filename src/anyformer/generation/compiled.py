@@ -16,6 +16,7 @@ from anyformer.cache import KVCache
 from anyformer.errors import CacheError, UsageError
 from anyformer.generation.static_cache import StaticCache
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.block import keep_graphs
 from anyformer.layers.reordered import Reordered
 from anyformer.model import Transformer
 from anyformer.spec import cached_calls
@@ -40,14 +41,13 @@ class CompiledStep:
         if device.type == "cpu" and backend == "inductor":
             _refuse_without_compiler()
         self.model = model
-        # PyTorch's own overloads leave the limit out.
-        self._logits: Callable[..., Tensor] = torch.compile(  # pyright: ignore[reportCallIssue]
+        keep_graphs(GRAPHS)
+        self._logits: Callable[..., Tensor] = torch.compile(
             _logits,
             fullgraph=True,
             dynamic=False,
             backend=backend,
             mode="reduce-overhead" if device.type == "cuda" and backend == "inductor" else None,
-            recompile_limit=GRAPHS,
         )
 
     @property

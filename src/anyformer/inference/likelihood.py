@@ -135,7 +135,7 @@ def _scores(
             torch.tensor([id_ for end in ends for id_ in end], device=device),
         )
         logs, right = torch.empty(len(at), dtype=torch.float64), torch.empty(len(at), dtype=torch.bool)
-        for chunk in chunks_of(len(at), rows_at_once(len(at), model.spec.vocab_size)):
+        for chunk in chunks_of(len(at), rows_at_once(read, model.spec.vocab_size)):
             logits = head(read[chunk]).float()
             logs[chunk] = logits.log_softmax(-1).gather(-1, labels[chunk, None])[:, 0].double().cpu()
             right[chunk] = (logits.argmax(-1) == labels[chunk]).cpu()

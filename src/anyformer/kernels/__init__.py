@@ -7,26 +7,28 @@ from collections.abc import Mapping
 from anyformer.errors import KernelError, did_you_mean
 from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
-from anyformer.kernels.fastest import Fastest
+from anyformer.kernels.fastest import Fastest, FastestOnGPU
 from anyformer.kernels.flex import Flex
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.tokens import Kernel
 
-BLOCKED = Blocked()
+BLOCKED, FLEX = Blocked(), Flex()
 IN_ORDER: tuple[Kernel, ...] = (BLOCKED, SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
-KERNELS: Mapping[str, Kernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Rows(), Flex())}
+KERNELS: Mapping[str, Kernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Rows(), FLEX)}
 
 
 def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel:
     """The kernel of that name, or without one the fastest that takes this attention on that kind of device. Raises KernelError.
 
-    Where blocks of a mask may be worth leaving out, each pass decides, by its length and its mask.
+    Where hidden parts of a mask may be worth leaving out, each pass decides, by its length and its mask.
     """
     if name is None:
         able = [kernel for kernel in IN_ORDER if kernel.refuses(spec) is None]
         rest = next(kernel for kernel in able if kernel is not BLOCKED)
+        if device == "cuda":
+            return FastestOnGPU(FLEX if FLEX.refuses(spec) is None else None, rest)
         return Fastest(BLOCKED if BLOCKED in able else None, rest) if device == "cpu" else rest
     if name not in KERNELS:
         raise KernelError(f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; there are {', '.join(KERNELS)}")

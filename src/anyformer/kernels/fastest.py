@@ -1,27 +1,32 @@
-"""Of several kernels the one that is faster for the tokens and the mask of a pass, on a CPU.
+"""Of several kernels the one that is faster for the tokens and the mask of a pass, on a CPU and on a GPU.
 
-The limits come from `benchmarks/blocked.py`, which writes what it measured into `benchmarks/results/blocked.json`. A GPU's
-are not measured: there blocks are computed only where `blocked` is asked for by name.
+The limits come from `benchmarks/blocked.py` and `benchmarks/gpu.py`, which write what they measured into `benchmarks/results`.
 """
 
 from __future__ import annotations
 
+import shutil
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
 from anyformer.kernels.blocked import Blocked, laid_out
+from anyformer.kernels.flex import Flex
 from anyformer.kernels.plan import Section
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, How, Kernel, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Kernel, Tokens, autocast_dtype, exporting
 
 # Queries from which on blocks take less time than the other kernel, each pass's plan included.
 LEAST = {"sdpa": 1024, "eager": 512}
 MOST_BF16 = 512  # queries in bfloat16 up to which rows take less time than PyTorch's operator
+LEAST_ON_GPU = {"sdpa": 4096, "eager": 1024}  # from which on FlexAttention takes less time than the other kernel
 SHARE = 0.7  # of all pairs: up to so many computed by blocks take less time than all of them by PyTorch's operator
 
 
@@ -65,7 +70,7 @@ class Fastest:
         sections = self.sections(mask, query, key, n_heads, biased=bias is not None)
         if self.blocked is not None and sections is not None:
             return Taken(self.blocked, laid_out(sections, bias, query, key, n_heads))
-        biased = bias is not None and query.n > 1 and not torch.compiler.is_exporting()
+        biased = bias is not None and query.n > 1 and not exporting()
         kernel = self.rows if self.rows is not None and biased else self.other
         return Taken(kernel, kernel.prepare(mask, bias, query, key, n_heads))
 
@@ -83,7 +88,57 @@ def _keeps_weights(q: Tensor, v: Tensor, how: How) -> bool:
     The same with and without gradients, so that a layer that runs again draws the same dropout.
     """
     n, width = q.shape[2:]
-    if n == 1 or torch.compiler.is_exporting():
+    if n == 1 or exporting():
         return False
     slow = (autocast_dtype(q) or q.dtype) == torch.bfloat16 and n <= MOST_BF16
     return slow or how.dropout > 0 or v.shape[3] != width or how.scores is not None
+
+
+class FastestOnGPU:
+    """FlexAttention where a dense mask, or scores written out, would take longer; else the other kernel.
+
+    It compiles for each mask and length, seconds each, so decoding, whose prompts have any length, is left the other;
+    likewise layers that are compiled, whose compiler cannot read a plan of blocks.
+    """
+
+    brings = False
+
+    def __init__(self, flex: Flex | None, other: Kernel) -> None:
+        self.flex, self.other = flex, other
+        self.name = " or ".join(kernel.name for kernel in (flex, other) if kernel is not None)
+
+    def refuses(self, spec: AttentionSpec) -> str | None:
+        """Why neither can compute this attention, or None."""
+        return self.other.refuses(spec)
+
+    def pays(self, mask: Mask, query: Tokens, key: Tokens) -> bool:
+        """Whether FlexAttention takes less time."""
+        if self.flex is None or query.n < LEAST_ON_GPU[self.other.name]:
+            return False
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+            return False
+        if not is_fake(query.position) and not can_compile():  # what is foreseen is of another machine
+            return False
+        return self.other.name == "eager" or flagged(mask, query, key) is None
+
+    def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Taken:
+        """What the faster kernel prepares, and how the other would."""
+        if self.flex is None or bias is not None or not self.pays(mask, query, key):
+            return Taken(self.other, self.other.prepare(mask, bias, query, key, n_heads))
+        rest = cache(lambda: self.other.prepare(mask, bias, query, key, n_heads))
+        return Taken(self.flex, (self.flex.prepare(mask, bias, query, key, n_heads), rest))
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, how: How) -> tuple[Tensor, Tensor | None]:
+        """As the kernel that was taken; what FlexAttention cannot, such as dropout, the other computes."""
+        if self.flex is None or seen.kernel is self.other:
+            return self.other(q, k, v, seen.seen, how)
+        blocks, rest = seen.seen
+        if self.flex.cannot(q, v, how) is not None:
+            return self.other(q, k, v, rest(), how)
+        return self.flex(q, k, v, blocks, how)
+
+
+@cache
+def can_compile() -> bool:
+    """Whether a GPU's kernels can be made here, which takes Triton and a C compiler."""
+    return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))

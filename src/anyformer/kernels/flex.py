@@ -13,14 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
+from torch.nn import functional as F
 
 from anyformer.errors import KernelError
 from anyformer.kernels.plan import ends, tiles
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.block import keep_graphs
 from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import Bias, How, Tokens
 
 TILE = 128  # queries, and keys, of a block: what PyTorch's kernels work on
+GRAPHS = 64  # masks and lengths
+LEAST = 16  # features of a head that a GPU's matrix units multiply
 
 PairOf = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # something of (row, head, query, key), each a number
 
@@ -55,30 +60,44 @@ class Flex:
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Compiled:
         """The blocks of the mask, and a table of what each distance adds [head, distance]."""
+        if is_fake(query.position):
+            return Compiled(None, None)
         if query.span and key.span:
             mask = mask.within(query.span, key.span)
         return Compiled(_block_mask(mask, query, key, n_heads), None if bias is None else _added(bias, query, key))
 
+    @staticmethod
+    def cannot(q: Tensor, v: Tensor, how: How) -> str | None:
+        """Why it does not compute this pass, whatever the mask, or None."""
+        if how.dropout:
+            return "flex drops no weights; train without attention dropout, or use kernel='sdpa' or 'eager'"
+        if q.is_cuda:
+            narrow = min(q.shape[3], v.shape[3])
+            least = f"flex takes heads of {LEAST} features and more on a GPU, not {narrow}"
+            return f"{least}; use kernel='sdpa' or 'eager'" if narrow < LEAST else None
+        if q.is_cpu and torch.is_grad_enabled() and (q.requires_grad or v.requires_grad):
+            return "flex has no backward pass on a CPU; use kernel='blocked', 'sdpa' or 'eager' to train there"
+        return None
+
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Compiled, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0.
 
-        Raises KernelError for dropout, and for what has a gradient on a CPU.
+        Raises KernelError for dropout, for what has a gradient on a CPU, and for heads too narrow for a GPU.
         """
         from torch.nn.attention.flex_attention import AuxRequest
 
-        if how.dropout:
-            raise KernelError("flex drops no weights; train without attention dropout, or use kernel='sdpa' or 'eager'")
-        if q.device.type == "cpu" and torch.is_grad_enabled() and (q.requires_grad or v.requires_grad):
-            raise KernelError(
-                "flex has no backward pass on a CPU; use kernel='blocked', 'sdpa' or 'eager' to train there"
-            )
+        if (reason := self.cannot(q, v, how)) is not None:
+            raise KernelError(reason)
         added, softcap, sink = seen.added, how.softcap, how.sink
+        if is_fake(q):  # somebody looks what a pass keeps: as of any fused kernel
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] > k.shape[1])
+            return (y if sink is None else y * torch.sigmoid(-sink).view(1, -1, 1, 1).to(y.dtype)), None
 
         def score(s: Tensor, row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
             s = s if softcap is None else softcap * torch.tanh(s / softcap)
             return s if added is None else s + added(row, head, i, j)
 
-        if sink is not None and self.compiled and q.device.type == "cpu":
+        if sink is not None and self.compiled and q.is_cpu:
             raise KernelError("flex gives no sums on a CPU, which sinks take; use kernel='blocked' or 'eager' there")
         found = _attention(self.compiled)(
             q,
@@ -104,8 +123,8 @@ def _attention(compiled: bool) -> Callable[..., Any]:
     written_out: Any = flex.flex_attention
     if not compiled:
         return written_out
-    # PyTorch's own overloads leave the limit out.
-    return torch.compile(written_out, dynamic=False, recompile_limit=64)  # pyright: ignore[reportCallIssue]
+    keep_graphs(GRAPHS)
+    return torch.compile(written_out, dynamic=False)
 
 
 def _block_mask(mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> Any:
@@ -147,8 +166,9 @@ def _ends(key: Tokens) -> np.ndarray[Any, Any]:
 
 def _added(bias: Bias, query: Tokens, key: Tokens) -> PairOf:
     """What the distance of a pair adds, from a table of all distances there are."""
-    first = int(key.position.min() - query.position.max())
-    last = int(key.position.max() - query.position.min())
+    # Whole lengths, so that documents packed otherwise find the same kernel.
+    first = min(-1, (int(key.position.min() - query.position.max()) - 1) // key.n) * key.n + 1
+    last = max(1, -((int(query.position.min() - key.position.max()) - 1) // key.n)) * key.n - 1
     distances = torch.arange(first, last + 1, device=key.position.device)[None]
     table = bias(Tokens(torch.zeros_like(distances[:, :1])), Tokens(distances))
     assert table is not None

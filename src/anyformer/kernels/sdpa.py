@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Causal, Everything, Mask, visible
-from anyformer.layers.tokens import Bias, How, Tokens
+from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
+
+HALF = (torch.bfloat16, torch.float16)
 
 
 class Fused(NamedTuple):
@@ -66,8 +68,11 @@ class SDPA:
             )
             y = y.reshape(batch, heads, 1, v.shape[-1])
         else:
+            if groups > 1 and q.is_cuda and (mask is not None or (autocast_dtype(q) or q.dtype) not in HALF):
+                # There PyTorch's fused kernels that take a mask, or float32, want a key for each head.
+                k, v = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))
             y = F.scaled_dot_product_attention(
-                q, k, v, mask, how.dropout, causal, scale=how.scale, enable_gqa=groups > 1
+                q, k, v, mask, how.dropout, causal, scale=how.scale, enable_gqa=heads > k.shape[1]
             )
         return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None
 
@@ -77,7 +82,9 @@ def flagged(mask: Mask, query: Tokens, key: Tokens) -> bool | None:
     if not query.span or not key.span:
         return None
     left = mask.within(query.span, key.span)
-    return False if left == Everything() else True if query.span == key.span and left == Causal() else None
+    if isinstance(left, Everything):
+        return False
+    return True if isinstance(left, Causal) and query.span == key.span else None
 
 
 def _added(mask: Tensor | None, causal: bool, scores: Tensor) -> Tensor:

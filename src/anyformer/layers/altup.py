@@ -120,7 +120,7 @@ class AltUp(Part[AltUpSpec]):
         self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
     ) -> tuple[Tensor, list[Notes]]:
         """The streams side by side [batch, token, n · d_model] after the layer, and the notes of its sublayers."""
-        n, each = self.place.n_streams, [*sublayers]
+        n, each = self.place.n_streams, list(sublayers)
         inside = len(each) if self.spec.inside is None else self.spec.inside
         streams = state.unflatten(-1, (n, -1))
         mixing = self.predict(self._says(streams[..., 0, :])).unflatten(-1, (n, n))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.embedding import Embedding
+from anyformer.layers.head import Head
 from anyformer.layers.memory_efficient import made_again
 from anyformer.layers.part import Part
 from anyformer.layers.stage import Stage
@@ -91,7 +92,7 @@ def in_turn(
     """
     notes: list[Notes] = []
     held: list[Tensor] = []
-    each = [*sublayers]
+    each = list(sublayers)  # not [*…], which PyTorch 2.11's compiler cannot read
     for i, sublayer in enumerate(each):
         own = residual[i] if isinstance(residual, list) else residual
         state, more = sublayer(state, own, context, stores, held, i == len(each) - 1)
@@ -124,20 +125,28 @@ class Block(Part[BlockSpec]):
 
 
 def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
-    """Have the model's layers computed by torch.compile in passes of training: layers of one kind share one graph.
+    """Have the model's layers computed by torch.compile in passes of training: layers of one kind share one graph. On a GPU
+    the loss between its products, too.
 
     A deep model takes no longer to compile than a shallow one. What is made again in the backward pass is made again
     by the same graph; layers with residuals that undo stay as they are written, since a graph would keep what those drop.
     """
     for module in model.modules():
-        if isinstance(module, Block):
+        if isinstance(module, Block | Head):
             module.backend = backend
 
 
 @cache
 def _compiled(backend: str) -> Callable[..., tuple[Any, list[Notes]]]:
-    # PyTorch's own overloads leave the limit out.
-    return torch.compile(Block.compute, backend=backend, recompile_limit=GRAPHS)  # pyright: ignore[reportCallIssue]
+    keep_graphs(GRAPHS)
+    return torch.compile(Block.compute, backend=backend)
+
+
+def keep_graphs(n: int) -> None:
+    """Let PyTorch's compiler keep so many graphs of each function: before 2.13 a function has no limit of its own."""
+    from torch._dynamo import config  # slow to import
+
+    config.recompile_limit = max(n, config.recompile_limit)
 
 
 class Stack(Part[StackSpec]):

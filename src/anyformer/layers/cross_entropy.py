@@ -6,7 +6,9 @@ section 5).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,11 +18,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from anyformer.errors import InputError
+from anyformer.layers.block import keep_graphs
 from anyformer.layers.head import Head, chunks_of, rows_at_once
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
 
+GRAPHS = 64  # numbers of rows, vocabularies, options of the loss
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
 
 
@@ -58,8 +62,14 @@ def _sums(head: Head, hidden: Tensor, labels: Tensor, options: LossOptions) -> t
         return total, each.view(labels.shape)
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
     rows, labels_ = rows if split is None else entering(rows, split.ranks), labels.reshape(-1)
-    total, each = _HeadCrossEntropy.apply(rows, matrix, head.bias, labels_, scale, spec.softcap, options, split)
+    how = (scale, spec.softcap, options, split, backend_of(head, rows))
+    total, each = _HeadCrossEntropy.apply(rows, matrix, head.bias, labels_, *how)
     return total, each.view(labels.shape)
+
+
+def backend_of(head: Head, rows: Tensor) -> str | None:
+    """By what the loss of rows is compiled, if at all: a CPU has little to win, and of a split table processes tell another."""
+    return head.backend if rows.is_cuda and head.split is None else None
 
 
 def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor, *, shifted: bool) -> Tensor:
@@ -103,7 +113,7 @@ def _called(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> t
             loss = loss + options.z_loss * logits.logsumexp(-1).square().masked_fill(labels == NOT_PREDICTED, 0.0)
         return loss.sum(), nats.detach()
 
-    size = rows_at_once(len(rows), len(head.table.weight))
+    size = rows_at_once(rows, len(head.table.weight))
     each = [checkpoint(losses, rows[here], labels[here], use_reentrant=False) for here in chunks_of(len(rows), size)]
     return torch.stack([total for total, _ in each]).sum(), torch.cat([nats for _, nats in each])
 
@@ -120,10 +130,12 @@ class _HeadCrossEntropy(torch.autograd.Function):
         softcap: float | None,
         options: LossOptions,
         split: SplitRows | None,
+        backend: str | None,
     ) -> tuple[Tensor, Tensor]:
         """(the sum, each row's) of hidden [row, width], weight [vocab, width], bias [vocab] and labels [row].
 
-        Where the table is `split`, vocab is this rank's, and the result that of all.
+        Where the table is `split`, vocab is this rank's, and the result that of all. `backend` compiles what is between
+        the products.
         """
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
@@ -137,17 +149,21 @@ class _HeadCrossEntropy(torch.autograd.Function):
                 torch.zeros_like(bias, dtype=exact) if wanted[2] and bias is not None else None,
             )
             n, vocab = len(x), len(w)
-            size = rows_at_once(n, vocab)
+            size = rows_at_once(x, vocab)
             each = torch.empty(n, device=x.device, dtype=exact)
             total = torch.zeros((), device=x.device, dtype=exact)
             # Reused by all chunks: a fresh page costs more than the arithmetic on it.
             products = torch.empty(size, vocab, device=x.device, dtype=dtype)
-            workspace = torch.empty(size, vocab, device=x.device, dtype=exact)
+            workspace = torch.empty(0 if backend else size, vocab, device=x.device, dtype=exact)
             for here in chunks_of(n, size):
                 logits = torch.mm(x[here], w.t(), out=products[: here.stop - here.start])
-                work = workspace[: len(logits)]
-                how = (scale, softcap, options, split)
-                loss, grad = _chunk(logits, work, bias, labels[here], *how, each[here], any(wanted))
+                if backend is None:
+                    work, how = workspace[: len(logits)], (scale, softcap, options, split)
+                    loss, grad = _chunk(logits, work, bias, labels[here], *how, each[here], any(wanted))
+                else:
+                    loss, each[here], grad = _compiled(backend)(
+                        logits, bias, labels[here], exact, scale, softcap, options.label_smoothing, options.z_loss
+                    )
                 total += loss
                 if grad is not None:
                     _accumulate(grad, x[here], w, here, grads)
@@ -164,7 +180,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
         if ctx.grads is None:
             raise RuntimeError("the gradients of the cross-entropy were used up by the first backward pass")
         grads, ctx.grads = ctx.grads, None
-        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), *(None,) * 5)
+        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), *(None,) * 6)
 
 
 def _chunk(
@@ -228,6 +244,46 @@ def _chunk(
     return total, grad if grad.dtype == products.dtype else products.copy_(grad)
 
 
+def between_products(
+    products: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    dtype: torch.dtype,
+    scale: float,
+    softcap: float | None,
+    smoothing: float,
+    z_loss: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(the sum of a chunk's losses, the plain loss of each row, the gradient of `products`), written for a compiler.
+
+    It reads the products [row, vocab] twice and writes their gradient, where `_chunk` passes over them nine times.
+    """
+    logits = products.to(dtype)
+    logits = (logits if bias is None else logits + bias) * scale
+    capped = None if softcap is None else torch.tanh(logits / softcap)
+    if softcap is not None and capped is not None:
+        logits = softcap * capped
+    real = labels != NOT_PREDICTED
+    index = labels.masked_fill(~real, 0)[:, None]
+    norm = logits.logsumexp(1)
+    nats = (norm - logits.gather(1, index)[:, 0]).masked_fill(~real, 0.0)
+    loss = nats if not smoothing else (1 - smoothing) * nats + smoothing * (norm - logits.mean(1))
+    total = (loss + z_loss * norm.square()).masked_fill(~real, 0.0).sum()
+    vocab = logits.shape[1]
+    is_label = torch.arange(vocab, device=index.device) == index
+    grad = (logits - norm[:, None]).exp() * (1 + 2 * z_loss * norm)[:, None]
+    grad = grad - smoothing / vocab - torch.where(is_label, 1 - smoothing, 0.0)
+    if capped is not None:
+        grad = grad * (1 - capped.square())
+    return total, nats, (grad * scale).masked_fill(~real[:, None], 0.0).to(products.dtype)
+
+
+@cache
+def _compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    keep_graphs(GRAPHS)
+    return torch.compile(between_products, backend=backend)
+
+
 def _accumulate(
     grad: Tensor, x: Tensor, w: Tensor, here: slice, grads: tuple[Tensor | None, Tensor | None, Tensor | None]
 ) -> None:
@@ -238,6 +294,8 @@ def _accumulate(
     if for_weight is not None:
         if grad.dtype == for_weight.dtype:
             for_weight.addmm_(grad.t(), x)
+        elif grad.is_cuda:
+            torch.addmm(for_weight, grad.t(), x, out_dtype=for_weight.dtype, out=for_weight)
         else:
             for_weight += grad.t() @ x
     if for_bias is not None:

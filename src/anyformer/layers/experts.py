@@ -19,7 +19,7 @@ from anyformer.layers.held import HeldWeight
 from anyformer.layers.linear import LinearSpec, products_each
 from anyformer.layers.memory_efficient import operands
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, as_given
+from anyformer.layers.tokens import ForwardContext, as_given, exporting
 from anyformer.layers.travel import Travel, travelling
 from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight, tensors
 
@@ -129,7 +129,7 @@ def few_are_chosen(chosen: Tensor, matrices: Tensor) -> bool:
 
     Then a compiler's loops read those that are chosen, and nobody asks how many tokens an expert has.
     """
-    if not torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.is_grad_enabled():
+    if not torch.compiler.is_compiling() or exporting() or torch.is_grad_enabled():
         return False
     return chosen.numel() <= len(matrices) or isinstance(matrices, HeldWeight)
 

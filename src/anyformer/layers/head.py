@@ -19,16 +19,20 @@ from anyformer.layers.stretch import Stretches
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import HeadLayersSpec, HeadSpec, Place, UnembeddingSpec
 
-MOST_ROWS, MOST_LOGITS = 1024, 2**25  # of one chunk; fewer rows where the vocabulary is large
+# Of one chunk; fewer rows where the vocabulary is large. A GPU multiplies so fast that adding each chunk's share of the
+# table's gradient would take longer than its products, were chunks not larger.
+MOST_ROWS, MOST_LOGITS = 1024, 2**25
+GPU_ROWS, GPU_LOGITS = 4096, 2**28
 
 
 # Who watches a pass, if anybody does: what runs within `watcher(times)` stands for so many equal steps.
 watcher: ContextVar[Callable[[int], AbstractContextManager[None]] | None] = ContextVar("watcher", default=None)
 
 
-def rows_at_once(n: int, vocab_size: int) -> int:
-    """Of how many of n tokens a loss that works in chunks holds the logits at once."""
-    return max(1, min(n, MOST_ROWS, max(128, MOST_LOGITS // vocab_size)))
+def rows_at_once(hidden: Tensor, vocab_size: int) -> int:
+    """Of how many of the tokens `hidden` [token, width] a loss that works in chunks holds the logits at once."""
+    rows, logits = (GPU_ROWS, GPU_LOGITS) if hidden.is_cuda else (MOST_ROWS, MOST_LOGITS)
+    return max(1, min(len(hidden), rows, max(128, logits // vocab_size)))
 
 
 def chunks_of(n: int, size: int) -> Iterator[slice]:
@@ -83,6 +87,7 @@ class Head(Part[HeadSpec]):
     table: Any  # None: what `transform` gives is the answer
     bias: Tensor | None
     stretches: Stretches | None = None  # where processes share rows, of which a pass here sees a part
+    backend: str | None = None  # of torch.compile, by which a GPU computes the loss between its products
 
     def forward(self, x: Tensor, tokens: Tokens | None = None) -> Tensor:
         """The answer [batch, token, rows] to x [batch, token, width], or [batch, rows] where the head pools.

@@ -174,7 +174,7 @@ class HyperConnection(Part[HyperConnectionSpec]):
         self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
     ) -> tuple[Tensor, list[Notes]]:
         """The streams side by side [batch, token, n · d_model] after the layer, and the notes of its sublayers."""
-        return in_turn(sublayers, state, [*self.sublayers], context, stores)
+        return in_turn(sublayers, state, list(self.sublayers), context, stores)
 
 
 def doubly_stochastic(logits: Tensor, iterations: int, least: float) -> Tensor:

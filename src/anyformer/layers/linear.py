@@ -13,7 +13,7 @@ from anyformer.layers.held import HeldWeight
 from anyformer.layers.memory_efficient import MemoryEfficientLinear, norm_of, operands
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.reordered import Reordered, in_blocks
-from anyformer.layers.tokens import autocast_dtype
+from anyformer.layers.tokens import autocast_dtype, exporting
 from anyformer.spec import Cost, MapSpec, Place, Placed, Positive, Weight, Width, Workload, in_turn
 
 
@@ -85,7 +85,7 @@ def row_sums(x: Tensor, matrix: Tensor) -> Tensor:
 
 def _sums_rows(x: Tensor, weight: Tensor) -> bool:
     """Whether x is one vector on a CPU, nothing is learnt or exported, and a row's numbers lie one behind the other."""
-    if torch.is_grad_enabled() or torch.compiler.is_exporting() or autocast_dtype(x) is not None:
+    if torch.is_grad_enabled() or exporting() or autocast_dtype(x) is not None:
         return False
     return x.is_cpu and x.numel() == x.shape[-1] and not isinstance(weight, HeldWeight) and weight.stride(-1) == 1
 

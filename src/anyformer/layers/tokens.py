@@ -209,6 +209,11 @@ def as_given(x: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
+def exporting() -> bool:
+    """Whether a graph is exported: PyTorch 2.11's compiler says so of one that it compiles, too."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
     """The dtype to which autocast would cast the operands of products with x now; None where it would not."""
     kind = x.device.type

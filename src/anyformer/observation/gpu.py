@@ -61,6 +61,11 @@ def _attention(
     return fused_attention(q, k, v, attn_mask, is_causal)[0]
 
 
+def _addmm(total: Tensor, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, **more: Any) -> Tensor:
+    """Of matrices of another type than what they are added to, which no CPU takes."""
+    return torch.addmm(total, a, b, **more) if out_dtype is None else total.addmm_(a, b)
+
+
 def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     return fused_rms_norm(x, weight)[0]
 
@@ -69,6 +74,8 @@ REPLACED: Mapping[Any, Callable[..., Tensor]] = {
     F.dropout: _dropout,
     F.rms_norm: _rms_norm,
     F.scaled_dot_product_attention: _attention,
+    torch.addmm: _addmm,
+    Tensor.is_cuda.__get__: lambda _: True,  # pyright: ignore[reportAttributeAccessIssue]
 }
 
 
@@ -90,8 +97,11 @@ def fused_attention_backward(
 
 @fused_attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
-    batch, heads, tokens, _ = q.shape
-    y = q.new_empty(batch, tokens, heads, v.shape[-1]).transpose(1, 2)  # as it is laid out, side by side again
+    batch, heads, tokens, width = q.shape
+    if mask is None and q.dtype == torch.bfloat16 and v.shape[-1] == width:
+        y = torch.empty_like(q)  # laid out as queries are
+    else:
+        y = q.new_empty(batch, tokens, heads, v.shape[-1]).transpose(1, 2)  # a token's heads side by side again
     return y, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 

@@ -12,7 +12,7 @@ from anyformer.errors import SpecError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import fitting
 from anyformer.kernels import KERNELS, choose
-from anyformer.kernels.fastest import LEAST, Fastest
+from anyformer.kernels.fastest import LEAST, LEAST_ON_GPU, Fastest, FastestOnGPU
 from anyformer.layers import Causal, Everything, MLASpec
 from anyformer.layers.causality import sees_later_tokens
 from anyformer.layers.mask import unmarked
@@ -44,15 +44,19 @@ def _kernels(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def _kernel(attention: Attention, spec: ModelSpec) -> str:
-    blocks, unblocked = _blocks(attention, spec), _unblocked(attention, spec, choose(None, attention.spec, "cuda").name)
-    rest = unblocked if unblocked == PLAIN else f"{unblocked}; {_flex(attention)}"
+    on_gpu = choose(None, attention.spec, "cuda")
+    other = on_gpu.other.name if isinstance(on_gpu, FastestOnGPU) else on_gpu.name
+    blocks, unblocked = _blocks(attention, spec), _unblocked(attention, spec, other)
+    rest = unblocked if unblocked == PLAIN else f"{unblocked}; {_flex(attention, other)}"
     return rest if blocks is None else f"{blocks}; else {rest}"
 
 
-def _flex(attention: Attention) -> str:
-    """What is not chosen by itself: on a GPU it is not measured, and on a CPU blocks are as fast and have a backward pass."""
+def _flex(attention: Attention, other: str) -> str:
+    """What takes the other's place on a GPU, or that nothing does; on a CPU blocks are as fast and have a backward pass."""
     reason = KERNELS["flex"].refuses(attention.spec)
-    return reason or "flex, taken by name alone, leaves hidden blocks out on a GPU; on a CPU it is forward alone"
+    if reason is not None or attention.spec.scores:
+        return reason or "flex, taken by name alone, leaves hidden blocks out on a GPU; on a CPU it is forward alone"
+    return f"trained on a GPU from {LEAST_ON_GPU[other]:,} tokens on: flex, which leaves hidden blocks out"
 
 
 def _blocks(attention: Attention, spec: ModelSpec) -> str | None:

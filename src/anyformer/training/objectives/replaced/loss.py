@@ -224,7 +224,7 @@ def sampled(head: Head, read: Tensor, draw: Tensor, temperature: float) -> Tenso
     if not len(read):
         return found
     rows = head.table.weight.shape[0]
-    for here in chunks_of(len(read), rows_at_once(len(read), rows)):
+    for here in chunks_of(len(read), rows_at_once(read, rows)):
         reached = (head(read[here]).float() / temperature).softmax(-1).cumsum(-1)
         # The last is 1 but for rounding.
         found[here] = torch.searchsorted(reached, draw[here, None] * reached[:, -1:], right=True)[:, 0]

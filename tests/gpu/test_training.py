@@ -1,0 +1,59 @@
+"""Whole runs on the device: what they learn is what a CPU learns, and a run that was stopped goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anyformer.training.checkpoint.metrics import read_metrics
+from anyformer.training.run import train
+from tests.cli.running import run, succeeded, write_text
+from tests.gpu.machine import DEVICE, on_gpu
+from tests.training.test_run import HOW, RECIPE, SPEC, Crash, Watching, crash
+from tests.training.texts import text_data
+
+pytestmark = on_gpu
+SIZES = ["--params", "1M", "--vocab", "300", "--tokens", "4096", "--seq-len", "32", "--batch-tokens", "256"]
+
+
+def losses(name: str, out: Path, text: Path, device: str, *options: object) -> list[float]:
+    given = ("train", name, "--data", text, "--out", out, "--device", device, *SIZES, *options)
+    succeeded(run(*given))
+    return [each.loss for each in read_metrics(out).steps]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return write_text(tmp_path / "text.txt")
+
+
+@pytest.mark.parametrize(
+    "name", ["llama2-7b", "gpt2", "bert-base", "mixtral-8x7b", "mamba2-2.7b", "deepseek-v3", "qwen3-next-80b-a3b"]
+)
+def test_a_run_learns_as_on_a_cpu(name: str, tmp_path: Path, text: Path) -> None:
+    there = losses(name, tmp_path / "there", text, DEVICE.type)
+    here = losses(name, tmp_path / "here", text, "cpu")
+    assert len(there) == 16
+    assert there == pytest.approx(here, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "how", [("--precision", "bf16"), ("--precision", "bf16", "--compile"), ("--recompute", "full")]
+)
+def test_ways_to_compute(how: tuple[str, ...], tmp_path: Path, text: Path) -> None:
+    there = losses("llama2-7b", tmp_path / "there", text, DEVICE.type, *how)
+    here = losses("llama2-7b", tmp_path / "here", text, "cpu")
+    assert there == pytest.approx(here, rel=1e-2)
+
+
+def test_a_run_that_crashed_goes_on(tmp_path: Path) -> None:
+    """With dropout, whose generator is the device's."""
+    how = replace(HOW, device=DEVICE)
+    whole = train(SPEC, RECIPE, text_data(), options=how)
+    with pytest.raises(Crash):
+        train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=how, watcher=Watching(7, crash))
+    again = train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=how)
+    expected, found = ([m.loss for m in result.steps] for result in (whole, again))
+    assert found == pytest.approx(expected, rel=1e-5)

@@ -10,12 +10,13 @@ CHECKED = src tests docs/site $(wildcard benchmarks) $(wildcard examples) $(wild
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo env test test-all hostile lint format bench catalogue notebooks site clean
+.PHONY: help demo env test test-all test-gpu hostile lint format bench catalogue notebooks site clean
 
 help:  ## what there is
 	@echo 'make demo      compare three architectures on real text, in a fresh environment (minutes)'
 	@echo 'make test      lint, types and the tests, without the slow ones'
 	@echo 'make test-all  the same with the slow ones; HOSTILE_SEED=n and HOSTILE_INPUTS=n repeat or bound the hostile inputs'
+	@echo 'make test-gpu  what runs on a GPU: every preset, kernels, compiled steps, memory; where there is one'
 	@echo 'make hostile   hostile inputs alone, and how much of the readers they reach'
 	@echo 'make lint      ruff and pyright only'
 	@echo 'make format    put the code into its one format'
@@ -38,6 +39,9 @@ test: lint
 
 test-all: lint
 	HYPOTHESIS_PROFILE=explore $(RUN) pytest $(PYTEST_OPTIONS) -m "not gpu"
+
+test-gpu: $(VENV)/.installed-dev
+	$(RUN) pytest -n 8 tests/gpu
 
 hostile: $(VENV)/.installed-dev
 	PYTHONPATH=src:. $(RUN) tests.hostile.covered

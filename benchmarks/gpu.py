@@ -186,6 +186,9 @@ def training(here: Here, notes: dict[str, Any], ceiling: Mapping[str, Any]) -> I
         least = 0.0 if name == THEIRS else 0.5
         yield measure.row(f"training 1B, {name}: share of peak", share, least=least, peak_nbytes=peak, **more)
     yield measure.row("training 1B, eager, x transformers", measure.speed_ratio(taken), least=1.1, rows=rows)
+    grown = notes["growth_nbytes"]
+    if grown[THEIRS]:
+        yield measure.row("training 1B, memory of a step, x transformers", grown[OURS] / grown[THEIRS], most=0.45)
     ratio = measure.speed_ratio(taken, COMPILED)
     yield measure.row("training 1B, compiled, x transformers eager", ratio, least=1.5, rows=rows)
     if rows >= 8 or here.tiny:

@@ -14,7 +14,7 @@ DRAWN = PAGE.with_suffix(".svg")
 # Those whose rows have bars, in the page's order.
 BENCHMARKS = (
     "training", "peers", "classes", "moe", "generation", "decoding", "blocked", "states", "depth", "tokenising",
-    "scaling", "saving", "starting", "curves",
+    "scaling", "saving", "starting", "curves", "gpu", "gpu_kernels",
 )  # fmt: skip
 
 HEAD = """# Performance
@@ -22,7 +22,8 @@ HEAD = """# Performance
 What the benchmarks found when they last ran, each row beside its bar. Machines differ, so a figure is a ratio of two sides that
 took turns in one run, on one thread, by CPU seconds; where seconds stand alone the row says so. Written by
 `python tools/performance.py` from the files in [`benchmarks/results`](../benchmarks/README.md), which hold every turn. A bar that
-was missed stays here as missed. Of those of 2026-11-25 another core had other work meanwhile. No GPU was lent for any of these.
+was missed stays here as missed. Of those of 2026-11-25 another core had other work meanwhile. `gpu` and `gpu_kernels`
+ran on a GPU, by its own clock.
 """
 
 PICTURE = """

@@ -58,7 +58,7 @@ def test_one_graph_and_the_same_text(name: str) -> None:
     model = there(model_of(name))
     step = CompiledStep(model)
     for rows, n in ((1, 5), (1, 8), (2, 9)):
-        given = {"input_ids": ids_for(model.spec, rows, n, seed=n).to(DEVICE)}
+        given: dict[str, Any] = {"input_ids": ids_for(model.spec, rows, n, seed=n).to(DEVICE)}
         if model.encoder is not None:
             given["decoder_input_ids"] = ids_for(model.spec, rows, 1).to(DEVICE)
         expected = generate_ids(model, **given, max_new_tokens=NEW)

@@ -80,7 +80,7 @@ def test_in_bfloat16(spec: ModelSpec) -> None:
 def test_writing(spec: ModelSpec) -> None:
     with InDouble():
         model = randomised(spec).double()
-        given = {"input_ids": ids_for(spec, 2, 5)}
+        given: dict[str, Any] = {"input_ids": ids_for(spec, 2, 5)}
         if spec.encoder is not None:
             given["decoder_input_ids"] = ids_for(spec, 2, 1, seed=2)
         expected = generate_ids(model, **given, max_new_tokens=8)

@@ -7,7 +7,7 @@ there are replaced by what a GPU runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from anyformer.observation.operators import KERNELS, attention_work, ours
+
+IS_CUDA = cast("Any", Tensor.is_cuda).__get__  # the reading of the property, as a mode is told of it
 
 # Under autocast a GPU computes these in float32, whatever they are given (PyTorch's list of operators for CUDA).
 IN_FLOAT32 = {
@@ -70,12 +72,12 @@ def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps
     return fused_rms_norm(x, weight)[0]
 
 
-REPLACED: Mapping[Any, Callable[..., Tensor]] = {
+REPLACED: Mapping[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     F.rms_norm: _rms_norm,
     F.scaled_dot_product_attention: _attention,
     torch.addmm: _addmm,
-    Tensor.is_cuda.__get__: lambda _: True,  # pyright: ignore[reportAttributeAccessIssue]
+    IS_CUDA: lambda _: True,
 }
 
 

@@ -28,7 +28,7 @@ def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel
         able = [kernel for kernel in IN_ORDER if kernel.refuses(spec) is None]
         rest = next(kernel for kernel in able if kernel is not BLOCKED)
         if device == "cuda":
-            return FastestOnGPU(FLEX if FLEX.refuses(spec) is None else None, rest)
+            return FastestOnGPU(FLEX, rest) if FLEX.refuses(spec) is None else rest
         return Fastest(BLOCKED if BLOCKED in able else None, rest) if device == "cpu" else rest
     if name not in KERNELS:
         raise KernelError(f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; there are {', '.join(KERNELS)}")

@@ -104,17 +104,17 @@ class FastestOnGPU:
 
     brings = False
 
-    def __init__(self, flex: Flex | None, other: Kernel) -> None:
+    def __init__(self, flex: Flex, other: Kernel) -> None:
         self.flex, self.other = flex, other
-        self.name = " or ".join(kernel.name for kernel in (flex, other) if kernel is not None)
+        self.name = f"{flex.name} or {other.name}"
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why neither can compute this attention, or None."""
         return self.other.refuses(spec)
 
-    def pays(self, mask: Mask, query: Tokens, key: Tokens) -> bool:
-        """Whether FlexAttention takes less time."""
-        if self.flex is None or query.n < LEAST_ON_GPU[self.other.name]:
+    def pays(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens) -> bool:
+        """Whether FlexAttention takes less time; of biases nobody has seen it."""
+        if bias is not None or query.n < LEAST_ON_GPU[self.other.name]:
             return False
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
             return False
@@ -124,14 +124,14 @@ class FastestOnGPU:
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Taken:
         """What the faster kernel prepares, and how the other would."""
-        if self.flex is None or bias is not None or not self.pays(mask, query, key):
+        if not self.pays(mask, bias, query, key):
             return Taken(self.other, self.other.prepare(mask, bias, query, key, n_heads))
         rest = cache(lambda: self.other.prepare(mask, bias, query, key, n_heads))
         return Taken(self.flex, (self.flex.prepare(mask, bias, query, key, n_heads), rest))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, how: How) -> tuple[Tensor, Tensor | None]:
         """As the kernel that was taken; what FlexAttention cannot, such as dropout, the other computes."""
-        if self.flex is None or seen.kernel is self.other:
+        if seen.kernel is self.other:
             return self.other(q, k, v, seen.seen, how)
         blocks, rest = seen.seen
         if self.flex.cannot(q, v, how) is not None:

@@ -249,7 +249,7 @@ class AttentionSpec(MixerSpec):
 
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
-        added = list(self.scores) + ([self.relative_values] if self.relative_values else [])
+        added = (*self.scores, *([self.relative_values] if self.relative_values else []))
         together = any(each is not None for each in (self.norm, self.difference, self.compressor))
         if together or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
             return None

@@ -68,8 +68,11 @@ def _sums(head: Head, hidden: Tensor, labels: Tensor, options: LossOptions) -> t
 
 
 def backend_of(head: Head, rows: Tensor) -> str | None:
-    """By what the loss of rows is compiled, if at all: a CPU has little to win, and of a split table processes tell another."""
-    return head.backend if rows.is_cuda and head.split is None else None
+    """By what the loss of rows is compiled, if at all: a CPU has little to win, and of a split table processes tell another.
+
+    In training alone, as layers are: what is compiled makes the gradient, too.
+    """
+    return head.backend if torch.is_grad_enabled() and rows.is_cuda and head.split is None else None
 
 
 def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor, *, shifted: bool) -> Tensor:

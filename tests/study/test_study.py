@@ -218,6 +218,19 @@ def test_several_seeds_choose_a_rate_by_their_mean_and_tell_how_sensitive_a_mode
     assert " of sensitivity to the rate (" in verdict.said
 
 
+def test_of_rates_nearly_tied_the_lowest_is_chosen(fake: Any) -> None:
+    """`rms` is all but flat above 1e-3, where its best is at the end, and the grid goes on; of `layer` none is near the best."""
+    said = {
+        "rms": {1e-3: 3.2, 2e-3: 3.029, 4e-3: 3.02, 8e-3: 3.0, 16e-3: 3.4},
+        "layer": {1e-3: 3.5, 2e-3: 3.031, 4e-3: 3.0, 8e-3: 3.02},
+    }
+    runs, made = fake(lambda cell: said[cell.model][cell.rate], rates=[1e-3, 2e-3, 4e-3, 8e-3], rate_tie=0.03)
+    runs.make_all(lambda *_: None)
+    assert {cell.rate for cell in made if cell.model == "rms" and cell.chooses} == set(said["rms"])
+    assert {(cell.model, cell.rate) for cell in made if not cell.chooses} == {("rms", 2e-3), ("layer", 4e-3)}
+    assert {one.architecture: one.chosen for one in runs.tuning()} == {"rms": 2e-3, "layer": 4e-3}
+
+
 def test_a_grid_ends_somewhere(fake: Any) -> None:
     runs, made = fake(lambda cell: 3 - math.log(cell.rate), rates=[1e-3, 2e-3])
     runs.make_all(lambda *_: None)
@@ -324,6 +337,7 @@ def order(*names: str) -> dict[str, Any]:
         ({"seed": 2}, "seeds"),
         ({"tokens": []}, "Study.tokens"),
         ({"select": 1.0}, "Study.select = 1.0"),
+        ({"rate_tie": -0.1}, "Study.rate_tie = -0.1"),
         ({"lengths": [16, 24]}, "Study.lengths.*has 16, which does not divide 24"),
         (pair(length=32), "speaks of windows of 32 tokens; the study's lengths are none"),
         (pair(length=8, than="rms") | {"lengths": [8]}, "compares a model with itself; name two, or two lengths"),

@@ -141,7 +141,8 @@ class Runs:
             losses = {rate: fmean(rank(run, LOSS)[0] for run in runs) for rate, runs in tried.items()}
             best = min(rates, key=losses.__getitem__)
             if best not in (rates[0], rates[-1]) or not left:
-                return cells, best, True
+                tied = losses[best] + self.spec.rate_tie
+                return cells, next(rate for rate in rates if losses[rate] <= tied), True
             rates = [best / 2, *rates] if best == rates[0] else [*rates, best * 2]
             left -= 1
         return cells, None, False

@@ -9,7 +9,7 @@ from anyformer.disk import plain
 from anyformer.errors import UsageError, did_you_mean
 from anyformer.recipe import Recipe
 from anyformer.spec import Positive, Spec, Whole, decode_file
-from anyformer.spec.ranges import TrueShare
+from anyformer.spec.ranges import NotNegative, TrueShare
 from anyformer.variants.rows import ROWS
 
 HEADER = "study"  # the file's first key; its value is the version of the language
@@ -126,6 +126,7 @@ class StudySpec(Spec):
     rate_tokens: Whole | None = None  # budget of the runs that choose, at the first size; None: the first budget
     lengths: tuple[Whole, ...] = ()  # of windows by which the reported text is read too; each divides the longest
     rate_seeds: Whole = 1  # by whose mean a rate is chosen: 0, 1001, 1002 …
+    rate_tie: NotNegative = 0.0  # nats: of rates whose losses lie within so much of the least, the lowest is chosen
     seeds: Whole = 3  # of each reported run: 1, 2, 3 …
     recipe: Recipe = Recipe()
     sd: Positive = SD  # of paired differences, by which the least detectable difference is foreseen

@@ -175,10 +175,11 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
     if found.tuning:
         n = len(spec.choosing)
         seeds = "a seed that are" if n == 1 else f"{n} seeds that are"
+        what = "loss there" if n == 1 else "mean loss there"
         tie = f"; of those within {spec.rate_tie:g} nats of the best the lowest" if spec.rate_tie else ""
         yield from (
             "",
-            f"Learning rates, chosen on a part of the text and {seeds} not reported ({'' if n == 1 else 'mean '}loss there{tie}):",
+            f"Learning rates, chosen on a part of the text and {seeds} not reported ({what}{tie}):",
             "",
         )
         for one in found.tuning:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
@@ -24,6 +27,7 @@ from anyformer.generation import (
     generate_text,
     lay_out_for_decoding,
 )
+from anyformer.generation.compiled import _of_the_text
 from anyformer.inference.opened import Opened
 from anyformer.layers import AttentionSpec, LSHAttentionSpec, int4, int8
 from anyformer.layers.linear import product
@@ -165,6 +169,62 @@ def test_a_sum_along_rows_is_the_product(dtype: torch.dtype, autocast: bool) -> 
         found = torch.compile(product, backend="eager")(*given)
     assert (found.dtype, found.shape) == (plain.dtype, plain.shape)
     torch.testing.assert_close(found, plain)
+
+
+def test_a_model_that_is_changed_between_texts_is_compiled_anew() -> None:
+    """Within a text nobody asks; where the next begins, all that a graph took for granted is looked at."""
+    model = randomised(shrink(preset("llama3.2-1b").spec))
+    step = CompiledStep(model, "eager")
+
+    def other_map() -> None:
+        part = next(module for module in model.modules() if isinstance(module, nn.Linear))
+        parent, _, name = next(name for name, each in model.named_modules() if each is part).rpartition(".")
+        setattr(model.get_submodule(parent), name, nn.Linear(part.in_features, part.out_features))
+
+    changes: list[Callable[[], Any]] = [
+        lambda: None,
+        lambda: setattr(model, "kernel", "eager"),
+        lambda: model.double(),
+        lambda: model.float(),
+        other_map,
+        lambda: model.stack.norm.register_forward_hook(lambda *passed: passed[2].flip(-1)),  # type: ignore[union-attr]
+    ]
+    given = prompt(model, 1, 5)
+    for n_graphs, change in enumerate(changes, 1):
+        change()
+        expected = generate_ids(model, **given, max_new_tokens=NEW, cache=False)
+        for _ in range(2):
+            assert generate_ids(model, **given, max_new_tokens=NEW, compiled=step).equal(expected)
+        assert counters["stats"]["unique_graphs"] == n_graphs
+
+
+def test_a_graph_goes_with_its_model() -> None:
+    model = randomised(shrink(preset("gpt2").spec))
+    generate_ids(model, ids_for(model.spec, 1, 4), max_new_tokens=3, compiled=CompiledStep(model, "eager"))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_few_questions_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many of twelve layers as of two but for what each keeps of the text."""
+    asked, kept = list[int](), list[int]()
+
+    def counting(guards: Any) -> list[bool]:
+        found = _of_the_text(guards)
+        asked.append(len(found))
+        kept.append(sum(found))
+        return found
+
+    monkeypatch.setattr("anyformer.generation.compiled._of_the_text", counting)
+    for n in (2, 12):
+        spec = shrink(preset("llama3.2-1b").spec)
+        spec = spec.but(stack=spec.stack.but(blocks=spec.stack.blocks[:1] * n))
+        model = randomised(spec)
+        generate_ids(model, ids_for(spec, 1, 4), max_new_tokens=3, compiled=CompiledStep(model, "eager"))
+    assert asked[1] - asked[0] > 10 * 100
+    assert kept[1] - kept[0] < 10 * 20
 
 
 def test_rows_that_end_leave_the_others_alone() -> None:

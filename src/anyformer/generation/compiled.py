@@ -2,12 +2,17 @@
 
 What a step costs beside its products (Python, launches, memory passed between operators) goes away; on a GPU the graph is
 replayed as one launch (CUDA graphs). One graph serves all texts of as many rows whose cache has as many slots.
+
+Whether a graph fits is asked of the ids and the cache at each step, and of the model where a text begins: its modules would be
+asked thousands of questions a token, half of what a step of a small model takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -19,9 +24,18 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import keep_graphs
 from anyformer.layers.reordered import Reordered
 from anyformer.model import Transformer
-from anyformer.spec import cached_calls
+from anyformer.spec import Spec, cached_calls
 
 GRAPHS = 64  # of one model: as many numbers of rows and lengths of caches
+PLAIN = (
+    Spec,
+    str,
+    int,
+    float,
+    type(None),
+    torch.dtype,
+    torch.device,
+)  # what a graph holds constant of a module's attributes
 
 
 class CompiledStep:
@@ -40,15 +54,9 @@ class CompiledStep:
         device = next(model.parameters()).device
         if device.type == "cpu" and backend == "inductor":
             _refuse_without_compiler()
-        self.model = model
+        self.model, self.backend = model, backend
+        self._text: Callable[[], StaticCache | None] = lambda: None
         keep_graphs(GRAPHS)
-        self._logits: Callable[..., Tensor] = torch.compile(
-            _logits,
-            fullgraph=True,
-            dynamic=False,
-            backend=backend,
-            mode="reduce-overhead" if device.type == "cuda" and backend == "inductor" else None,
-        )
 
     @property
     def notice(self) -> str:
@@ -67,6 +75,8 @@ class CompiledStep:
             if not cache.room:
                 raise CacheError("the static cache is full; make it of a longer one")
             cache.room -= 1
+        if self._text() is not cache:
+            self._text, self._logits = ref(cache), _graphs(self.model, self.backend)
         try:
             return self._logits(self.model, ids, types, cache)
         except Unsupported as error:
@@ -77,6 +87,42 @@ class CompiledStep:
             inner = error.inner_exception
             said = f"{type(inner).__name__}: {_first_line(inner)}"
             raise UsageError(f"the compiler failed ({said}); decode without compiling") from None
+
+
+_GRAPHS = WeakKeyDictionary[Transformer, tuple[Any, Callable[..., Tensor]]]()
+
+
+def _graphs(model: Transformer, backend: str | Callable[..., Any]) -> Callable[..., Tensor]:
+    """The graphs of a model, made anew where something of it is no longer what it was."""
+    state = (backend, *_state(model))
+    known = _GRAPHS.get(model)
+    if known is not None and known[0] == state:
+        return known[1]
+    options: dict[str, Any] = {"guard_filter_fn": _of_the_text}
+    if backend == "inductor":
+        # Of sizes the guards know; a graph of its own asks 200 times a token.
+        options |= {"size_asserts": False, "triton.cudagraphs": next(model.parameters()).is_cuda}
+    own = FunctionType(
+        _logits.__code__.replace(), _logits.__globals__
+    )  # graphs are kept by code, and these are one model's
+    graphs = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
+    _GRAPHS[model] = state, graphs
+    return graphs
+
+
+def _of_the_text(guards: Sequence[Any]) -> list[bool]:
+    """Which guards are looked at in each step: those of its ids and its cache."""
+    return [not guard.is_global and "model" not in guard.name for guard in guards]
+
+
+def _state(model: Transformer) -> tuple[list[Any], ...]:
+    """What a graph takes for granted of a model: its modules, what is set on them, and what kinds of tensors they have."""
+    modules = list[Any]()
+    for module in model.modules():
+        plain = {name: value for name, value in vars(module).items() if isinstance(value, PLAIN)}
+        modules += (ref(module), plain, *module._forward_pre_hooks, *module._forward_hooks)
+    tensors = (*model.parameters(), *model.buffers())
+    return modules, [(type(each), each.dtype, each.device, each.shape, each.stride()) for each in tensors]
 
 
 def _logits(model: Transformer, ids: Tensor, types: Tensor | None, cache: KVCache) -> Tensor:

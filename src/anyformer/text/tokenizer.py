@@ -315,6 +315,8 @@ class TextStream:
         if len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">"):
             return ""
         text = self._new_text()
+        if text.endswith("\ufffd"):  # half a character, for all that is known
+            return ""
         if text:
             # What was shown last stays in the window: a token's leading space is kept only where it isn't the first.
             self._ids, self._shown = self._ids[self._shown :], len(self._ids) - self._shown

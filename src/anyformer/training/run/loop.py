@@ -39,7 +39,7 @@ Peak = Callable[[torch.dtype, torch.device], float]  # measured FLOPs a second o
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run runs: nothing here changes what the weights become, beyond rounding."""
+    """How a run runs: nothing here changes what the weights become, beyond rounding and draws of dropout in other parts."""
 
     device: torch.device | None = None  # None: the best there is
     compiled: bool = False

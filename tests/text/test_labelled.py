@@ -97,6 +97,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
     "empty word": ([{"tokens": ["a", ""], "labels": ["O", "O"]}], "tokens = .* is not a list of words"),
     "texts and words": ([GOOD, {"tokens": ["a"], "labels": ["O"]}], "line 2: the label .* is a list of words"),
     "nothing": ([], "holds no examples"),
+    "half a character": ([GOOD, {"text": "x", "label": "\ud800"}], r"line 2: half a character \(surrogate U\+D800\)"),
     "a long label": (
         [GOOD, {"text": "x", "label": ["y" * 1000] * 1000}],
         "line 2: the label .{0,2000} is neither a word",

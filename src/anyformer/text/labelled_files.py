@@ -112,6 +112,7 @@ def _kind(label: Any, where: str, line: int) -> str:
         case str():
             if not label.strip():
                 raise wrong(where, line, "the label is empty; give it one, or remove the example")
+            refuse_surrogates(label, where, line)
             return "word"
     raise wrong(where, line, f"the label {short(label)} is neither a word nor a number")
 

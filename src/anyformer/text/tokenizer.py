@@ -150,7 +150,7 @@ class Tokenizer:
         """This vocabulary with special tokens after its last id, those that it has already left where they are.
 
         `roles` are tokens by what tokenizer_config.json calls them, {"mask_token": "<mask>"}. Raises TextError for an
-        empty token.
+        empty token, and for one that text is encoded to.
         """
         from tokenizers import AddedToken
         from tokenizers import Tokenizer as Inner
@@ -161,7 +161,13 @@ class Tokenizer:
             raise TextError("a special token is empty; give it a spelling such as <mask>")
         inner = Inner.from_str(self._inner.to_str())
         inner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
-        return Tokenizer(inner, {**self._config, **named})
+        found = Tokenizer(inner, {**self._config, **named})
+        for token in added:
+            if not found.special_ids.isdisjoint({*found.encode(token)} - {found.unknown}):
+                raise TextError(
+                    f"the special token {token!r} is what text is encoded to in this vocabulary; spell it <{token}>, say"
+                )
+        return found
 
     def frame(self, texts: Sequence[str], longest: int | None = None, *, words: bool = False) -> Framed:
         """A text, a pair of texts, or the `words` of one as one input, as `text.framing.framed` does."""

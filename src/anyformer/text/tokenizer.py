@@ -117,10 +117,10 @@ class Tokenizer:
         if self._files:
             write_companions(self._files, directory)
             return
-        replace_file(directory / FILE, self._inner.to_str(pretty=True).encode())
         if self._config:
             content = json.dumps(self._config, indent=2, ensure_ascii=False) + "\n"
             replace_file(directory / CONFIG, content.encode())
+        replace_file(directory / FILE, self._inner.to_str(pretty=True).encode())  # last: it makes it a tokenizer's
 
     @cached_property
     def vocab_size(self) -> int:

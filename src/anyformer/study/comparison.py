@@ -99,7 +99,7 @@ def compare(
     if reason := refuses(chosen.objective):
         raise UsageError(f"architectures cannot be compared by {chosen.objective.kind}: {reason}")
     own = Sources(validation_data, prefix="validation-") if validation_data is not None else None
-    text, _, about = read_data(
+    text, about = read_data(
         chosen, Sources(data), held_out_of("text", validation, own), tokenizer=tokenizer, vocab_size=vocab_size, say=say
     )
     words = f"{STDLIB if data == 'stdlib' else data}: {about}"

@@ -66,7 +66,7 @@ def test_what_was_set_aside_is_read_in_the_batches_of_training(files: tuple[Path
     for file in files:
         first, rest = file.read_text().split("\n", 1)
         (tmp_path / file.name).write_text(f"{' '.join([first] * 3)}\n{rest}")  # longer than any that is set aside
-    given = {name: tmp_path / name for name in ("source", "target")}
+    given: dict[str, Any] = {name: tmp_path / name for name in ("source", "target")}
     sizes: dict[str, Any] = {"n_params": 6e4, "vocab_size": 300, "tokens": 320, "batch_tokens": 160, "seq_len": 64}
     run = anyformer.train(
         "bert-base", **given, objective="contrastive", out=tmp_path / "run", device="cpu", validation=0.2, **sizes

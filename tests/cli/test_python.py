@@ -51,7 +51,8 @@ def test_the_same_call_goes_on_whatever_rows_its_specification_has(tmp_path: Pat
     given = dict(SIZES, tokenizer=trained / "tokenizer", out=tmp_path / "run", n_params=None)
     spec = af.resize(af.preset("gpt2"), n_params=60_000, vocab_size=512)
     assert af.train(spec, text, **given).model.spec.vocab_size == 512
-    assert af.train(spec, text, **given | {"tokens": 4096.0}).result.steps[-1].step == 16
+    given["tokens"] = 4096.0
+    assert af.train(spec, text, **given).result.steps[-1].step == 16
 
 
 def test_a_plan(tmp_path: Path, text: Path) -> None:

@@ -62,6 +62,20 @@ def test_an_evaluation_finds_what_the_run_found(sentences: Path, files: tuple[Pa
     assert f"{told['accuracy']:.1%} right" in plain
 
 
+def test_what_was_set_aside_is_read_in_the_batches_of_training(files: tuple[Path, Path], tmp_path: Path) -> None:
+    for file in files:
+        first, rest = file.read_text().split("\n", 1)
+        (tmp_path / file.name).write_text(f"{' '.join([first] * 3)}\n{rest}")  # longer than any that is set aside
+    given: dict[str, Any] = {name: tmp_path / name for name in ("source", "target")}
+    sizes: dict[str, Any] = {"n_params": 6e4, "vocab_size": 300, "tokens": 320, "batch_tokens": 160, "seq_len": 64}
+    run = anyformer.train(
+        "bert-base", **given, objective="contrastive", out=tmp_path / "run", device="cpu", validation=0.2, **sizes
+    )
+    found = anyformer.evaluate(tmp_path / "run", **given, held_out=0.2, device="cpu")
+    assert run.result.evaluation is not None
+    assert found.loss == pytest.approx(run.result.evaluation.loss, abs=1e-6)
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_lines_become_rows_of_a_file(sentences: Path, files: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"vectors{suffix}"

@@ -90,7 +90,7 @@ def test_a_prompt_comes_from_the_text(text: Path, tmp_path: Path) -> None:
     from anyformer.study.compare import first_words
     from anyformer.training.prepare import Sources, changed, held_out_of, read_data
 
-    data, _, _ = read_data(
+    data, _ = read_data(
         changed("quick", {"seq_len": 32}),
         Sources(str(text)),
         held_out_of("text", 0.05, None),

@@ -47,6 +47,14 @@ def test_train(tmp_path: Path, text: Path) -> None:
     assert torch.equal(kept, found.model.state_dict()["stack.norm.weight"])
 
 
+def test_the_same_call_goes_on_whatever_rows_its_specification_has(tmp_path: Path, text: Path, trained: Path) -> None:
+    given = dict(SIZES, tokenizer=trained / "tokenizer", out=tmp_path / "run", n_params=None)
+    spec = af.resize(af.preset("gpt2"), n_params=60_000, vocab_size=512)
+    assert af.train(spec, text, **given).model.spec.vocab_size == 512
+    given["tokens"] = 4096.0
+    assert af.train(spec, text, **given).result.steps[-1].step == 16
+
+
 def test_a_plan(tmp_path: Path, text: Path) -> None:
     said = answer("train", "gpt2", "--data", text, "--out", tmp_path / "a", *OPTIONS, "--vocab", "300", "--dry-run")
     plan = af.prepare_training("gpt2", text, out=tmp_path / "a", vocab_size=300, **SIZES).plan()

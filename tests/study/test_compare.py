@@ -112,6 +112,18 @@ def test_a_failed_run_is_its_row_and_the_others_go_on(tmp_path: Path, data: Text
     assert trained.names == ["first-lr0.001-seed1"]
 
 
+def test_what_a_kill_left_of_a_runs_directory_is_not_taken_for_it(
+    tmp_path: Path, data: TextData, trained: Trained
+) -> None:
+    asked = question({"first": SPECS["first"]})
+    name = f"first-{module.identity(asked, 'first', None, 0, data)}"
+    left = tmp_path / "runs" / f".tmp-4194305-{name}"  # beyond the largest process id
+    left.mkdir(parents=True)
+    (left / "spec.yaml").write_text("half of it")
+    assert all(run.finished for run in go(asked, data, tmp_path)[0])
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [name]
+
+
 def test_a_rate_that_fails_is_not_chosen(tmp_path: Path, data: TextData, trained: Trained) -> None:
     trained.failing["-lr0.01-"] = RunFailed("the loss is not finite")
     runs, tuning = go(question(learning_rates=(1e-2, 1e-3)), data, tmp_path)

@@ -333,6 +333,8 @@ def order(*names: str) -> dict[str, Any]:
             "speaks of 'lay', no model of the study",
         ),
         ({"models": [{"name": "a", "architecture": "gpt2"}] * 2}, "has two called 'a'; name each once"),
+        ({"sizes": [20_000, 30_000, 20_000]}, "sizes = .* has one twice; give each once"),
+        ({"tokens": [2_000, 2_000]}, "tokens = .* has one twice; give each once"),
         ({"study": 2}, "written in version 2 of the language"),
         ({"seed": 2}, "seeds"),
         ({"tokens": []}, "Study.tokens"),

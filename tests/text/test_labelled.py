@@ -51,6 +51,10 @@ def test_tables_say_the_same(tmp_path: Path) -> None:
     assert [(row.texts, row.label) for row in pairs.rows] == [(("a", "b"), 1.5), (("c", "d"), -2.0)]
     (tmp_path / "c.csv").write_text("text,label\na,1\nb,0\n", encoding="utf-8")
     assert read_labelled(tmp_path / "c.csv").names() == ("0", "1")
+    (tmp_path / "long.csv").write_text(f"text, label\n{'a ' * 200_000}, pos\nb,pos\nc,neg\n", encoding="utf-8")
+    long = read_labelled(tmp_path / "long.csv")
+    assert [len(row.texts[0]) for row in long.rows] == [400_000, 1, 1]
+    assert long.names() == ("neg", "pos")
     (tmp_path / "d.csv").write_text("text,label\na,10\nb, 7\nc,007\nd,1_0\ne,7\n", encoding="utf-8")
     codes = read_labelled(tmp_path / "d.csv")
     assert codes.names() == ("007", "7", "10", "1_0")
@@ -93,6 +97,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
     "empty word": ([{"tokens": ["a", ""], "labels": ["O", "O"]}], "tokens = .* is not a list of words"),
     "texts and words": ([GOOD, {"tokens": ["a"], "labels": ["O"]}], "line 2: the label .* is a list of words"),
     "nothing": ([], "holds no examples"),
+    "half a character": ([GOOD, {"text": "x", "label": "\ud800"}], r"line 2: half a character \(surrogate U\+D800\)"),
     "a long label": (
         [GOOD, {"text": "x", "label": ["y" * 1000] * 1000}],
         "line 2: the label .{0,2000} is neither a word",

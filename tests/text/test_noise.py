@@ -171,6 +171,13 @@ class TestDenoising:
         both = np.concatenate([[0], found]) == MASK
         assert not (both[1:] & both[:-1]).any()  # no two masks side by side
 
+    @pytest.mark.parametrize(("n", "rate", "mean"), [(100, 0.9, 3.0), (100, 0.5, 1.0), (7, 0.9, 1.0)])
+    def test_much_infilling_hides_as_much_as_there_are_gaps_for(self, n: int, rate: float, mean: float) -> None:
+        for seed in range(100):
+            found = infilled(text(n), np.random.default_rng(seed), mask=MASK, rate=rate, mean_length=mean)
+            spans = int((found == MASK).sum())
+            assert 0 < spans <= len(found) - spans + 1
+
     def test_infilling_hides_its_share_in_spans_of_three(self) -> None:
         rng, hidden, masks = np.random.default_rng(0), 0, 0
         for _ in range(200):

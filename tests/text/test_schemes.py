@@ -116,6 +116,17 @@ def test_special_tokens_come_on_top(tmp_path: Path) -> None:
         tokenizer.with_specials([""])
 
 
+@pytest.mark.parametrize("kind", ["byte-level-bpe", "bpe"])
+def test_a_special_token_that_text_is_encoded_to_is_refused(kind: str) -> None:
+    tokenizer = scheme(kind, 300).train(["### head\nsome text ### more\n"] * 9)
+    with pytest.raises(
+        TextError, match="special token '###' is what text is encoded to in this vocabulary; spell it <###>"
+    ):
+        tokenizer.with_specials(["<mask>", "###"])
+    with pytest.raises(TextError, match="special token 's'"):
+        tokenizer.with_specials((), {"sep_token": "s"})
+
+
 @every_kind
 def test_no_text_is_refused(kind: str) -> None:
     with pytest.raises(TextError, match="no text to train a tokenizer on"):

@@ -1,10 +1,12 @@
 """Streaming against decoding everything at once."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Inner
 
 from anyformer.text import Tokenizer
 from tests.text.samples import TEXT, llama_like
@@ -49,6 +51,14 @@ def test_half_a_character_waits(tokenizer: Tokenizer) -> None:
     ids = [token for byte in "é🥊".encode() for token in _byte_ids(tokenizer, byte)]
     assert pieces(tokenizer, ids) == ["", "é", "", "", "", "🥊", ""]
     assert pieces(tokenizer, ids[:4]) == ["", "é", "", "", "\ufffd"]
+
+
+def test_half_a_character_waits_whatever_decodes_it(tokenizer: Tokenizer) -> None:
+    data = {**tokenizer.data, "decoder": {"type": "Sequence", "decoders": [tokenizer.data["decoder"]]}}
+    wrapped = Tokenizer(Inner.from_str(json.dumps(data)), tokenizer.config)
+    ids = [token for byte in "aé🥊".encode() for token in _byte_ids(tokenizer, byte)]
+    assert pieces(wrapped, ids) == ["a", "", "é", "", "", "", "🥊", ""]
+    assert pieces(wrapped, ids[:5]) == ["a", "", "é", "", "", "\ufffd"]
 
 
 def test_words_come_one_by_one(llama: Tokenizer) -> None:

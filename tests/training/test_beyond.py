@@ -50,6 +50,10 @@ def test_at_a_level_rate_it_is_the_longer_run_to_the_bit(tmp_path: Path) -> None
 def test_the_schedule_of_the_longer_run_is_followed_and_said(tmp_path: Path) -> None:
     short = LEVEL.but(tokens=64 * 8, schedule=(LinearDecay(to=0.0),), optimizer=LEVEL.optimizer.but(lr=1.6e-3))
     assert run(short, tmp_path / "run").steps[-1].lr == 0
+    same = Watching()  # more tokens, and no step more
+    assert len(run(short.but(tokens=64 * 8 - 3), tmp_path / "same").steps) == 8
+    assert len(run(short, tmp_path / "same", same).steps) == 8
+    assert same.plan.beyond is None
     first, second = Watching(14, lambda: os.kill(os.getpid(), signal.SIGINT)), Watching()
     with pytest.raises(Stopped, match="the same command goes on from there"):
         run(short.but(tokens=64 * 16), tmp_path / "run", first)
@@ -58,7 +62,7 @@ def test_the_schedule_of_the_longer_run_is_followed_and_said(tmp_path: Path) -> 
     said = "to end after step 8; the schedule of 16 steps takes the learning rate from 0 to 0.0007 at step 9"
     assert said in " ".join(first.plan.lines())
     assert second.plan.beyond is None
-    (listed,) = list_runs(tmp_path)
+    (listed,) = list_runs(tmp_path / "run")
     assert (listed.step, listed.steps) == (16, 16)
 
 

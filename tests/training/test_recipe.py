@@ -97,6 +97,12 @@ def test_shares_of_all_fill_the_run(shares: tuple[float, ...], steps: int, lengt
     assert Recipe(tokens=steps * 256, batch_tokens=256, schedule=pieces).learning_rates(1).lengths == lengths
 
 
+def test_shares_of_more_than_the_run_are_refused() -> None:
+    recipe = Recipe(schedule=(Warmup(share=0.3), LinearDecay(share=0.9)))
+    with pytest.raises(SpecError, match=r"shares of the schedule add up to 1\.2, more than the whole run"):
+        recipe.learning_rates(1)
+
+
 def test_inverse_square_root_counts_from_the_start_of_the_run() -> None:
     recipe = Recipe(tokens=400 * 256, batch_tokens=256, schedule=(Constant(steps=100), InverseSqrtDecay()))
     rate = recipe.learning_rates(1)

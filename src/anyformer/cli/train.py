@@ -62,7 +62,9 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save")  # fields of 
 @minutes_option
 @click.option("--lr", type=ABOVE_ZERO, help="Peak learning rate.")
 @click.option(
-    "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."
+    "--micro-tokens",
+    type=Amount(),
+    help="Tokens computed at once, to need less memory; the result is the same, but for what dropout draws.",
 )
 @choice(
     "--recompute",

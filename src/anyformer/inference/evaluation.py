@@ -27,7 +27,7 @@ from anyformer.text.labelled import EncodedLabelled
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import text_validation
 from anyformer.training.objectives.architecture import usual
-from anyformer.training.objectives.contrastive.data import ContrastPairs, ContrastValidation, batch_pairs
+from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
@@ -200,16 +200,15 @@ def _pairs(
 ) -> PairEvaluation:
     recipe = Recipe(objective=goal, seq_len=longest)
     recipe = recipe.but(batch_tokens=found.recipe.batch_tokens) if found.recipe else recipe
-    pairs = given.pairs()
-    pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
-    encoded = ContrastPairs(pairs, found.tokenizer, longest, goal.truncate)
-    batch = min(len(pairs.pairs), batch_pairs(recipe, int(encoded.lengths.max())))
-    validation = ContrastValidation(pairs, encoded, batch)
+    whole = given.pairs()
+    training, pairs = (whole, whole) if held_out is None else split_pairs(whole, held_out)
+    validation = ContrastData(training, pairs, found.tokenizer).validation(recipe)  # in batches as in training
+    assert validation is not None
     loss = evaluate_rows(found.model, objective_of(goal, found.model.spec), validation, precision=precision).loss
     guesses = [rows.chance() for rows, _ in validation.batches(0)]
     chance = sum(float(each.sum()) for each in guesses) / len(pairs.pairs)
     places = retrieve(found.model, found.tokenizer, pairs.pairs, longest=longest, truncate=goal.truncate)
-    return PairEvaluation(goal.kind, goal.unit, loss, chance, batch, **places._asdict())
+    return PairEvaluation(goal.kind, goal.unit, loss, chance, validation.size, **places._asdict())
 
 
 def _text(

@@ -85,6 +85,9 @@ def lengths(pieces: tuple[Stretch, ...], run_steps: int, batch_tokens: int, what
 
     `what` it is that has the pieces.
     """
+    shares = [piece.share for piece in pieces if piece.share is not None]
+    if (total := sum(shares)) > 1 and not math.isclose(total, 1):
+        raise SpecError(f"the shares of the {what} add up to {total:g}, more than the whole run; let them be 1 at most")
     given = [piece.length(run_steps, batch_tokens) for piece in pieces]
     if given.count(None) > 1:
         raise SpecError(f"two pieces of the {what} have no length; only one can take the rest of the run")
@@ -95,8 +98,7 @@ def lengths(pieces: tuple[Stretch, ...], run_steps: int, batch_tokens: int, what
             f"the {what} leaves no step for {kind}: the other pieces take {fixed}, the run has {run_steps}; "
             "train on more tokens, or give their lengths as a share of the run"
         )
-    shares = [piece.share for piece in pieces if piece.share is not None]
-    if len(shares) == len(pieces) and fixed != run_steps and math.isclose(sum(shares), 1):  # each rounded by itself
+    if len(shares) == len(pieces) and fixed != run_steps and math.isclose(total, 1):  # each rounded by itself
         ends = [0, *(round(share * run_steps) for share in accumulate(shares))]
         return tuple(end - begin for begin, end in pairwise(ends))
     return tuple(run_steps - fixed if n is None else n for n in given)

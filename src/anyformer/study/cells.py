@@ -63,7 +63,7 @@ class Texts:
 def read_texts(spec: StudySpec, say: Say) -> Texts:
     """The text, split twice and tokenized. Raises TextError, UsageError."""
     source = Sources(spec.data)
-    found, _, about = read_data(spec.recipe, source, spec.report, vocab_size=spec.vocab_size, say=say)
+    found, about = read_data(spec.recipe, source, spec.report, vocab_size=spec.vocab_size, say=say)
     assert isinstance(found, TextData)
     assert found.tokenizer is not None
     rest, _ = source.corpus().split(spec.report)

@@ -171,7 +171,7 @@ def identity(question: Question, name: str, rate: float | None, seed: int, data:
 def directory_of(runs: Path, name: str, identity: str) -> Path:
     """Where among `runs` the run of an identity lies, or shall: a model that is called otherwise may have made it."""
     safe = re.sub(r"[^\w.=+() -]", "_", name)[:LONGEST_NAME]
-    return next(runs.glob(f"*-{identity}"), runs / f"{safe}-{identity}")
+    return next(runs.glob(f"[!.]*-{identity}"), runs / f"{safe}-{identity}")
 
 
 def run_one(

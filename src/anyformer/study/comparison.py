@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anyformer import measure
+from anyformer.disk.atomic import replace_file
 from anyformer.errors import UsageError
 from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
@@ -98,7 +99,7 @@ def compare(
     if reason := refuses(chosen.objective):
         raise UsageError(f"architectures cannot be compared by {chosen.objective.kind}: {reason}")
     own = Sources(validation_data, prefix="validation-") if validation_data is not None else None
-    text, _, about = read_data(
+    text, about = read_data(
         chosen, Sources(data), held_out_of("text", validation, own), tokenizer=tokenizer, vocab_size=vocab_size, say=say
     )
     words = f"{STDLIB if data == 'stdlib' else data}: {about}"
@@ -139,8 +140,8 @@ def compare(
     study = describe(question, runs, tuning, text, corpus=words, command=command, machine=machine)
     analysis = analyse(study)
     report = write_report(study, directory / "report.html", analysis)
-    (directory / "study.json").write_text(study.to_json(), encoding="utf-8")
-    (directory / "runs.csv").write_text(study.to_csv(), encoding="utf-8")
+    replace_file(directory / "study.json", study.to_json().encode())
+    replace_file(directory / "runs.csv", study.to_csv().encode())
     return Comparison(study, analysis, report)
 
 

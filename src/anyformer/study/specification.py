@@ -156,8 +156,9 @@ class StudySpec(Spec):
         self.require(
             "seeds", self.seeds <= UNREPORTED, f"are more than {UNREPORTED:,}, beyond which seeds choose rates"
         )
-        self.require("sizes", bool(self.sizes), "is empty; give a number of parameters")
-        self.require("tokens", bool(self.tokens), "is empty; give a budget")
+        for name, given in (("sizes", self.sizes), ("tokens", self.tokens)):
+            self.require(name, bool(given), "is empty; give one number at least")
+            self.require(name, len(set(given)) == len(given), "has one twice; give each once")
 
     def _check_pair(self, claim: PairSpec) -> None:
         lengths = claim.readings if isinstance(claim, LossPairSpec) else (None, None)

@@ -196,7 +196,7 @@ def prepare_training(
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     how = options or RunOptions()
     how.world.agree({"text": f"{given}, {held_out}"})  # before rank 0 alone reads it
-    text, new, _ = how.world.once(
+    text, _ = how.world.once(
         lambda: read_data(
             chosen,
             given,
@@ -208,8 +208,8 @@ def prepare_training(
             say=say,
         )
     )
-    # Given weights have the rows that they have, be they more than the tokenizer's tokens.
-    follows = n_params or (init is None and (new or begun))
+    # Given weights, and what is given with its tokenizer, have the rows that they have, be they more than its tokens.
+    follows = n_params or (init is None and tokenizer is None)
     sized = resized(named, n_params, vocab_size or (text.vocab_size if follows else None))
     fitted, notice = with_head(sized, chosen, text)
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)

@@ -11,7 +11,7 @@ from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
 from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, spelled
-from anyformer.text.sources import json_lines, lines, read_text, refuse_surrogates, short, wrong
+from anyformer.text.sources import LONGEST_LINE, json_lines, lines, read_text, refuse_surrogates, short, wrong
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 
@@ -112,6 +112,7 @@ def _kind(label: Any, where: str, line: int) -> str:
         case str():
             if not label.strip():
                 raise wrong(where, line, "the label is empty; give it one, or remove the example")
+            refuse_surrogates(label, where, line)
             return "word"
     raise wrong(where, line, f"the label {short(label)} is neither a word nor a number")
 
@@ -137,9 +138,10 @@ def _objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
 def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows by the names in the first line; a column of labels that all are numbers, some with a fraction, is numbers.
 
-    Whole ones are classes, and stay as they are spelled: codes such as 007.
+    All others are classes, and stay as they are spelled, without blanks around them: codes such as 007.
     """
-    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter, strict=True)
+    csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))  # the library's own holds no long text
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     found: list[tuple[int, list[str]]] = []
     start = 1
     try:
@@ -159,8 +161,7 @@ def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[st
             )
         entries.append((line, dict(zip(header, cells, strict=True))))
     labels = [entry["label"] for _, entry in entries if "label" in entry]
-    ways = ((int, str.strip), (float, float))
-    known = (read for kind, read in ways if labels and all(spelled(label, kind) is not None for label in labels))
-    if (read := next(known, None)) is not None:
-        entries = [(line, {**entry, "label": read(entry["label"])}) for line, entry in entries]
-    yield from entries
+    whole, number = (all(spelled(label, kind) is not None for label in labels) for kind in (int, float))
+    read = float if number and not whole else str.strip
+    for line, entry in entries:
+        yield line, {**entry, "label": read(entry["label"])} if "label" in entry else entry

@@ -175,7 +175,8 @@ def infilled(
     """The text with spans, their lengths Poisson-distributed, each replaced by one mask: text infilling.
 
     Lewis et al. 2020 (BART), arXiv:1910.13461, section 2.2, as are the noises below it.
-    About rate · n tokens go; a span of no tokens inserts a mask. Spans never touch, so that each mask stands for one.
+    About rate · n tokens go, fewer where so many spans would touch; a span of no tokens inserts a mask. Each mask stands for
+    one span.
     """
     budget, lengths = round(rate * len(ids)), list[int]()
     while budget > 0:
@@ -183,8 +184,8 @@ def infilled(
         lengths.append(length)
         budget -= max(1, length)  # what is inserted counts too, or it would go on for ever
     kept = len(ids) - sum(lengths)
-    if not lengths or kept < len(lengths) - 1:
-        return ids.copy()
+    while len(lengths) > kept + 1:
+        kept += lengths.pop()
     # Which gaps between kept tokens have a span: each at most one.
     gaps = np.sort(rng.choice(kept + 1, len(lengths), replace=False))
     pieces, at = list[np.ndarray](), 0

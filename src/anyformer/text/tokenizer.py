@@ -117,10 +117,10 @@ class Tokenizer:
         if self._files:
             write_companions(self._files, directory)
             return
-        replace_file(directory / FILE, self._inner.to_str(pretty=True).encode())
         if self._config:
             content = json.dumps(self._config, indent=2, ensure_ascii=False) + "\n"
             replace_file(directory / CONFIG, content.encode())
+        replace_file(directory / FILE, self._inner.to_str(pretty=True).encode())  # last: it makes it a tokenizer's
 
     @cached_property
     def vocab_size(self) -> int:
@@ -150,7 +150,7 @@ class Tokenizer:
         """This vocabulary with special tokens after its last id, those that it has already left where they are.
 
         `roles` are tokens by what tokenizer_config.json calls them, {"mask_token": "<mask>"}. Raises TextError for an
-        empty token.
+        empty token, and for one that text is encoded to.
         """
         from tokenizers import AddedToken
         from tokenizers import Tokenizer as Inner
@@ -161,7 +161,13 @@ class Tokenizer:
             raise TextError("a special token is empty; give it a spelling such as <mask>")
         inner = Inner.from_str(self._inner.to_str())
         inner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
-        return Tokenizer(inner, {**self._config, **named})
+        found = Tokenizer(inner, {**self._config, **named})
+        for token in added:
+            if not found.special_ids.isdisjoint({*found.encode(token)} - {found.unknown}):
+                raise TextError(
+                    f"the special token {token!r} is what text is encoded to in this vocabulary; spell it <{token}>, say"
+                )
+        return found
 
     def frame(self, texts: Sequence[str], longest: int | None = None, *, words: bool = False) -> Framed:
         """A text, a pair of texts, or the `words` of one as one input, as `text.framing.framed` does."""
@@ -315,6 +321,8 @@ class TextStream:
         if len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">"):
             return ""
         text = self._new_text()
+        if text.endswith("\ufffd"):  # half a character, for all that is known
+            return ""
         if text:
             # What was shown last stays in the window: a token's leading space is kept only where it isn't the first.
             self._ids, self._shown = self._ids[self._shown :], len(self._ids) - self._shown

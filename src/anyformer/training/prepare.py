@@ -236,10 +236,9 @@ def with_truncation(recipe: Recipe) -> Recipe:
 
 
 class Prepared(NamedTuple):
-    """Data, whether its tokenizer was trained on it just now, and what it is in words."""
+    """Data, and what it is in words."""
 
     data: TrainingData
-    new_tokenizer: bool
     about: str
 
 
@@ -313,7 +312,7 @@ def read_data(
         data = TextData(encoded_when_read(texts, own), encoded_when_read(rest, own), own)
     if isinstance(data, FramedData) and (n_texts := data.cut(recipe)):
         say(f"{counted(n_texts, 'text is', 'texts are')} cut to {recipe.seq_len} tokens (--truncate)")
-    return Prepared(data, known is None, about)
+    return Prepared(data, about)
 
 
 def _in_words(text: Corpus) -> str:

@@ -39,7 +39,7 @@ Peak = Callable[[torch.dtype, torch.device], float]  # measured FLOPs a second o
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run runs: nothing here changes what the weights become, beyond rounding."""
+    """How a run runs: nothing here changes what the weights become, beyond rounding and draws of dropout in other parts."""
 
     device: torch.device | None = None  # None: the best there is
     compiled: bool = False
@@ -254,7 +254,7 @@ class Run:
     def _beyond(self, done: int) -> str | None:
         """How the learning rate goes on where the run goes beyond what it was; None of any other run, or once it has."""
         former = self.saving.former()
-        if former is None or done > former.steps:
+        if former is None or not done <= former.steps < self.steps:
             return None
         before, after = (each.learning_rates(self.model.spec.stack.d_model) for each in (former, self.recipe))
         was = f"from {before(done):.3g} " if done else ""

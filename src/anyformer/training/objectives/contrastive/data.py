@@ -12,7 +12,7 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import ParallelCorpus, Sampler, Tokenizer, some_of
 from anyformer.text.packing import padded
-from anyformer.training.data.feed import Feed, SampledFeed, Validation
+from anyformer.training.data.feed import Feed, SampledFeed
 from anyformer.training.data.framed import FramedData
 
 SIDES = ("source", "target")
@@ -85,13 +85,13 @@ class ContrastValidation:
     def __init__(self, corpus: ParallelCorpus, pairs: ContrastPairs, size: int) -> None:
         if len(pairs) < 2:
             raise TextError("a single pair to validate on has nothing to be told apart from; give more")
-        self.corpus, self._pairs, self._size = corpus, pairs, size
+        self._pairs, self.size = pairs, min(size, len(pairs))
         self.document_nbytes = np.array([len(target.encode()) for _, target in corpus.pairs], dtype=np.int64)
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[ContrastRows, np.ndarray]]:
         """(rows, the pair of each label); a batch is what the loss is about, so `batch_tokens` changes nothing."""
-        batches = np.array_split(np.arange(len(self._pairs)), -(-len(self._pairs) // self._size))
-        for numbers in some_of(batches, most_tokens, self._size * int(self._pairs.lengths.max())):
+        batches = np.array_split(np.arange(len(self._pairs)), -(-len(self._pairs) // self.size))
+        for numbers in some_of(batches, most_tokens, self.size * int(self._pairs.lengths.max())):
             yield self._pairs.batch(numbers), numbers[:, None]
 
 
@@ -109,7 +109,7 @@ class ContrastData(FramedData[ParallelCorpus, ContrastPairs]):
             raise TextError(f"the {len(pairs)} pairs are less than one batch of {n}; give more, or a smaller batch")
         return SampledFeed(pairs.batch, Sampler(len(pairs), n, recipe.seed))
 
-    def validation(self, recipe: Recipe) -> Validation | None:
+    def validation(self, recipe: Recipe) -> ContrastValidation | None:
         if self.held_out is None:
             return None
         return ContrastValidation(self.held_out, self.encoded(recipe, held_out=True), self._batch(recipe))

@@ -267,7 +267,7 @@ class Transformer(Part[ModelSpec]):
         module, kernels = self.ahead[k - 1], self._choose(self.kernel, self.runs_on or later_ids.device.type)
         later = plain_tokens(x.shape[1], x.device, cache.n + k)
         embedded = self.stack.embedding(later_ids, ForwardContext(later, kernels))
-        context = ForwardContext(make_tokens(later_ids, cache=cache), kernels)
+        context = ForwardContext(make_tokens(later_ids, cache=cache), kernels, ids=later_ids)
         cache.admit(context.tokens, 1)
         x, _ = module(x, embedded, context, self.stack.residual, iter(cache.stores))
         return x, self.head()(mapped(module.spec.norm, module.norm, x[:, -1:], context), context.tokens)

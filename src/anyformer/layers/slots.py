@@ -67,6 +67,7 @@ class SlotIndex:
         if not self.ring:
             held.narrow(axis, self.start, self.n_new).copy_(new)
             return held.narrow(axis, 0, self.start + self.n_new)
+        new = new.to(held.dtype)  # autocast may have made it in half precision
         if self.n_new == 1 and self.sources is None:
             held.narrow(axis, self.start % self.slots, 1).copy_(new)
             return held.narrow(axis, 0, min(self.start + 1, self.slots))

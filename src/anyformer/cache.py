@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.errors import CacheError
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.int8_vectors import SCALE, group, nbytes, packed, unpacked
-from anyformer.layers.slots import BlockIndex, SlotIndex
+from anyformer.layers.slots import BlockIndex, SlotIndex, taken
 from anyformer.layers.tokens import Store, Tokens
 from anyformer.spec import KeptCall, ModelSpec, cached_calls
 
@@ -164,9 +164,8 @@ class KVCache:
             slots = length if kept.reach is None else min(kept.reach, longest) + self.slack
             ring = kept.reach is not None and kept.reach <= longest
             key = "tokens", kept.reach if ring else None
-            index = SlotIndex(
-                f"ring of {slots}" if ring else "full", self.batch, slots if ring else length, ring, device
-            )
+            name = f"ring of {slots}" if ring else "full"
+            index = SlotIndex(name, self.batch, slots if ring else length, ring, device, self.slack)
         return self.slot_indexes.setdefault(key, index)
 
     def admit(self, tokens: Tokens, batch: int) -> None:
@@ -179,15 +178,15 @@ class KVCache:
             store.document = self.last[1] if self.n else None
         self.n += tokens.n
         self.plain = self.plain and tokens.span is not None
-        document = tokens.document
-        if document is None:  # nothing is padding: the last token is the last real one
+        if tokens.document is None:  # nothing is padding: the last token is the last real one
             last = tokens.position[:, -1:]
             self.last = torch.stack((last, torch.ones_like(last))).expand(2, self.batch, 1)
             return
+        position, document = (fact.expand(self.batch, -1) for fact in (tokens.position, tokens.document))
         real = (document > 0) * torch.arange(1, tokens.n + 1, device=document.device)
         at = real.argmax(-1, keepdim=True)  # the last real token of each row; rows of padding alone keep what they had
-        now = torch.stack((tokens.position.gather(1, at), document.gather(1, at)))
-        self.last = torch.where(now[1] > 0, now, self.last).expand(2, self.batch, 1)
+        now = torch.stack((position.gather(1, at), document.gather(1, at)))
+        self.last = torch.where(now[1] > 0, now, self.last)
 
     def rewind(self, drop: int | Sequence[int]) -> None:
         """Forget the last tokens: `drop` of every row, or drop[b] of row b, which then stands as if padded on the left."""
@@ -219,7 +218,7 @@ class KVCache:
             slot_index.facts["document"] *= alive
             for store in self.stores:
                 if isinstance(store, LayerCache) and store.slot_index is slot_index:
-                    store.held = {name: _gathered(value, index) for name, value in store.held.items()}
+                    store.held = {name: taken(value, index, -2) for name, value in store.held.items()}
         self.n -= min(drops)
         self.plain = self.plain and len(set(drops)) == 1
 
@@ -280,12 +279,6 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes of all that is kept."""
         return sum(value.nbytes for store in self.stores for value in store.held.values())
-
-
-def _gathered(value: Tensor, index: Tensor) -> Tensor:
-    """Value [batch, …, slot, width] with its slots taken from index [batch, slot]."""
-    shape = (index.shape[0], *(1,) * (value.dim() - 3), index.shape[1], 1)
-    return value.gather(-2, index.view(shape).expand(*value.shape[:-2], index.shape[1], value.shape[-1]))
 
 
 @dataclass(frozen=True)

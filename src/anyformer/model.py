@@ -267,7 +267,7 @@ class Transformer(Part[ModelSpec]):
         module, kernels = self.ahead[k - 1], self._choose(self.kernel, self.runs_on or later_ids.device.type)
         later = plain_tokens(x.shape[1], x.device, cache.n + k)
         embedded = self.stack.embedding(later_ids, ForwardContext(later, kernels))
-        context = ForwardContext(make_tokens(later_ids, cache=cache), kernels)
+        context = ForwardContext(make_tokens(later_ids, cache=cache), kernels, ids=later_ids)
         cache.admit(context.tokens, 1)
         x, _ = module(x, embedded, context, self.stack.residual, iter(cache.stores))
         return x, self.head()(mapped(module.spec.norm, module.norm, x[:, -1:], context), context.tokens)
@@ -355,12 +355,11 @@ def make_tokens(
     if attention_mask is not None:
         document = attention_mask.long()
     elif position_ids is not None:
-        starts = position_ids.diff(dim=1, prepend=position_ids[:, :1]) != 1
+        before, document = position_ids[:, :1] - 1, 1
         if cache is not None and past:
-            starts[:, :1] = position_ids[:, :1] != cache.last[0] + 1
-            document = starts.cumsum(-1) + cache.last[1]
-        else:
-            document = starts.cumsum(-1)
+            position_ids = position_ids.expand(len(ids), -1)
+            before, document = cache.last[0], cache.last[1].clamp(min=1)
+        document = document + (position_ids != torch.cat((before, position_ids[:, :-1]), 1) + 1).cumsum(-1)
     else:
         assert cache is not None
         document = cache.last[1].clamp(min=1).expand(*ids.shape)

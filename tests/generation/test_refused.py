@@ -5,11 +5,13 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.generation import generate_text
+from anyformer.generation import Batch, PromptLookup, Wanted, generate_text
 from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.decode import generate_ids
+from anyformer.generation.speculative import SpeculativeDecoding
+from anyformer.layers import LastTokenSpec
 from anyformer.layers.causality import later_tokens_seen
-from anyformer.spec import specification
+from anyformer.spec import HeadSpec, TableSpec, Vocab, specification
 from anyformer.text import Tokenizer
 
 SEES_LATER = ("bert-base", "longformer-base-4096", "bigbird-base", "xlnet-base", "deberta-base", "electra-small")
@@ -30,6 +32,32 @@ def test_one_refusal_for_all_that_see_later_tokens(name: str) -> None:
     tokenizer = Tokenizer.train(["a text of a few words"], 300)  # more tokens than the model has
     with pytest.raises(InputError, match=SAYS):
         generate_text(model, tokenizer, [""])
+
+
+OTHER_HEADS = {
+    "a class of the row": HeadSpec(name="class", pool=LastTokenSpec(), table=TableSpec(rows=Vocab(3))),
+    "a class of the row, of as many as tokens": HeadSpec(
+        name="class", pool=LastTokenSpec(), table=TableSpec(rows=Vocab(101))
+    ),
+    "a class of each token": HeadSpec(name="class", table=TableSpec(rows=Vocab(3))),
+    "a vector": HeadSpec(name="class"),
+}
+
+
+@pytest.mark.parametrize("head", OTHER_HEADS.values(), ids=OTHER_HEADS)
+def test_a_head_that_says_no_token_writes_nothing(head: HeadSpec) -> None:
+    spec = af.shrink(af.preset("gpt2"))
+    model, ids = af.build(spec.but(heads=(head, *spec.heads))), torch.ones(1, 3, dtype=torch.long)
+    says = "gives no next token: its first head, 'class', does not choose among its 101 tokens"
+    for ask in (
+        lambda: generate_ids(model, ids, max_new_tokens=2),
+        lambda: search_ids(model, ids, max_new_tokens=2, how=BeamSearch(2)),
+        lambda: SpeculativeDecoding(model, ids, None, PromptLookup(2), max_new_tokens=2),
+        lambda: generate_text(model, Tokenizer.train(["a text"], 257), ["a"]),
+        lambda: Batch(model, 20).add(Wanted((1, 2), 3)),
+    ):
+        with pytest.raises(InputError, match=says):
+            ask()
 
 
 def test_it_is_asked_of_architectures_of_their_full_size() -> None:

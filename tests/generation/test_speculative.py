@@ -28,11 +28,11 @@ from anyformer.generation import (
 )
 from anyformer.generation.guesses import Guessed, Guesser, Prompt
 from anyformer.generation.speculative import checked
-from anyformer.layers import CapacityFactor, DynamicNTK, LSHAttentionSpec, MoESpec, RotarySpec
+from anyformer.layers import CapacityFactor, DynamicNTK, LSHAttentionSpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
-from anyformer.spec import Length, MixerSpec, ModelSpec
+from anyformer.spec import Length, MixerSpec, ModelSpec, Vocab
 from anyformer.text import Tokenizer
 from tests.generation.test_decode import decoder, windowed
 from tests.generation.test_text import TEXTS, sized
@@ -189,8 +189,14 @@ def test_look_up_finds_what_followed_before() -> None:
 
 
 @pytest.mark.usefixtures("in_double")
-def test_own_modules_guess_what_they_say_of_whole_rows() -> None:
+@pytest.mark.parametrize("hashed", [False, True])
+def test_own_modules_guess_what_they_say_of_whole_rows(hashed: bool) -> None:
+    """Also where routers go by the tokens' ids."""
     spec = next(spec for spec in WRITERS.values() if spec.ahead)
+    assert any(isinstance(value, RouterSpec) for value in spec.ahead[0].nested())
+    if hashed:
+        rows = Vocab(spec.vocab_size)
+        spec = edited(spec, RouterSpec, lambda each: RouterSpec(n_experts=each.n_experts, top_k=1, hashed=rows))
     spec = spec.but(ahead=(spec.ahead[0],) * 3)
     model = randomised(unlimited(spec)).double()
     for n_prompt in (1, 2, 6):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import CacheError
@@ -49,12 +50,16 @@ def check_cached(
     spec: ModelSpec, sizes: list[int], left: int = 0, right: int = 0, length: int = N, most: float = FLOAT32
 ) -> None:
     """Row 0 is padded by `left` tokens on the left and `right` on the right; row 1 is plain."""
-    model, ids = randomised(spec).to(torch.get_default_dtype()), ids_for(spec, 2, N)
-    mask = torch.ones_like(ids)
+    mask = torch.ones(2, N, dtype=torch.long)
     mask[0, :left] = 0
     if right:
         mask[0, -right:] = 0
-    facts = mask if left or right else None
+    check_masked(spec, sizes, mask, length, most)
+
+
+def check_masked(spec: ModelSpec, sizes: list[int], mask: Tensor, length: int = N, most: float = FLOAT32) -> None:
+    model, ids = randomised(spec).to(torch.get_default_dtype()), ids_for(spec, 2, N)
+    facts = None if bool(mask.all()) else mask
     run, cache, outs, at = runner(model), KVCache(spec, batch=2, length=length), [], 0
     with torch.no_grad():
         whole = run(ids, facts).logits
@@ -101,6 +106,47 @@ def test_combinations(spec: ModelSpec, sizes: list[int], left: int, right: int, 
     """In float64: some combinations, such as windows of one key under norms, enlarge float32's rounding."""
     with InDouble():
         check_cached(spec, sizes, left, right, length, 1000 * FLOAT64)
+
+
+@given(spec=decoders(), sizes=chunkings, real=st.lists(st.booleans(), min_size=N, max_size=N))
+@settings(max_examples=combinations(60), deadline=None)
+def test_padding_between_tokens(spec: ModelSpec, sizes: list[int], real: list[bool]) -> None:
+    """As rows padded on the right have it once they go on; row 1 is plain."""
+    with InDouble():
+        check_masked(spec, sizes, torch.tensor([[int(each) for each in real], [1] * N]), most=1000 * FLOAT64)
+
+
+@pytest.mark.parametrize("slack", [0, 2])
+def test_padding_pushes_no_token_out_of_a_window(slack: int) -> None:
+    """Row 0 is padded on the right; both go on, take tokens back and go on again."""
+    spec = windowed(shrink(preset("llama2-7b").spec), 4)
+    model, ids = randomised(spec), ids_for(spec, 2, 20)
+    mask = torch.tensor([[1] * 5 + [0] * 5 + [1] * 10, [1] * 20])
+    cache = KVCache(spec, batch=2, length=20, slack=slack)
+    with torch.no_grad():
+        parts = [model(ids[:, a:b], mask[:, a:b], cache=cache).logits for a, b in ((0, 10), (10, 11), (11, 15))]
+        cache.rewind(1 + slack)
+        parts.append(model(ids[:, 14 - slack :], cache=cache).logits)
+        whole = model(ids, mask).logits
+    close(torch.cat(parts[:3], 1)[mask[:, :15].bool()], whole[:, :15][mask[:, :15].bool()])
+    close(parts[3], whole[:, 14 - slack :])
+
+
+def test_facts_of_one_row_are_all_rows() -> None:
+    """Of which one was padding alone so far."""
+    spec = shrink(preset("llama2-7b").spec)
+    model, ids = randomised(spec), ids_for(spec, 2, 8)
+    begun = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]])
+    with torch.no_grad():
+        for given, mask in (
+            ({"attention_mask": torch.tensor([[1, 1, 0]])}, torch.tensor([[1, 1, 0, 1]] * 2)),
+            ({"position_ids": torch.arange(3)[None]}, torch.tensor([[1] * 4, [2] * 4])),
+        ):
+            cache = KVCache(spec, batch=2, length=8)
+            model(ids[:, :4], begun, cache=cache)
+            parts = [model(ids[:, 4:7], **given, cache=cache).logits, model(ids[:, 7:], cache=cache).logits]
+            whole = model(ids, torch.cat((begun, mask), 1)).logits[:, 4:]
+            close(torch.cat(parts, 1)[mask > 0], whole[mask > 0])
 
 
 @given(

@@ -17,16 +17,20 @@ from anyformer.layers import (
     Causal,
     Everything,
     GQASpec,
+    Mask,
+    Prefix,
     RelativeSinusoidSpec,
     ShawKeysSpec,
     ShawValuesSpec,
+    SymmetricWindow,
 )
 from anyformer.layers.relative import RelativeSinusoid
 from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import Count, ModelSpec, Place, Width, Window, Workload
-from tests.laws.tolerance import FLOAT32, distance, gradient_distance
+from tests.laws.models import ids_for, randomised
+from tests.laws.tolerance import FLOAT32, close, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
 HEADS, WIDTH, D, N = 4, 8, 32, 11
@@ -167,6 +171,16 @@ def test_the_shifted_rows_are_the_gathered_ones(past: int) -> None:
         results.append((y.detach(), q.grad, part.r.grad.clone()))
     assert all(distance(a, b) < FLOAT32 for a, b in zip(*results, strict=True))
     assert results[0][0].abs().max() > 1
+
+
+@pytest.mark.parametrize("mask", [Everything(), Causal() | Prefix(size=Window(4)), SymmetricWindow(radius=Window(2))])
+def test_later_keys_that_a_mask_shows_are_all_at_no_distance(mask: Mask) -> None:
+    """Whether or not the tokens are plain, and whatever other rows say."""
+    spec = changed(shrink(preset("gopher-44m").spec), AttentionSpec, mask=mask)
+    model, ids = randomised(spec), ids_for(spec, 2, 9)
+    both = model(ids).logits
+    close(model(ids, position_ids=torch.arange(9).expand(2, -1)).logits, both)
+    close(model(ids[1:]).logits, both[1:])
 
 
 @pytest.mark.parametrize("plain", [True, False])

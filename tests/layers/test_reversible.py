@@ -13,6 +13,7 @@ from anyformer.cache import KVCache
 from anyformer.costs import activations, cost
 from anyformer.errors import SpecError
 from anyformer.families import preset
+from anyformer.families.compose import changed
 from anyformer.hub import vary
 from anyformer.layers import ReversibleSpec, reversible
 from anyformer.layers.tokens import Dropout
@@ -197,6 +198,18 @@ def test_a_cache_is_the_full_pass() -> None:
     cache = KVCache(model.spec, batch=2, length=20)
     steps = [model(chunk, cache=cache).logits for chunk in ids.split([7, 1, 1, 11], 1)]
     torch.testing.assert_close(torch.cat(steps, 1), model(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("output", ["mean", "both"])
+def test_an_encoder_s_memory_is_as_wide_as_what_it_gives(output: Any) -> None:
+    spec = changed(reversible_preset("t5-v1.1-base"), ReversibleSpec, output=output)
+    spec = spec.but(stack=changed(spec.stack, ReversibleSpec, output="mean"))
+    assert spec.encoder is not None
+    model, ids = randomised(spec), ids_for(spec, 2, 7)
+    out = model(ids, decoder_input_ids=ids)
+    assert out.encoder_last_hidden_state is not None
+    assert out.encoder_last_hidden_state.shape[-1] == spec.encoder.d_model * (2 if output == "both" else 1)
+    out.logits.sum().backward()
 
 
 def test_what_cannot_be_undone_is_refused() -> None:

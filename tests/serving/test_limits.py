@@ -46,6 +46,7 @@ def test_bodies(start: Start) -> None:
         refused(httpx.post(where, content=b"[1]", headers=json), 400)
         refused(httpx.post(where, content=b'{"prompt": "a", "temperature": NaN}', headers=json), 400)
         refused(httpx.post(where, content=b'{"prompt": "\\ud800"}', headers=json), 400)
+        refused(httpx.post(where, content=b'{"prompt": "a", "\\ud800": 1}', headers=json), 400, "unknown_parameter")
         for name in ("temperature", "top_p"):
             refused(
                 httpx.post(where, content=b'{"prompt": "a", "%s": 1%s}' % (name.encode(), b"0" * 400), headers=json),

@@ -156,6 +156,15 @@ def test_where_tokens_begin(client: openai.OpenAI, running: Running, prompt: str
     assert (echoed.logprobs.text_offset or [])[-len(offsets) :] == [len(prompt) + each for each in offsets]
 
 
+def test_a_message_is_role_and_content(client: openai.OpenAI) -> None:
+    """What a template would not be told of is refused, and what is empty is not there."""
+    message = {"role": "assistant", "content": "", "refusal": None, "annotations": []}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    client.chat.completions.create(model="tiny", messages=[message], max_tokens=1)  # type: ignore[list-item]
+    with pytest.raises(openai.BadRequestError, match=r"messages\[0\].tool_calls is not supported"):
+        client.chat.completions.create(model="tiny", messages=[{**message, "tool_calls": [call]}], max_tokens=1)  # type: ignore[list-item]
+
+
 def test_log_probabilities_of_a_chat(client: openai.OpenAI) -> None:
     told = client.chat.completions.create(
         model="tiny",

@@ -59,7 +59,7 @@ def head_sharing(projection: Any) -> Literal["MHA", "GQA", "MQA", "MLA"] | None:
 
 def place_in(spec: ModelSpec, stack: StackSpec) -> Place:
     """The place of a stack's mixers."""
-    d_source = spec.encoder.d_model if spec.encoder else stack.d_model
+    d_source = spec.encoder.width if spec.encoder else stack.d_model
     return Place(stack.d_model, (stack.d_model,), d_source, n_streams=stack.residual.n_streams)
 
 

@@ -81,8 +81,7 @@ class Batch:
         self._drop_ended()
         if self.most is not None and len(self.rows) >= self.most:
             raise InputError("a model with an encoder writes one answer at a time; add the next one when it has ended")
-        weight = self.model.head().table.weight
-        read = torch.tensor([wanted.token_ids], dtype=torch.long, device=weight.device)
+        read = torch.tensor([wanted.token_ids], dtype=torch.long, device=next(self.model.parameters()).device)
         answer = None if wanted.answer is None else read.new_tensor([[wanted.answer]])
         check_prompts(self.model, read, None, answer, wanted.max_new_tokens)
         start = read if answer is None else answer

@@ -177,8 +177,14 @@ def check_writes(spec: ModelSpec) -> None:
             f"this model cannot generate text: it lets a token see later ones ({kind}), as encoders do; take a decoder, "
             "whose masks are causal, or use it as what it is: `evaluate` its predictions, `embed` or `classify` texts"
         )
-    if not spec.heads:
+    head = spec.heads[0] if spec.heads else None
+    if head is None:
         raise InputError("this model has no head, so it gives no next token; `embed` makes vectors of texts with it")
+    if head.pool is not None or head.table is None or head.table.rows != spec.vocab_size:
+        raise InputError(
+            f"this model gives no next token: its first head, {head.name!r}, does not choose among its {spec.vocab_size} "
+            "tokens; `classify` or `embed` texts with it"
+        )
 
 
 def _check_ids(stack: StackSpec, ids: Tensor | None) -> None:

@@ -222,8 +222,9 @@ class StopStrings:
             _, at, self.met = min(found)
             self._waiting = ""
             return text[:at]
-        beginnings = (stop[:n] for stop in self._stops for n in range(1, len(stop)))
-        certain = len(text) - max((len(begun) for begun in beginnings if text.endswith(begun)), default=0)
+        longest = min(len(text), max(map(len, self._stops), default=1) - 1)
+        begins = (i for i in range(len(text) - longest, len(text)) if any(s.startswith(text[i:]) for s in self._stops))
+        certain = next(begins, len(text))
         self._waiting = text[certain:]
         return text[:certain]
 

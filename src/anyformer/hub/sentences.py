@@ -93,7 +93,7 @@ def write_modules(spec: ModelSpec, directory: Path) -> None:
     modes = {POOLING + name: pool == head.pool for name, pool in POOLS.items()}
     for i, kind in enumerate(kinds[1:], 1):
         (directory / f"{i}_{kind}").mkdir()
-    width = spec.stack.residual.width(spec.stack.d_model)
+    width = spec.stack.width
     write_json(directory / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
     write_json(directory / ABOUT, {"max_seq_length": spec.context, "do_lower_case": False})
 

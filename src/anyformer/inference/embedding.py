@@ -220,8 +220,7 @@ def _head(model: Transformer, pool: Pool | None) -> Head:
         )
     if pool is None and any(head.name == EMBEDDING and head.pool is not None for head in spec.heads):
         return model.head(EMBEDDING)
-    width = spec.stack.residual.width(spec.stack.d_model)
-    return Head(sentence_embedding(pool_of(spec, pool)), Place(spec.stack.d_model, (width,)))
+    return Head(sentence_embedding(pool_of(spec, pool)), Place(spec.stack.d_model, (spec.stack.width,)))
 
 
 class Retrieval(NamedTuple):

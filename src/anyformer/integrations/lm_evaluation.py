@@ -96,6 +96,8 @@ class AnyformerLM(LM):
                     [requests[i].args[0] for i in batch],
                     max_new_tokens=options["max_gen_toks"],
                     temperature=temperature,
+                    top_k=options.get("top_k") or None,
+                    top_p=options.get("top_p"),
                     stop=[stop for stop in options["until"] if stop],
                 )
                 found |= {i: each.text for i, each in zip(batch, written, strict=True)}

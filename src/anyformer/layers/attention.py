@@ -16,7 +16,7 @@ from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.indexer import INDEX, Indexer, IndexerSpec, chosen_pairs
-from anyformer.layers.mask import Causal, Everything, Mask, Prefix, ignores_heads, visible
+from anyformer.layers.mask import And, Causal, Everything, Mask, Prefix, ignores_heads, visible
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
@@ -299,6 +299,7 @@ class Attention(Part[AttentionSpec]):
         _ = self.index_rotation and self.index_rotation.key  # taken here: a compiled pass cannot wait for its lock
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
+        self.hides_later = Causal() in (spec.mask.masks if isinstance(spec.mask, And) else (spec.mask,))
         self.seen_mask = seen_of(spec)
         self.memo_key = self._memo_key()
 
@@ -335,7 +336,7 @@ class Attention(Part[AttentionSpec]):
         )
 
         def core(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
-            scores = self._sum(self.by_content, Content(q, k, p, self.scale), context.tokens, keys)
+            scores = self._sum(self.by_content, Content(q, k, p, self.scale, self.hides_later), context.tokens, keys)
             if chosen is not None:
                 scores = chosen if scores is None else scores + chosen
             dropout = context.dropout.attention if context.dropout else 0.0

@@ -47,16 +47,19 @@ class LayerNorm(Part[LayerNormSpec]):
 
     def forward(self, x: Tensor) -> Tensor:
         """The x […, *place.shape] normed over its last axis."""
-        weight = self.weight
+        weight, bias = self.weight, self.bias
         if weight is not None and self.spec.weight_offset:
             weight = weight + self.spec.weight_offset
+        if weight is None or weight.dtype.itemsize < x.dtype.itemsize:
+            # PyTorch's operator takes both in a wider type than x, and nothing else of another.
+            weight, bias = (None if each is None else each.to(x.dtype) for each in (weight, bias))
         if len(self.place.shape) == 1:
             if x.dtype == torch.float32 and saves_activations():
-                return MemoryEfficientLayerNorm.apply(x, weight, self.bias, self.spec.eps)
-            return F.layer_norm(x, self.place.shape, weight, self.bias, self.spec.eps)
+                return MemoryEfficientLayerNorm.apply(x, weight, bias, self.spec.eps)
+            return F.layer_norm(x, self.place.shape, weight, bias, self.spec.eps)
         y = F.layer_norm(x, self.place.shape[-1:], None, None, self.spec.eps)
         y = y if weight is None else y * weight
-        return y if self.bias is None else y + self.bias
+        return y if bias is None else y + bias
 
 
 class RMSNormSpec(NormSpec):

@@ -74,12 +74,13 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
         """Scores [batch, heads, query, key]."""
         of_keys = (self.bias_key[:, None] * content.keys).sum(-1)[:, :, None]
-        return (self.by_distance(content.q + self.bias_position[:, None], query, key) + of_keys) * content.scale
+        own = content.q + self.bias_position[:, None]
+        return (self.by_distance(own, query, key, content.hides_later) + of_keys) * content.scale
 
-    def by_distance(self, q: Tensor, query: Tokens, key: Tokens) -> Tensor:
-        """q·(W r) for q [batch, heads, query, head_dim]; [batch, heads, query, key]."""
+    def by_distance(self, q: Tensor, query: Tokens, key: Tokens, hides_later: bool = True) -> Tensor:
+        """q·(W r) for q [batch, heads, query, head_dim]; [batch, heads, query, key], anything for later keys that are hidden."""
         n, keys = q.shape[2], key.position.shape[-1]
-        in_order = query.span and key.span and query.span[1] == key.span[1] and not key.turned
+        in_order = hides_later and query.span and key.span and query.span[1] == key.span[1] and not key.turned
         if in_order and not self.spec.bidirectional:
             # Row i wants the distances n_keys - n + i … 0, then those of keys to come, which no mask shows: what lies in
             # memory after them will do. So the rows are read one column further apart (Dai et al. 2019, appendix B).

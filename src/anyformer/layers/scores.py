@@ -22,6 +22,7 @@ class Content(NamedTuple):
     k: Tensor  # [batch, kv heads, key, head_dim]
     projection: Any  # the layer's own: DeBERTa projects its positions with it
     scale: float  # of q · k
+    hides_later: bool = False  # the mask hides keys that come after their query, so that their scores may be anything
 
     @property
     def keys(self) -> Tensor:

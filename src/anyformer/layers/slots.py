@@ -14,8 +14,13 @@ from anyformer.layers.tokens import FACTS, Tokens
 class SlotIndex:
     """Which tokens the slots of all stores of one reach hold, and where those of this pass go."""
 
-    def __init__(self, name: str, batch: int, slots: int, ring: bool, device: torch.device | None) -> None:
-        self.name, self.batch, self.slots, self.ring = name, batch, slots, ring
+    # of a ring with padding behind tokens: which of what it held and what is new each slot takes [batch, slot]
+    sources: Tensor | None = None
+
+    def __init__(
+        self, name: str, batch: int, slots: int, ring: bool, device: torch.device | None, slack: int = 0
+    ) -> None:
+        self.name, self.batch, self.slots, self.ring, self.slack = name, batch, slots, ring, slack
         self.n = self.start = self.n_new = 0  # tokens written; where this pass starts; how many it brings
         self.plain = True  # so far every row is one unpadded document
         # document 0: empty
@@ -28,8 +33,9 @@ class SlotIndex:
         if not self.ring and self.n + new.n > self.slots:
             self.slots = max(self.n + new.n, 2 * self.slots)
         self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
-        seen = {}
-        for fact, value in self.facts_of(new).items():
+        seen, facts = {}, self.facts_of(new)
+        self.sources = None if self.plain or not self.ring else self._sources(facts["document"])
+        for fact, value in facts.items():
             self.facts[fact] = self.roomy(self.facts[fact], -1)
             seen[fact] = self.extend(self.facts[fact], value, -1)
         self.n += new.n
@@ -61,14 +67,35 @@ class SlotIndex:
         if not self.ring:
             held.narrow(axis, self.start, self.n_new).copy_(new)
             return held.narrow(axis, 0, self.start + self.n_new)
-        if self.n_new == 1:
+        new = new.to(held.dtype)  # autocast may have made it in half precision
+        if self.n_new == 1 and self.sources is None:
             held.narrow(axis, self.start % self.slots, 1).copy_(new)
             return held.narrow(axis, 0, min(self.start + 1, self.slots))
         seen = torch.cat((held.narrow(axis, 0, min(self.start, self.slots)), new), axis)
+        if self.sources is not None:
+            held.copy_(taken(seen, self.sources, axis))
+            return seen
         kept, end = min(self.n_new, self.slots), self.start + self.n_new
         slots = torch.arange(end - kept, end, device=held.device) % self.slots
         held.index_copy_(held.dim() + axis, slots, new.narrow(axis, self.n_new - kept, kept))
         return seen
+
+    def _sources(self, new: Tensor) -> Tensor | None:
+        """What fills the slots where padding would push out tokens that a window still sees, of new documents [batch, token].
+
+        The last columns, which `rewind` may take back, stay as they are; before them stand the last real tokens.
+        """
+        end, held = self.start + self.n_new, min(self.start, self.slots)
+        if end <= self.slots:
+            return None
+        column = torch.arange(self.start - held, end, device=new.device)
+        source = torch.where(column < self.start, column % self.slots, column - self.start + held)
+        real = torch.cat((self.facts["document"][:, :held], new), 1)[:, source] > 0
+        if not bool((real[:, :-1] & ~real[:, 1:]).any()):
+            return None
+        kept = real | (column >= end - self.slack - 1)
+        order = kept.byte().argsort(dim=1, stable=True)[:, -self.slots :]
+        return torch.empty_like(order).index_copy_(1, column[-self.slots :] % self.slots, source[order])
 
     def shift(self, by: int) -> None:
         """Count so many more slots before the tokens, as `shifted` puts them there."""
@@ -149,10 +176,9 @@ class BlockIndex(SlotIndex):
         seen = held.narrow(axis, 0, self.seen)
         if not self.seen or not new.shape[axis]:
             return seen
-        shape = (self.batch, *(1,) * (held.dim() + axis - 1), self.seen, *(1,) * (-1 - axis))
-        source = self.source.clamp(0, new.shape[axis] - 1).view(shape)
-        taken = new.to(held.dtype).gather(axis, source.expand(seen.shape))
-        return seen.copy_(torch.where(self.fresh.view(shape), taken, seen))
+        fresh = along(self.fresh, held, axis)
+        made = taken(new.to(held.dtype), self.source.clamp(0, new.shape[axis] - 1), axis)
+        return seen.copy_(torch.where(fresh, made, seen))
 
     def shift(self, by: int) -> None:
         self.n += by
@@ -164,3 +190,15 @@ class BlockIndex(SlotIndex):
         held = held.narrow(axis, 0, min(n, held.shape[axis]))
         missing = n - held.shape[axis]
         return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing))
+
+
+def along(index: Tensor, value: Tensor, axis: int) -> Tensor:
+    """Index [batch, slot] as [batch, 1 …, slot, 1 …], beside value [batch, …, slot, …] with slots at the `axis`, from the end."""
+    return index.view(index.shape[0], *(1,) * (value.dim() + axis - 1), index.shape[1], *(1,) * (-1 - axis))
+
+
+def taken(value: Tensor, index: Tensor, axis: int) -> Tensor:
+    """Value [batch, …, slot, …] with its slots along `axis`, from the end, taken from index [batch, slot]."""
+    shape = list(value.shape)
+    shape[axis] = index.shape[1]
+    return value.gather(axis, along(index, value, axis).expand(shape))

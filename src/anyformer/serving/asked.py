@@ -181,6 +181,8 @@ def _message(given: Any, number: int) -> dict[str, str]:
     where = f"messages[{number}]"
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise Refusal(f"{where} must be an object with role and content", param="messages")
+    if more := sorted(name for name, value in given.items() if value and name not in ("role", "content")):
+        raise Refusal(f"{where}.{more[0]} is not supported here; a message is its role and content", param="messages")
     content = given.get("content")
     if isinstance(content, list):  # parts, of which texts are one kind
         if not all(

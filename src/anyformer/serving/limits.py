@@ -18,8 +18,8 @@ class Refusal(Exception):
     """A request that is refused: `param` is the field at fault, `code` a word that programs look at."""
 
     def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(bounded(message))
-        self.status, self.param, self.code = status, param, code
+        super().__init__(_encodable(bounded(message)))
+        self.status, self.param, self.code = status, param and _encodable(param), code
 
     def as_json(self) -> dict[str, Any]:
         """The body of the answer."""
@@ -73,3 +73,8 @@ class Rates:
         self.left[client] = (left - (left >= 1), now)
         if left < 1:
             raise Refusal(f"more than {self.a_minute} requests a minute; wait a while", 429, code="rate_limit_exceeded")
+
+
+def _encodable(text: str) -> str:
+    """A text with its halves of characters, which JSON may hold and UTF-8 may not, spelled out."""
+    return text.encode(errors="backslashreplace").decode()

@@ -99,7 +99,7 @@ class ModelSpec(PartSpec):
             raise SpecError(
                 f"the head {name!r} reads {layers.before} layers before the last, and the stack has {self.n_layers}"
             )
-        if self.stack.residual.width(self.stack.d_model) != self.stack.d_model:
+        if self.stack.width != self.stack.d_model:
             raise SpecError(
                 f"the head {name!r} has layers, whose stream is d_model wide, and {self.stack.residual.kind} gives "
                 "another width; take Add, or leave Head.layers out"
@@ -124,10 +124,9 @@ class ModelSpec(PartSpec):
         return len(self.stack.blocks)
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        d_source = self.encoder.d_model if self.encoder else 0
+        d_source = self.encoder.width if self.encoder else 0
         inner_place = Place(d_source=d_source, modules=place.modules)
-        width = self.stack.residual.width(self.stack.d_model)
-        answer = Place(self.stack.d_model, (width,), d_source, place.modules, n_maps=self._n_maps(d_source))
+        answer = Place(self.stack.d_model, (self.stack.width,), d_source, place.modules, n_maps=self._n_maps(d_source))
         return {
             "encoder": self.encoder and (self.encoder, Place(modules=place.modules)),
             "stack": (self.stack, inner_place),

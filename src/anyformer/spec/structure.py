@@ -152,6 +152,11 @@ class StackSpec(PartSpec):
         check_lent(self.blocks, Place(self.d_model, (self.d_model,)), {})
 
     @property
+    def width(self) -> int:
+        """Of the state that it gives, before and after its norm."""
+        return self.residual.width(self.d_model)
+
+    @property
     def n_branches(self) -> int:
         """How many branches write to the stream."""
         return sum(len(sublayer.branches) for block in self.blocks for sublayer in block.sublayers)
@@ -167,7 +172,7 @@ class StackSpec(PartSpec):
             "embedding": (self.embedding, stream),
             "blocks": [(block, stream) for block in self.layers],
             "residual": (self.residual.within(self.n_branches), stream),
-            "norm": self.norm and (self.norm, stream.at(self.residual.width(self.d_model))),
+            "norm": self.norm and (self.norm, stream.at(self.width)),
         }
 
     def resized(self, to: Sizes) -> Self:

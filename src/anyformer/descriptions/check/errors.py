@@ -70,7 +70,7 @@ def _widths(spec: ModelSpec) -> Iterator[str]:
                 if (width := step.width_out(place)) != d_model:
                     yield f"{of}{step.kind} between the branches gives {width} numbers, and d_model is {d_model}"
     for head in spec.heads:
-        place = Place(spec.stack.d_model, (spec.stack.residual.width(spec.stack.d_model),))
+        place = Place(spec.stack.d_model, (spec.stack.width,))
         for step in head.transform:
             place = place.at(step.width_out(place))
         if head.table is not None and head.table.width not in (None, place.shape[-1]):

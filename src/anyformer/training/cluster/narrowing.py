@@ -42,7 +42,7 @@ def narrowed(spec: ModelSpec, rank: int, ranks: int) -> ModelSpec:
         }
         return value.but(**{name: new for name, (old, new) in fields.items() if new is not old and new != old})
 
-    d_model, d_source = spec.stack.d_model, spec.encoder.d_model if spec.encoder else 0
+    d_model, d_source = spec.stack.d_model, spec.encoder.width if spec.encoder else 0
     narrow = walked(spec, Place(d_model, (d_model,), d_source))
     if narrow == spec:
         raise SpecError(

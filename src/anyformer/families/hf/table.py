@@ -282,7 +282,8 @@ def layer_types(full_every: int | None, size: int, setting: str | None = None) -
         return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, found)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        return {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec), "sliding_window": window_of(spec)}
+        found, size = {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec)}, window_of(spec)
+        return found if size is None else {**found, "sliding_window": size}  # some classes know no null there
 
     return Pair(read, write)
 

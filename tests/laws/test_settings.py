@@ -161,6 +161,7 @@ FOUND: dict[str, tuple[str, dict[str, Any], Outcome]] = {
     "layers listed twice, as the class writes them": ("lfm2", {"full_attn_idxs": [0]}, "equal"),
     "a width of heads, of which a class turns as much": ("axk1", {"head_dim": 2}, "refused"),
     "the same of a class that turns a share of it": ("mistral4", {"head_dim": 4}, "refused"),
+    "biases of attention, of its gate too": ("qwen3_5_text", {"attention_bias": True}, "equal"),
     "chunks that fill a text up to more than one of them": ("reformer", {"local_attn_chunk_length": 3}, "refused"),
 }
 

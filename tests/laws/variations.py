@@ -188,10 +188,10 @@ def made(small: Base, settings: Mapping[str, Any], seed: int = 0) -> Any:
     def noise(like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=generator)
 
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    tables = {id(module.weight): module for module in model.modules() if isinstance(module, nn.Embedding)}
     for name, weight in model.named_parameters():
-        if not weight.requires_grad:
-            continue  # a table of sines
+        if not weight.requires_grad or "Sinusoid" in type(tables.get(id(weight))).__name__:
+            continue  # constants, which follow from the settings
         if id(weight) in tables:  # some rows as small as an eps
             share = torch.rand(weight.shape[0], *[1] * (weight.dim() - 1), generator=generator)
             weight.data.copy_(0.01**share * noise(weight))

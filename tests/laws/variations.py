@@ -160,9 +160,11 @@ def variations(small: Base) -> list[tuple[str, Any]]:
     methods = {name for name in dir(type(config)) if callable(getattr(type(config), name, None))}
     asked = dict.fromkeys(sorted({a or b for a, b in read} - methods))
     whole = asked | config.to_dict() | small.settings
+    aliases = config.attribute_map.items()
+    twice = {alias for alias, _ in aliases} | {own for alias, own in aliases if alias in small.settings}
     found: list[tuple[str, Any]] = []
     for name, value in whole.items():
-        if not UNTRIED.search(name):
+        if not UNTRIED.search(name) and name not in twice:
             each = (other for other in others(name, value, whole, source) if other != value)
             found += [(name, other) for i, other in enumerate(each) if name != "rope_scaling" or i % 4 == 0]
     return found

@@ -176,6 +176,20 @@ FOUND: dict[str, tuple[str, dict[str, Any], Outcome]] = {
         {"rope_parameters": {"rope_theta": 6e6, "rope_type": "dynamic", "factor": 2.0}},
         "equal",
     ),
+    "an activation of short convolutions too": ("kimi_linear", {"hidden_act": "relu"}, "equal"),
+    "the same beside KDA's decays": ("bailing_hybrid", {"hidden_act": "relu"}, "equal"),
+    "a magnitude that a norm behind it takes away": (
+        "llama4_text",
+        {
+            "rope_parameters": {
+                "rope_theta": 5e5,
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            }
+        },
+        "refused",
+    ),
     "chunks that fill a text up to more than one of them": ("reformer", {"local_attn_chunk_length": 3}, "refused"),
 }
 

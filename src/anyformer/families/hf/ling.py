@@ -122,6 +122,7 @@ _PLAIN = table.family(
         table.positions(RotarySpec(theta=6e6, layout="interleaved"), context=262_144, length="model_max_length"),
         latent_scale(),
         table.Pair(_delta, _sizes),
+        table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
         table.tables(tied=False),
         layer_kinds(WORDS, _every),
         dense_by_type(6144, 2, "first_k_dense_replace"),

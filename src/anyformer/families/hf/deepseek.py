@@ -40,6 +40,14 @@ def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
+def turning(spec: ModelSpec) -> int:
+    """The features of a head that turn, which is qk_rope_head_dim."""
+    return one(spec, MLASpec, LATENT).turning
+
+
+TURNING = table.only(head_dim=turning)  # of a class that turns so many where it is told
+
+
 def latent_heads(
     kv_rank: int = 512,
     query_rank: int | None = 1536,
@@ -297,6 +305,7 @@ V3_OWN = (
     table.only(scoring_func="sigmoid", topk_method="noaux_tc"),
     v3_routing(),
     LAYOUT,
+    TURNING,
 )
 DEEPSEEK_V2 = _family(
     "deepseek_v2", "DeepseekV2ForCausalLM", LITE_ROUTER, V2_OWN, n_dense=0, of_all=2, d_expert=1407, context=2048

@@ -40,6 +40,12 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
     return {**found, "sliding_window": table.window_of(spec)}
 
 
+def _windowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    if settings.names("sliding_window") and settings.written("sliding_window") is None:
+        raise settings.refusal("sliding_window", "is no window, without which this class is not made")
+    return spec
+
+
 EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
 EXAONE4 = table.family(
     "exaone4",
@@ -70,6 +76,7 @@ EXAONE_MOE = table.family(
         table.positions(),
         v3_routing(64, 8, 2.5, 1, 1, name="num_experts"),
         table.tables(tied=False),
+        table.Pair(_windowed),
         table.Pair(_read, _write),
         dense_by_type(16_384, 1, "first_k_dense_replace"),
     ),

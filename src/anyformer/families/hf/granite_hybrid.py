@@ -179,6 +179,7 @@ BAMBA = table.family(
         table.BIASES,
         table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
         table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.only(partial_rotary_factor=0.5),  # which the class takes whatever is said, but within the table
         table.positions(RotarySpec(fraction=0.5), fraction=FRACTION, context=262_144),
         *mixer(OF_A_HYBRID, 256, 1),
         table.tables(tied=False),

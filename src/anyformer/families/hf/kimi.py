@@ -113,6 +113,7 @@ KIMI_LINEAR = table.family(
         layer_eps(1e-5),
         table.together(RouterSpec, ROUTING),
         table.Pair(_sizes, _sizes_of),
+        table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
         table.context("model_max_length", 1_048_576),
         table.tables(tied=False),
         layer_kinds(WORDS, _kinds),

@@ -83,7 +83,7 @@ AGAIN = table.only(
     num_heads=lambda spec: one(spec, GQASpec, "attention").n_heads,
 )
 STARTS = tuple(f"block_{x}" for x in ("mlp_init_scale", "out_init_scale", "use_xavier_init", "norm_eps"))
-IGNORED = (*STARTS, "conv_use_xavier_init", "theta")
+IGNORED = (*STARTS, "conv_use_xavier_init", "theta", "full_attn_idxs")  # the last of no use where types are listed
 EPS = table.at("norm_eps", float, RMSNormSpec, "eps", default=1e-5)
 
 

@@ -119,10 +119,10 @@ _PLAIN = table.family(
         *latent_heads(query_rank=None),
         layer_eps(),
         table.together(RouterSpec, ROUTING),
-        table.positions(RotarySpec(theta=6e6, layout="interleaved"), fraction=None),
+        table.positions(RotarySpec(theta=6e6, layout="interleaved"), context=262_144, length="model_max_length"),
         latent_scale(),
-        table.context("model_max_length", 262_144),
         table.Pair(_delta, _sizes),
+        table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
         table.tables(tied=False),
         layer_kinds(WORDS, _every),
         dense_by_type(6144, 2, "first_k_dense_replace"),

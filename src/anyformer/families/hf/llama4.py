@@ -53,6 +53,11 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     chunk = Causal() & SameBlock(size=Window(settings.positive("attention_chunk_size", int, CHUNK)))
     width = settings.positive("intermediate_size_mlp", int, 16_384)
     norm = one(spec, RMSNormSpec, "norm").but(weight=False) if settings.take("use_qk_norm", bool, True) else None
+    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    if norm is not None and scaling is not None and scaling.magnitude() != 1:
+        raise settings.refusal(
+            "use_qk_norm", "takes away again how much longer the scaling makes what it turns; say false"
+        )
     growth, length = settings.positive("attn_scale", float, 0.1), settings.positive("floor_scale", int, 8192)
     grows = settings.take("attn_temperature_tuning", bool, True)
     steps = LogSteps(length=Length(length), growth=growth, start=1) if grows else None

@@ -12,13 +12,13 @@ import torch
 from torch.nn import functional as F
 
 from anyformer.families.hf import table
-from anyformer.families.hf.deepseek import LATENT, latent_heads, latent_scale, layer_eps, modules
+from anyformer.families.hf.deepseek import TURNING, latent_heads, latent_scale, layer_eps, modules, turning
 from anyformer.families.hf.experts import expert_width
 from anyformer.families.hf.layout import Laid, within
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import TensorRow, Tensors, one
 from anyformer.families.longcat import longcat, routing
-from anyformer.layers import GatedFeedForwardSpec, MLASpec, MoESpec, RotarySpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 LATE = "1.branches.1.mixer"
@@ -78,12 +78,6 @@ def _filed(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
     return [*rows, *(TensorRow((), (name,), lambda theirs: (), lambda ours: (nothing,)) for name in names)]
 
 
-def _turning(spec: ModelSpec) -> int:
-    return one(spec, MLASpec, LATENT).turning
-
-
-# What the class turns of a head, which is qk_rope_head_dim again.
-TURNING = table.Pair(table.only(head_dim=_turning).read, lambda spec: {"head_dim": _turning(spec)})
 _PLAIN = table.family(
     "longcat_flash",
     "LongcatFlashForCausalLM",
@@ -95,7 +89,7 @@ _PLAIN = table.family(
         SWIGLU,
         expert_width("expert_ffn_hidden_size", "expert", 2048),
         *latent_heads(narrow=True),
-        TURNING,
+        table.Pair(TURNING.read, lambda spec: {"head_dim": turning(spec)}),
         layer_eps(1e-5),
         table.positions(RotarySpec(theta=1e7, layout="interleaved"), context=131_072),
         latent_scale(),

@@ -21,6 +21,7 @@ from anyformer.families.hf.deepseek import (
     layer_eps,
     modules,
     n_shared,
+    turning,
     v3_routing,
 )
 from anyformer.families.hf.experts import HELD, expert_width
@@ -71,9 +72,12 @@ def _rotation(usual: Mapping[str, Any], context: int, fraction: Callable[[ModelS
     return table.Pair(read, write)
 
 
+def _width(spec: ModelSpec) -> int:
+    return one(spec, MLASpec, LATENT).head_dim + turning(spec)
+
+
 def _share(spec: ModelSpec) -> float:
-    latent = one(spec, MLASpec, LATENT)
-    return latent.turning / (latent.head_dim + latent.turning)
+    return turning(spec) / _width(spec)
 
 
 ROTATION, SCALE = _rotation(OF_SMALL, 1_048_576, _share), latent_scale(OF_SMALL)
@@ -110,6 +114,7 @@ MISTRAL4 = table.family(
         *latent_heads(kv_rank=256, query_rank=1024, head_dim=64),
         layer_eps(),
         LAYOUT,
+        table.only(head_dim=_width),
         table.Pair(lambda settings, spec: SCALE.read(settings, ROTATION.read(settings, spec)), _write),
         v3_routing(128, 4, 1.0, 1, 1),
         table.tables(tied=False),

@@ -81,16 +81,22 @@ def _types(spec: ModelSpec) -> dict[str, Any]:
     return {"num_hidden_layers": spec.n_layers, "layer_types": [_kind(layer) for layer in spec.stack.blocks]}
 
 
-# Widths in tokens to both sides together; without windows, what the class takes.
+def _reach(settings: Settings) -> int:
+    """The tokens of a window to one side: half of those to both, unless it is said by itself."""
+    both = settings.positive("local_attention", int, 128)
+    return settings.positive("sliding_window", int, both // 2)
+
+
+# Written as widths to both sides together; without windows, what the class takes.
 WINDOW = table.Pair(
-    lambda settings, spec: changed(spec, SymmetricWindow, radius=settings.positive("local_attention", int, 128) // 2),
+    lambda settings, spec: changed(spec, SymmetricWindow, radius=_reach(settings)),
     lambda spec: {
         "local_attention": next((2 * v.radius for v in spec.nested() if isinstance(v, SymmetricWindow)), 128)
     },
 )
 # Of a decoder, to one side.
 BACK = table.Pair(
-    lambda settings, spec: changed(spec, SlidingWindow, size=settings.positive("local_attention", int, 128) // 2),
+    lambda settings, spec: changed(spec, SlidingWindow, size=_reach(settings)),
     lambda spec: {"local_attention": 2 * (table.window_of(spec) or 64)},
 )
 
@@ -131,7 +137,7 @@ LAYER = {
 IGNORED = (
     "initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn",
     "sparse_prediction", "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "cls_token_id",
-    "layer_norm_eps", "sliding_window",
+    "layer_norm_eps",
 )  # fmt: skip
 MODERNBERT = encoder_family(
     "modernbert",

@@ -16,7 +16,14 @@ from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds, template
 from anyformer.families.qwen3_next import EVERY, hybrid, qwen3_5, qwen3_next_moe
-from anyformer.layers import AttentionSpec, CausalConvolutionSpec, GatedDeltaNetSpec, RotarySpec, RouterSpec
+from anyformer.layers import (
+    AttentionSpec,
+    CausalConvolutionSpec,
+    GatedDeltaNetSpec,
+    OutputGateSpec,
+    RotarySpec,
+    RouterSpec,
+)
 from anyformer.spec import ModelSpec
 
 AHEAD = ("mtp.*",)  # in files, what predicts a token further: the classes pass over it, and so do we
@@ -65,6 +72,7 @@ PLAINLY = _mixers(
 )
 PAIRS = (
     table.BIASES,
+    table.at("attention_bias", bool, OutputGateSpec, "bias", default=False),
     EPS,
     table.positions(RotarySpec(fraction=0.25), fraction=FRACTION, context=32_768),
     table.together(

@@ -107,6 +107,12 @@ def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     words = settings.strings("attn_layers") or ("local", "lsh") * 3
     if set(words) - set(WORDS):
         raise settings.refusal("attn_layers", f"must be a list of {' and '.join(WORDS)}")
+    chunks = one(spec, AdjacentBlocks, "local attention").size, one(spec, LSHAttentionSpec, "hashed attention").chunk
+    if len(set(words)) == 2 and chunks[1] % chunks[0]:
+        raise settings.refusal(
+            "local_attn_chunk_length",
+            f"does not divide lsh_attn_chunk_length = {chunks[1]}: texts filled up to both, as the class does, are not computed",
+        )
     kinds: Mapping[str, BlockSpec] = dict(zip(WORDS, spec.stack.blocks, strict=True))
     settings.require("num_hidden_layers", len(words))
     if not settings.take("is_decoder", bool, False):

@@ -64,9 +64,9 @@ def within(
         known = f"there are default, {', '.join(SCALINGS)}"
         near = did_you_mean(kind, SCALINGS)
         raise inner.refusal("rope_type" if kind != older else "type", f"is no scaling known here{near}; {known}")
-    scaling = None if kind == "default" else _scaling(kind, inner, context, original)
+    scaling = None if kind == "default" else _scaling(kind, inner, context, original, plain.fraction)
     # Of p-RoPE it is the scaling's: all features turn, most of them by nothing.
-    fraction = plain.fraction if isinstance(scaling, ProportionalRoPE) else inner.take(FRACTION, float, plain.fraction)
+    fraction = 1.0 if isinstance(scaling, ProportionalRoPE) else inner.take(FRACTION, float, plain.fraction)
     if magnitudes and isinstance(scaling, LongRoPE):
         short, long = inner.optional(SHORT, float), inner.optional(LONG, float)
         scaling = scaling.but(magnitude_short=short, magnitude_long=long)
@@ -121,11 +121,14 @@ def _given(name: str, value: float | None) -> dict[str, Any]:
     return {} if value is None else {name: value}
 
 
-def _scaling(kind: str, inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
-    """The scaling that a table describes, for a model of this context and original context, if that is said outside."""
+def _scaling(kind: str, inner: Settings, context: int, original: int | None, fraction: float) -> RotaryScalingSpec:
+    """The scaling that a table describes, for a model of this context and original context, if that is said outside.
+
+    `fraction` is the share of features that turn where the table does not say it.
+    """
     part, fields = SCALINGS[kind]
     if part is ProportionalRoPE:
-        return part(share=inner.take(FRACTION, float, 1.0))
+        return part(share=inner.take(FRACTION, float, fraction))
     found: dict[str, Any] = {}
     default = REQUIRED
     if ORIGINAL in fields:

@@ -201,7 +201,7 @@ T5, MT5, UMT5 = (
     )
     for hf_type, name, layers, vocab_size in (
         ("t5", "T5", _layers(scaled=True), 32_128),
-        ("mt5", "MT5", _layers(scaled=False), 250_112),
+        ("mt5", "MT5", _layers(scaled=False, usual="gated-gelu"), 250_112),
         # The class scales all heads, having all said to be tied. Its released files say that theirs are not, and mean no scale.
         ("umt5", "UMT5", _layers(scaled=True, setting=None, one_table=False, usual="gated-gelu"), 250_112),
     )

@@ -28,6 +28,7 @@ from anyformer.spec import BlockSpec, ModelSpec, ScaleSpec, Spec, StackSpec, Tab
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
+LENGTH = "max_position_embeddings"
 BESIDE = "0.branches.1.mixer"  # a feed-forward that reads what attention reads
 QKV = tuple(f"{PROJECTION}.{x}" for x in "qkv")
 
@@ -163,19 +164,20 @@ def positions(
     theta: str = THETA,
     fraction: str | None = None,
     context: int = 2048,
+    length: str = LENGTH,
     magnitudes: bool = False,
 ) -> Pair:
-    """The rotary positions and the context; for the arguments see `rotary.rotary`."""
+    """The rotary positions and the context, by the name `length` or the usual one; for the others see `rotary.rotary`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        length = settings.positive("max_position_embeddings", int, context)
-        found = rotary(settings, length, plain=plain, theta=theta, fraction=fraction, magnitudes=magnitudes)
-        return changed(spec, RotarySpec, **found.values()).but(context=length)
+        n = settings.positive(length, int, settings.positive(LENGTH, int, context))
+        found = rotary(settings, n, plain=plain, theta=theta, fraction=fraction, magnitudes=magnitudes)
+        return changed(spec, RotarySpec, **found.values()).but(context=n)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         found = one(spec, RotarySpec, "rotary positions")
         said = rotary_settings(found, theta=theta, fraction=fraction, magnitudes=magnitudes)
-        return {"max_position_embeddings": spec.context or context, **said}
+        return {length: spec.context or context, **said}
 
     return Pair(read, write)
 
@@ -282,7 +284,8 @@ def layer_types(full_every: int | None, size: int, setting: str | None = None) -
         return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, found)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        return {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec), "sliding_window": window_of(spec)}
+        found, size = {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec)}, window_of(spec)
+        return found if size is None else {**found, "sliding_window": size}  # some classes know no null there
 
     return Pair(read, write)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.hf import table
-from anyformer.families.hf.deepseek import LAYOUT, latent_heads, latent_scale, layer_eps, modules
+from anyformer.families.hf.deepseek import LAYOUT, TURNING, latent_heads, latent_scale, layer_eps, modules
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.youtu import youtu
 from anyformer.layers import RotarySpec
@@ -18,6 +18,7 @@ YOUTU = table.family(
         layer_eps(),
         table.positions(RotarySpec(layout="interleaved"), context=131_072),
         LAYOUT,
+        TURNING,
         latent_scale(),
         table.tables(tied=True),
         table.layers(),

@@ -35,6 +35,7 @@ from anyformer.integrations.transformers import (
     AnyformerForSeq2SeqLM,
     AnyformerForSequenceClassification,
 )
+from anyformer.integrations.transformers.cache import CACHE
 from anyformer.resizing import resize
 from anyformer.text import Tokenizer
 from tests.integrations.models import (
@@ -121,10 +122,10 @@ def test_a_returned_cache_goes_on(name: str) -> None:
     ids = ids_for(ours.spec, 2, 10)
     with torch.no_grad():
         first = theirs(ids[:, :6], use_cache=True)
-        rest = theirs(ids[:, 6:], past_key_values=first.past_key_values)
+        rest = theirs(ids[:, 6:], **{CACHE: first[CACHE]})
         close(torch.cat((first.logits, rest.logits), 1), ours(ids).logits)
-    assert isinstance(rest.past_key_values, AnyformerCache)
-    assert rest.past_key_values.get_seq_length() == 10
+    assert isinstance(rest[CACHE], AnyformerCache)
+    assert rest[CACHE].get_seq_length() == 10
 
 
 @pytest.mark.parametrize("name", [OWN, BOTH, MASKED])
@@ -307,7 +308,7 @@ def refusals() -> list[tuple[str, type[AnyformerError], str, Any]]:
         (OWN, UsageError, "cache_implementation", lambda t, ids: written(t, ids, cache_implementation="static")),
         (OWN, InputError, "inputs_embeds", lambda theirs, ids: theirs(inputs_embeds=torch.zeros(1, 3, 8))),
         (OWN, InputError, "attention_mask has shape", lambda t, ids: t(ids, attention_mask=torch.ones(2, 1, 9, 9))),
-        (OWN, InputError, "DynamicCache", lambda theirs, ids: theirs(ids, past_key_values=dynamic_cache())),
+        (OWN, InputError, "DynamicCache", lambda theirs, ids: theirs(ids, **{CACHE: dynamic_cache()})),
         (OWN, SpecError, "has no encoder", lambda theirs, ids: AnyformerForSeq2SeqLM(theirs.config)),
         (
             OWN,
@@ -346,7 +347,7 @@ def test_a_state_is_not_taken_back() -> None:
     with pytest.raises(ValueError, match="stateful"):
         written(theirs, ids, prompt_lookup_num_tokens=2)
     with torch.no_grad():
-        cache = theirs(ids, use_cache=True).past_key_values
+        cache = theirs(ids, use_cache=True)[CACHE]
     assert not cache.is_croppable
     with pytest.raises(CacheError, match="a state holds all tokens"):
         cache.crop(-1)

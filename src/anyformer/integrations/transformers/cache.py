@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+from transformers.generation.utils import ALL_CACHE_NAMES
 
 from anyformer.cache import KVCache, StateCache
 from anyformer.errors import CacheError
 from anyformer.model import Transformer
 
+CACHE: str = ALL_CACHE_NAMES[0]  # as arguments and outputs call it: past_key_values, from transformers 5.24 on cache
 SLACK = 64  # tokens that assisted generation may take back from a window's ring
 
 
@@ -59,7 +61,7 @@ class AnyformerCache(Cache):
         self.kv = None
 
     def update(self, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        raise CacheError("an AnyformerCache is written by the model's own layers; give it as past_key_values alone")
+        raise CacheError(f"an AnyformerCache is written by the model's own layers; give it as {CACHE} alone")
 
     @property
     def batch_size(self) -> int:

@@ -21,7 +21,7 @@ class AnyformerConfig(PreTrainedConfig):
     """
 
     model_type: ClassVar[str] = "anyformer"
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
 
     specification: dict[str, Any] | None = None
     vocab_size: int = 0

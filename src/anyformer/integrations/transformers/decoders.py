@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 from transformers.utils.generic import can_return_tuple
 
 from anyformer.errors import SpecError, UsageError
-from anyformer.integrations.transformers.cache import AnyformerCache
+from anyformer.integrations.transformers.cache import CACHE, AnyformerCache
 from anyformer.integrations.transformers.config import AnyformerConfig
 from anyformer.integrations.transformers.model import AnyformerModel, AnyformerPreTrainedModel, expressed
 from anyformer.layers.causality import later_tokens_seen
@@ -57,11 +57,11 @@ class AnyformerWriter(AnyformerPreTrainedModel):
         if generation_config.cache_implementation is not None:
             said = generation_config.cache_implementation
             raise UsageError(f"cache_implementation = {said!r}: the specification says what is kept; leave it out")
-        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
+        if generation_config.use_cache and model_kwargs.get(CACHE) is None:
             cache = AnyformerCache(max_cache_length)
             if generation_mode == GenerationMode.ASSISTED_GENERATION or generation_config.is_assistant:
                 cache.activate_past_recording()
-            model_kwargs["past_key_values"] = cache
+            model_kwargs[CACHE] = cache
 
 
 class AnyformerForCausalLM(AnyformerWriter, GenerationMixin):
@@ -178,7 +178,7 @@ class AnyformerForSeq2SeqLM(AnyformerWriter, GenerationMixin):
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=cache,  # pyright: ignore[reportArgumentType]
+            **{CACHE: cache},  # pyright: ignore[reportArgumentType]
             decoder_hidden_states=out.hidden_states,
             decoder_attentions=out.attentions,
             encoder_last_hidden_state=out.encoder_last_hidden_state,

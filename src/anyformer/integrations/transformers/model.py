@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPa
 from transformers.utils.generic import can_return_tuple
 
 from anyformer.errors import InputError, UsageError
-from anyformer.integrations.transformers.cache import AnyformerCache
+from anyformer.integrations.transformers.cache import CACHE, AnyformerCache
 from anyformer.integrations.transformers.config import AnyformerConfig
 from anyformer.layers import TokensSpec
 from anyformer.layers.head import Head
@@ -33,7 +33,7 @@ class AnyformerPreTrainedModel(PreTrainedModel):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]  # noqa: RUF012 (so transformers declares it)
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values", "cache"]  # noqa: RUF012
     _supports_sdpa = True
 
     config: AnyformerConfig
@@ -102,17 +102,21 @@ class AnyformerPreTrainedModel(PreTrainedModel):
         options: dict[str, Any],
         **asked: Any,
     ) -> tuple[Output, AnyformerCache | None]:
-        """What the model gives, and the cache. `options` are further arguments of transformers, refused where they would
-        change the result and are not known here. Raises InputError."""
+        """What the model gives, and the cache, which transformers calls `past_key_values` or, from 5.24 on, `cache`.
+
+        `options` are its further arguments, refused where they would change the result and are not known here. Raises InputError.
+        """
+        given = options.pop("cache", None)
+        given = past_key_values if given is None else given
         for name, value in options.items():
             if name not in KNOWN and value is not None:
                 raise InputError(f"{name} is not among what a model of a specification takes; leave it out")
         if attention_mask is not None and attention_mask.dim() != 2:
             raise InputError(f"attention_mask has shape {tuple(attention_mask.shape)}; it must be [batch, token]")
-        if isinstance(past_key_values, AnyformerCache):
-            cache = past_key_values
-        elif past_key_values is not None:
-            raise InputError(f"past_key_values is a {type(past_key_values).__name__}; give an AnyformerCache, or none")
+        if isinstance(given, AnyformerCache):
+            cache = given
+        elif given is not None:
+            raise InputError(f"{CACHE} is a {type(given).__name__}; give an AnyformerCache, or none")
         else:
             cache = AnyformerCache() if use_cache else None
         cache = None if torch.is_grad_enabled() else cache  # a cache keeps no gradients
@@ -184,7 +188,7 @@ class AnyformerModel(AnyformerPreTrainedModel):
             return BaseModelOutputWithPast(out.last_hidden_state, cache, out.hidden_states, out.attentions)
         return Seq2SeqModelOutput(
             last_hidden_state=out.last_hidden_state,
-            past_key_values=cache,  # pyright: ignore[reportArgumentType]
+            **{CACHE: cache},  # pyright: ignore[reportArgumentType]
             decoder_hidden_states=out.hidden_states,
             decoder_attentions=out.attentions,
             encoder_last_hidden_state=out.encoder_last_hidden_state,

@@ -4,7 +4,7 @@ What a step costs beside its products (Python, launches, memory passed between o
 replayed as one launch (CUDA graphs). One graph serves all texts of as many rows whose cache has as many slots.
 
 Whether a graph fits is asked of the ids and the cache at each step, and of the model where a text begins: its modules would be
-asked thousands of questions a token, half of what a step of a small model takes.
+asked thousands of questions a token, which take as long as all else that a small model does.
 """
 
 from __future__ import annotations

@@ -27,15 +27,8 @@ from anyformer.model import Transformer
 from anyformer.spec import Spec, cached_calls
 
 GRAPHS = 64  # of one model: as many numbers of rows and lengths of caches
-PLAIN = (
-    Spec,
-    str,
-    int,
-    float,
-    type(None),
-    torch.dtype,
-    torch.device,
-)  # what a graph holds constant of a module's attributes
+# What a graph holds constant of a module's attributes.
+PLAIN = (Spec, str, int, float, type(None), torch.dtype, torch.device)
 
 
 class CompiledStep:
@@ -100,11 +93,10 @@ def _graphs(model: Transformer, backend: str | Callable[..., Any]) -> Callable[.
         return known[1]
     options: dict[str, Any] = {"guard_filter_fn": _of_the_text}
     if backend == "inductor":
-        # Of sizes the guards know; a graph of its own asks 200 times a token.
+        # The guards have seen the sizes of what comes in; by itself a graph asserts each size on its way, again and again.
         options |= {"size_asserts": False, "triton.cudagraphs": next(model.parameters()).is_cuda}
-    own = FunctionType(
-        _logits.__code__.replace(), _logits.__globals__
-    )  # graphs are kept by code, and these are one model's
+    # Graphs are kept by the code that they are of, and these are of one model.
+    own = FunctionType(_logits.__code__.replace(), _logits.__globals__)
     graphs = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
     _GRAPHS[model] = state, graphs
     return graphs

@@ -8,6 +8,7 @@ from typing import Any
 from anyformer.errors import InputError, bounded
 from anyformer.inference.opened import Opened
 from anyformer.layers.embedding import learned_positions
+from anyformer.screen import visible
 
 WITHOUT_CONTEXT = 4096  # tokens, where neither a model nor an option says how many
 MOST_CLIENTS = 10_000  # of which the rate is remembered
@@ -15,11 +16,14 @@ KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_e
 
 
 class Refusal(Exception):
-    """A request that is refused: `param` is the field at fault, `code` a word that programs look at."""
+    """A request that is refused: `param` is the field at fault, `code` a word that programs look at.
+
+    What no UTF-8 holds, half a character, is spelled out, and what steers a terminal.
+    """
 
     def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(_encodable(bounded(message)))
-        self.status, self.param, self.code = status, param and _encodable(param), code
+        super().__init__(visible(bounded(message)))
+        self.status, self.param, self.code = status, param and visible(param), code
 
     def as_json(self) -> dict[str, Any]:
         """The body of the answer."""
@@ -73,8 +77,3 @@ class Rates:
         self.left[client] = (left - (left >= 1), now)
         if left < 1:
             raise Refusal(f"more than {self.a_minute} requests a minute; wait a while", 429, code="rate_limit_exceeded")
-
-
-def _encodable(text: str) -> str:
-    """A text with its halves of characters, which JSON may hold and UTF-8 may not, spelled out."""
-    return text.encode(errors="backslashreplace").decode()

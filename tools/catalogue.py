@@ -26,10 +26,8 @@ behind them. *Parameters* are counted from the specification, *published* is wha
 independent implementation, cached to uncached, and ours to theirs after conversion either way.
 """
 
-# Classes of transformers 5.23 near those that are read here, and why they are not.
+# Classes of transformers 5.24 near those that are read here, and why they are not.
 LEFT_OUT = {
-    "UMT5ForConditionalGeneration with untied heads": "divides its logits by √d_model whether the head is tied or not; the "
-    "released models, whose heads are not, were trained without that and are read so: scores are √d_model times the class's",
     "EuroBertForSequenceClassification": "classifies every token and pools what that says, where heads here pool first",
     "MPNetForMaskedLM with other buckets": "tells 32 apart whatever its configuration says; other numbers are refused",
     "ErnieForMaskedLM with use_task_id": "adds a row of a table of tasks, for whose ids no input is here; refused",

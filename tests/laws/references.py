@@ -22,7 +22,6 @@ ELSEWHERE = {
     "gopher": "test_parity_elsewhere.py",
     "lamda": "test_parity_elsewhere.py",
     "palm": "test_parity_elsewhere.py",
-    "umt5": "test_parity_encoder_decoder.py",  # its class scales all logits, the released models' too
     "mpnet": "test_parity_encoders.py",  # its class has one number of buckets, whatever the size of the model
 }
 

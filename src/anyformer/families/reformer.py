@@ -57,7 +57,7 @@ def reformer(
         residual=ReversibleSpec(output="both"),
         norm=norm,
     )
-    return ModelSpec(stack=stack, heads=(HeadSpec(table=table),), init=ByRole(), context=Length(prod(shape)))
+    return ModelSpec(stack=stack, heads=(HeadSpec(table=table, bias=True),), init=ByRole(), context=Length(prod(shape)))
 
 
 ENWIK8 = reformer(

@@ -98,7 +98,11 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Conten
     # What none of ours comes from may be absent.
     rows = [row for row in rows if row.ours or all(spelled(name) in weights for name in row.theirs)]
     expected = {spelled(name): shape for name, shape in their_shapes(rows, spec).items()}
-    duplicates = {spelled(row.theirs[0]): [spelled(name) for name in row.also] for row in rows if row.theirs}
+    duplicates = {
+        spelled(row.theirs[0]): [spelled(name) for name in row.also if name not in row.theirs]
+        for row in rows
+        if row.theirs
+    }
     spare = {spelled(name) for row in rows for name in row.also}
     weights.match(expected, family.architecture, spare)
     for name, others in duplicates.items():

@@ -6,9 +6,8 @@ Where a file fixes no seed their class draws other directions in each pass; here
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
-
-import torch
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
@@ -32,6 +31,7 @@ from anyformer.spec import BlockSpec, Length, ModelSpec, TermSpec, Width
 WORDS = {"local": AttentionSpec, "lsh": LSHAttentionSpec}
 TEMPLATE = reformer("local lsh", 2, 8, 1, 8, head_dim=8, vocab_size=8, shape=(2, 4), narrow=2)
 MIXER = "0.branches.0.mixer"
+HEAD = "lm_head.decoder"
 PLACES = "embeddings.position_embeddings"
 
 
@@ -69,7 +69,7 @@ def _write_positions(spec: ModelSpec) -> dict[str, Any]:
         "axial_pos_embds": True,
         "axial_pos_shape": [*axial.shape],
         "axial_pos_embds_dim": [*axial.widths, spec.stack.d_model - sum(axial.widths)],
-        "max_position_embeddings": spec.context or torch.Size(axial.shape).numel(),
+        "max_position_embeddings": spec.context or prod(axial.shape),
     }
 
 
@@ -182,7 +182,7 @@ _PLAIN = table.family(
     tokens="embeddings.word_embeddings",
     norm="encoder.layer_norm",
     outside=_positions,
-    heads=("lm_head.decoder",),
+    heads=(HEAD,),
     # How much is computed at once, deviations at the start, dropout, and what the released files say of nothing.
     ignored=(
         "chunk_size_lm_head", "chunk_size_feed_forward", "axial_norm_std", "hidden_dropout_prob", "intermediate_size",
@@ -201,9 +201,17 @@ def _to_config(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _rows(spec: ModelSpec) -> list[TensorRow]:
-    """With the bias of a head that nothing reads, which their class looks for."""
-    zeros = torch.zeros(next(head.table.rows for head in spec.heads if head.table))
-    return [*_PLAIN.rows(spec), TensorRow((), ("lm_head.bias",), lambda theirs: (), lambda ours: (zeros,))]
+    """The bias of the head twice: transformers' class adds the decoder's, up to version 4 the same as its own.
+
+    Versions 5.20 to 5.23 hold its own alone, and add none.
+    """
+    twice = (f"{HEAD}.bias", "lm_head.bias")
+    return [
+        TensorRow(row.ours, twice, lambda theirs: theirs[:1], lambda ours: (ours[0], ours[0].clone()), twice[1:])
+        if row.theirs == twice[:1]
+        else row
+        for row in _PLAIN.rows(spec)
+    ]
 
 
 REFORMER = _PLAIN._replace(to_config=_to_config, rows=_rows)

@@ -70,16 +70,13 @@ def _tied(spec: ModelSpec) -> dict[str, Any]:
 SCALES = "scale_decoder_outputs"
 
 
-def _layers(*, scaled: bool, setting: str | None = SCALES, one_table: bool = True, usual: str = "relu") -> table.Pair:
-    """The feed-forward of every layer, the depths and the head, which a class scales, or not, where it is tied.
-
-    Without a `setting` of its own for that it is scaled where it is said to be tied.
-    """
+def _layers(*, scaled: bool, one_table: bool = True, usual: str = "relu") -> table.Pair:
+    """The feed-forward of every layer, the depths and the head, which a class scales, or not, where it is tied."""
 
     def read(settings: Settings, _: ModelSpec) -> ModelSpec:
         feed, (n_encoder, n_decoder) = _feed(settings, usual), _depths(settings)
         tied = settings.take("tie_word_embeddings", bool, True)
-        scales = scaled and (tied if setting is None else settings.take(setting, bool, tied))
+        scales = scaled and settings.take(SCALES, bool, tied)
         layers = (feed,) * n_encoder, (feed,) * n_decoder
         return _template(*layers, tied=tied, scaled=scales, one_table=one_table)
 
@@ -91,7 +88,7 @@ def _layers(*, scaled: bool, setting: str | None = SCALES, one_table: bool = Tru
         name = spelling(feed.activation) or "relu"
         if isinstance(feed, GatedFeedForwardSpec):
             name = GATED + ("gelu" if name == "gelu_new" else name)
-        scale = {setting: one(spec, HeadSpec, "head").scale is not None} if scaled and setting is not None else {}
+        scale = {SCALES: one(spec, HeadSpec, "head").scale is not None} if scaled else {}
         return {**_written_depths(spec), "d_ff": feed.d_ff, "feed_forward_proj": name, **_tied(spec), **scale}
 
     return table.Pair(read, write)
@@ -202,8 +199,7 @@ T5, MT5, UMT5 = (
     for hf_type, name, layers, vocab_size in (
         ("t5", "T5", _layers(scaled=True), 32_128),
         ("mt5", "MT5", _layers(scaled=False, usual="gated-gelu"), 250_112),
-        # The class scales all heads, having all said to be tied. Its released files say that theirs are not, and mean no scale.
-        ("umt5", "UMT5", _layers(scaled=True, setting=None, one_table=False, usual="gated-gelu"), 250_112),
+        ("umt5", "UMT5", _layers(scaled=True, one_table=False, usual="gated-gelu"), 250_112),
     )
 )
 

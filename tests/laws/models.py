@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.families import PRESETS
 from anyformer.families.compose import changed
-from anyformer.layers import BlanksSpec, BySegmentSpec, LSHAttentionSpec, MarkedKeys
+from anyformer.layers import BlanksSpec, BySegmentSpec, LSHAttentionSpec, MarkedKeys, S6Spec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.init import distinct
 from anyformer.layers.part import Part
@@ -29,8 +29,15 @@ def shrunk() -> dict[str, ModelSpec]:
     """Return each distinct shrunk preset under the names of those that shrink to it."""
     names: dict[ModelSpec, list[str]] = {}
     for preset in PRESETS.values():
-        names.setdefault(shrink(preset.spec), []).append(preset.name)
+        names.setdefault(_least(preset.spec), []).append(preset.name)
     return {" = ".join(group): spec for spec, group in names.items()}
+
+
+def _least(spec: ModelSpec) -> ModelSpec:
+    """Return the shrunk model; where a norm reads a step, with 8 features: of 2, a sixteenth of its width, little may be left."""
+    least = shrink(spec)
+    normed = any(isinstance(part, S6Spec) and part.norm for part in least.nested())
+    return changed(least, S6Spec, step_rank=8) if normed else least
 
 
 SHRUNK = shrunk()

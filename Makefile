@@ -10,13 +10,14 @@ CHECKED = src tests docs/site $(wildcard benchmarks) $(wildcard examples) $(wild
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo env test test-all test-gpu hostile lint format bench catalogue notebooks site clean
+.PHONY: help demo env test test-all test-gpu test-lowest test-newest hostile lint format bench catalogue notebooks site clean
 
 help:  ## what there is
 	@echo 'make demo      compare three architectures on real text, in a fresh environment (minutes)'
 	@echo 'make test      lint, types and the tests, without the slow ones'
 	@echo 'make test-all  the same with the slow ones; HOSTILE_SEED=n and HOSTILE_INPUTS=n repeat or bound the hostile inputs'
 	@echo 'make test-gpu  what runs on a GPU: every preset, kernels, compiled steps, memory; where there is one'
+	@echo 'make test-lowest, make test-newest: the tests of make test with the lowest and the newest versions that pyproject.toml admits'
 	@echo 'make hostile   hostile inputs alone, and how much of the readers they reach'
 	@echo 'make lint      ruff and pyright only'
 	@echo 'make format    put the code into its one format'
@@ -42,6 +43,15 @@ test-all: lint
 
 test-gpu: $(VENV)/.installed-dev
 	$(RUN) pytest -n 8 tests/gpu
+
+# In environments of their own, without constraints.txt, which make test holds to.
+test-lowest: RESOLUTION = lowest-direct
+test-newest: RESOLUTION = highest
+test-lowest test-newest: test-%:
+	$(PYTHON) -m venv "$(VENV)-$*"
+	"$(VENV)-$*/bin/python" -m pip install --disable-pip-version-check --quiet uv
+	"$(VENV)-$*/bin/python" -m uv pip install --python "$(VENV)-$*/bin/python" --resolution $(RESOLUTION) --upgrade -e '.[test]'
+	"$(VENV)-$*/bin/python" -m pytest $(PYTEST_OPTIONS) -m "not slow and not gpu"
 
 hostile: $(VENV)/.installed-dev
 	PYTHONPATH=src:. $(RUN) tests.hostile.covered
@@ -73,7 +83,7 @@ bench: $(VENV)/.installed-dev
 	$(VENV)/bin/python tools/performance.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .hostile build dist
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest .pytest_cache .ruff_cache .hypothesis .hostile build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:

@@ -58,7 +58,7 @@ def shares_of_time(step: Callable[[], object], device: torch.device, times: int 
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     step()
-    with muted(), profile(activities=activities) as found:
+    with muted(), profile(activities=activities, acc_events=True) as found:
         for _ in range(times):
             step()
         getattr(torch, device.type).synchronize()

@@ -179,7 +179,7 @@ class World:
         """A seed of the numbers and of which tokens and layers are this process's; that of the first is one process's."""
         which = self.rank // self.tp
         mixed = np.random.SeedSequence((*numbers, *([which] if which else []))).generate_state(1, np.uint64)[0]
-        return int(mixed >> 1)
+        return int(mixed) >> 1
 
 
 ALONE = World()

@@ -38,9 +38,9 @@ class TensorRow(NamedTuple):
     theirs: tuple[str, ...]
     load: Callable[[Tensors], Tensors]  # theirs → ours
     save: Callable[[Tensors], Tensors]  # ours → theirs
-    also: tuple[
-        str, ...
-    ] = ()  # theirs that a file may hold too: duplicates of a tied tensor; without `theirs`, to be dropped
+    # Theirs that a file may hold too, or instead of the first: duplicates of a tied tensor; without `theirs`, to be dropped. What
+    # is among `theirs` as well stands for the first where that is absent, and need not be the same.
+    also: tuple[str, ...] = ()
 
 
 class Family(NamedTuple):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,10 +150,21 @@ def test_who_comes_second_waits(written: tuple[Path, Path, Path]) -> None:
 
 
 @pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("every", [False, True], ids=["one of two", "both"])
 def test_a_process_that_is_killed_is_told_of(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: bool, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "ids_of", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    """And the other ends, which waits for more text and heeds no SIGTERM."""
+    real, first = ahead.ids_of, tmp_path / "first"
+
+    def dying(own: Tokenizer, part: Any) -> Any:
+        try:
+            first.touch(exist_ok=every)
+        except FileExistsError:
+            return real(own, part)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(ahead, "ids_of", dying)
     with pytest.raises(RunFailed, match="a process that encodes text has been killed"):
         encode_corpus(Corpus.of(DOCUMENTS), tokenizer, tmp_path)
 

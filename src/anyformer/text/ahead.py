@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import connection, get_context, parent_process
 
 import numpy as np
@@ -57,11 +58,21 @@ def encoded_ahead(
             while under_way:
                 yield from _answer(*under_way.popleft())
         except BrokenProcessPool:
+            _end(pool)
             raise RunFailed(
                 "a process that encodes text has been killed, perhaps for want of memory; the same command goes on from there"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End what is left of a broken pool, which waits for its processes for ever, as they heed no SIGTERM; and, on some Pythons,
+    for what it still writes to them (gh-94777)."""
+    for process in [*pool._processes.values()]:
+        process.kill()
+    with suppress(OSError):
+        pool._call_queue._reader.close()  # type: ignore[attr-defined]
 
 
 def leave_signals_to_the_run() -> None:

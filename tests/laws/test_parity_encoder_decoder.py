@@ -14,7 +14,7 @@ import transformers
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.compose import changed
-from anyformer.families.hf.mapping import fitting, misfits, spec_of, theirs_of
+from anyformer.families.hf.mapping import computed, fitting, misfits, spec_of, theirs_of
 from anyformer.hub import load, save
 from anyformer.layers import (
     GELU,
@@ -57,7 +57,7 @@ from anyformer.training.objectives.objective import LossContext
 from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
 from tests.laws.inputs import inputs_for
 from tests.laws.mutations import check_mutation, each_mutation
-from tests.laws.parity import differences, in_double, pair, rounding
+from tests.laws.parity import differences, in_double, pair, rounding, theirs_on
 from tests.laws.tolerance import FLOAT32, close
 from tests.laws.weights import filled, telling
 
@@ -67,6 +67,7 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (RelativeBucketsSpec, {"max_distance": Window(6)}),
         (RelativeBucketsSpec, {"bidirectional": True}),
         (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
+        (HeadSpec, {"scale": None}),
         (FeedForwardSpec, {"activation": GELU()}),
     ],
     "t5-v1.1-small": [(GELU, {"form": "erf"}), (HeadSpec, {"scale": ScaleSpec(power=-0.5)})],
@@ -317,6 +318,23 @@ def test_what_umt5_changes_is_seen(kind: type[Spec], fields: dict[str, Any]) -> 
     spec = umt5()
     with pytest.raises(SpecError, match="no class of transformers computes"):
         fitting([FAMILIES["umt5"]], changed(spec, kind, **fields))
+
+
+@pytest.mark.parametrize("scaled", [None, False, True])
+def test_umt5_is_scaled_as_its_settings_say(scaled: bool | None, tmp_path: Path) -> None:
+    """Released files say that the head is not tied and nothing of a scale, and mean none."""
+    spec = shrink(preset("umt5-small").spec)
+    save(filled(spec, telling(spec)), tmp_path, form="hf")
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["tie_word_embeddings"] is config.pop("scale_decoder_outputs") is False
+    said = {} if scaled is None else {"scale_decoder_outputs": scaled}
+    (tmp_path / "config.json").write_text(json.dumps(config | said))
+    theirs = transformers.UMT5ForConditionalGeneration.from_pretrained(tmp_path).eval()
+    given = inputs_for("plain", spec)
+    found, _ = load(tmp_path)
+    assert computed(found.spec) == computed(changed(spec, HeadSpec, scale=ScaleSpec(power=-0.5) if scaled else None))
+    with torch.no_grad():
+        close(given.run(found).logits, theirs_on(theirs, given, spec), FLOAT32)
 
 
 def two_vocabularies() -> ModelSpec:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -17,7 +18,7 @@ import yaml
 from anyformer.disk.lock import Lock
 from anyformer.errors import SpecError, UsageError
 from anyformer.study import cells as module
-from anyformer.study.cells import Cell, Runs, read_texts
+from anyformer.study.cells import Cell, Runs, bottom, read_texts
 from anyformer.study.findings import as_markdown, find, foreseen
 from anyformer.study.results import RunResult
 from anyformer.study.ruling import judged, losses_of, sensitivity
@@ -231,6 +232,29 @@ def test_of_rates_nearly_tied_the_lowest_is_chosen(fake: Any) -> None:
     assert {one.architecture: one.chosen for one in runs.tuning()} == {"rms": 2e-3, "layer": 4e-3}
 
 
+def test_a_rate_between_those_tried_is_the_bottom_of_their_bowl(fake: Any) -> None:
+    """To a quarter of a factor of two; beside a failure the bowl is not known, and the best of the grid stands."""
+
+    def loss(cell: Cell) -> float | str:
+        if cell.model == "layer" and cell.rate == 8e-3:
+            return "the loss is nan"
+        return 3 + 0.1 * math.log2((cell.rate or 0.0) / (2.9e-3 if cell.model == "rms" else 3.5e-3)) ** 2
+
+    runs, made = fake(loss, rates=[1e-3, 2e-3, 4e-3, 8e-3], rate_between=True)
+    runs.make_all(lambda *_: None)
+    assert {(cell.model, cell.rate) for cell in made if not cell.chooses} == {("rms", 2.83e-3), ("layer", 4e-3)}
+    assert {one.architecture: one.chosen for one in runs.tuning()} == {"rms": 2.83e-3, "layer": 4e-3}
+    rates = {0.5: 3.9, 3.0: 3.2, 4.0: 3.3}  # not in steps of one factor
+    middle = np.linspace(math.log2(0.5), 2, 10_001)
+    through = sum(
+        loss * np.prod([(middle - math.log2(b)) / math.log2(a / b) for b in rates if b != a], 0)
+        for a, loss in rates.items()
+    )  # Lagrange's
+    assert abs(math.log2(bottom(rates, 3.0)) - middle[np.argmin(through)]) < 1 / 8 + 1e-3
+    assert bottom({1.0: 3.0, 2.0: 3.0, 4.0: 3.0}, 2.0) == 2.0
+    assert bottom({1.0: 2.9, 2.0: 3.0}, 1.0) == 1.0
+
+
 def test_a_grid_ends_somewhere(fake: Any) -> None:
     runs, made = fake(lambda cell: 3 - math.log(cell.rate), rates=[1e-3, 2e-3])
     runs.make_all(lambda *_: None)
@@ -340,6 +364,7 @@ def order(*names: str) -> dict[str, Any]:
         ({"tokens": []}, "Study.tokens"),
         ({"select": 1.0}, "Study.select = 1.0"),
         ({"rate_tie": -0.1}, "Study.rate_tie = -0.1"),
+        ({"rate_tie": 0.1, "rate_between": True}, "chooses another rate than rate_tie; give one of the two"),
         ({"lengths": [16, 24]}, "Study.lengths.*has 16, which does not divide 24"),
         (pair(length=32), "speaks of windows of 32 tokens; the study's lengths are none"),
         (pair(length=8, than="rms") | {"lengths": [8]}, "compares a model with itself; name two, or two lengths"),

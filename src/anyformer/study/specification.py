@@ -127,6 +127,7 @@ class StudySpec(Spec):
     lengths: tuple[Whole, ...] = ()  # of windows by which the reported text is read too; each divides the longest
     rate_seeds: Whole = 1  # by whose mean a rate is chosen: 0, 1001, 1002 …
     rate_tie: NotNegative = 0.0  # nats: of rates whose losses lie within so much of the least, the lowest is chosen
+    rate_between: bool = False  # the bottom of a parabola through the best and its neighbours is chosen
     seeds: Whole = 3  # of each reported run: 1, 2, 3 …
     recipe: Recipe = Recipe()
     sd: Positive = SD  # of paired differences, by which the least detectable difference is foreseen
@@ -153,6 +154,11 @@ class StudySpec(Spec):
             self.require(
                 "lengths", length > 1 and longest % length == 0, f"has {length}, which does not divide {longest}"
             )
+        self.require(
+            "rate_between",
+            not (self.rate_between and self.rate_tie),
+            "chooses another rate than rate_tie; give one of the two",
+        )
         self.require(
             "seeds", self.seeds <= UNREPORTED, f"are more than {UNREPORTED:,}, beyond which seeds choose rates"
         )

@@ -255,6 +255,24 @@ def test_a_rate_between_those_tried_is_the_bottom_of_their_bowl(fake: Any) -> No
     assert bottom({1.0: 2.9, 2.0: 3.0}, 1.0) == 1.0
 
 
+def test_each_size_has_a_rate_of_its_own(fake: Any) -> None:
+    """A larger model's best is lower; what one size tried says nothing of another's sensitivity."""
+
+    def loss(cell: Cell) -> float:
+        best, steep = (4e-3, 0.5) if cell.size == 20_000 else (2e-3, 1.0)
+        return 3.0 + steep * abs(math.log2((cell.rate or 0.0) / best))
+
+    claims = [{"kind": "LessSensitive", "says": "x", "model": "rms", "than": "layer"}]
+    runs, made = fake(loss, sizes=[20_000, 40_000], rates=[1e-3, 2e-3, 4e-3, 8e-3], claims=claims)
+    runs.make_all(lambda *_: None)
+    chosen = {("rms", 20_000): 4e-3, ("rms", 40_000): 2e-3, ("layer", 20_000): 4e-3, ("layer", 40_000): 2e-3}
+    assert {(cell.model, cell.size): cell.rate for cell in made if not cell.chooses} == chosen
+    assert {(one.architecture, one.size): one.chosen for one in runs.tuning()} == chosen
+    assert sensitivity(runs.spec, runs.tuning(), "rms") == {0: pytest.approx((1 + 0 + 1 + 2) / 4)}
+    foreseen_rates = {(cell.model, cell.size): cell.rate for cell in runs.foreseen() if not cell.chooses}
+    assert foreseen_rates == chosen
+
+
 def test_a_grid_ends_somewhere(fake: Any) -> None:
     runs, made = fake(lambda cell: 3 - math.log(cell.rate), rates=[1e-3, 2e-3])
     runs.make_all(lambda *_: None)

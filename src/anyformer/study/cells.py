@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,7 +106,8 @@ class Runs:
     def check(self) -> None:
         """Raise, before anything runs, what would stop a run."""
         for model in self.spec.models:
-            for cell in (*self.trials(model)[0], Cell(model.name, self.spec.sizes[-1], self.spec.tokens[-1], None, 1)):
+            trials = (cell for size in self.spec.sizes for cell in self.trials(model, size)[0])
+            for cell in (*trials, Cell(model.name, self.spec.sizes[-1], self.spec.tokens[-1], None, 1)):
                 check(self.question(cell), self.data(cell))
 
     def entry(self, name: str) -> ModelEntry:
@@ -127,18 +129,17 @@ class Runs:
         tokens = question.recipe.steps * question.recipe.batch_tokens
         return question.flops(self.models[cell.model, cell.size], self.data(cell)) * tokens
 
-    def _grid(self, model: ModelEntry, rates: Sequence[float]) -> list[Cell]:
+    def _grid(self, name: str, size: int, rates: Sequence[float]) -> list[Cell]:
         tokens = self.spec.rate_tokens or self.spec.tokens[0]
-        size, seeds = self.spec.sizes[0], self.spec.choosing
-        return [Cell(model.name, size, tokens, rate, seed) for rate in rates for seed in seeds]
+        return [Cell(name, size, tokens, rate, seed) for rate in rates for seed in self.spec.choosing]
 
-    def trials(self, model: ModelEntry) -> tuple[list[Cell], float | None, bool]:
-        """(runs that choose the rate, the rate, whether it is chosen); a grid goes on where its end is the best so far."""
+    def trials(self, model: ModelEntry, size: int) -> tuple[list[Cell], float | None, bool]:
+        """(runs that choose the rate at a size, the rate, whether it is chosen); a grid whose end is the best goes on."""
         rates = [*self.spec.rates_of(model)]
         if len(rates) < 2:
             return [], next(iter(rates), None), True
         left = EXTENSIONS
-        while (tried := self._tried(cells := self._grid(model, rates))) is not None:
+        while (tried := self._tried(cells := self._grid(model.name, size, rates))) is not None:
             losses = {rate: fmean(rank(run, LOSS)[0] for run in runs) for rate, runs in tried.items()}
             best = min(rates, key=losses.__getitem__)
             if best not in (rates[0], rates[-1]) or not left:
@@ -161,40 +162,39 @@ class Runs:
 
     def cells(self) -> Iterator[Cell]:
         """All runs that are known to be needed: those that choose a model's rate until it is chosen, then all of its own."""
-        for model in self.spec.models:
-            cells, rate, chosen = self.trials(model)
+        for model, size in itertools.product(self.spec.models, self.spec.sizes):
+            cells, rate, chosen = self.trials(model, size)
             yield from cells
             if chosen:
-                yield from self.reported(model.name, rate)
+                yield from self.reported(model.name, size, rate)
 
-    def reported(self, name: str, rate: float | None) -> Iterator[Cell]:
-        """The runs of a model that are reported, seed by seed."""
+    def reported(self, name: str, size: int, rate: float | None) -> Iterator[Cell]:
+        """The runs of a model that are reported at a size, seed by seed."""
         for seed in range(1, self.spec.seeds + 1):
-            for size in self.spec.sizes:
-                for tokens in self.spec.tokens:
-                    yield Cell(name, size, tokens, rate, seed)
+            for tokens in self.spec.tokens:
+                yield Cell(name, size, tokens, rate, seed)
 
     def foreseen(self) -> list[Cell]:
         """All runs as far as known: with the first rate of each grid that has chosen none yet, which goes on where it must."""
         found = []
-        for model in self.spec.models:
-            cells, rate, chosen = self.trials(model)
+        for model, size in itertools.product(self.spec.models, self.spec.sizes):
+            cells, rate, chosen = self.trials(model, size)
             first = next(iter(self.spec.rates_of(model)), None)
-            found += [*cells, *self.reported(model.name, rate if chosen else first)]
+            found += [*cells, *self.reported(model.name, size, rate if chosen else first)]
         return found
 
     def tuning(self) -> tuple[Tuning, ...]:
         """What was tried to choose each rate."""
         found = []
-        for model in self.spec.models:
-            cells, rate, _ = self.trials(model)
+        for model, size in itertools.product(self.spec.models, self.spec.sizes):
+            cells, rate, _ = self.trials(model, size)
             tried = self._tried(cells)
             if tried and rate is not None:
                 losses = {lr: tuple(run.validation_loss for run in runs) for lr, runs in tried.items()}
                 trials = tuple(
                     Trial(learning_rate=lr, validation_loss=_mean(each), seeds=each) for lr, each in losses.items()
                 )
-                found.append(Tuning(architecture=model.name, trials=trials, chosen=rate))
+                found.append(Tuning(architecture=model.name, size=size, trials=trials, chosen=rate))
         return tuple(found)
 
     def identity(self, cell: Cell) -> str:

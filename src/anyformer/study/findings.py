@@ -53,7 +53,9 @@ class Findings:
                 }
                 for (name, size, tokens), runs in self.runs.items()
             ],
-            "learning_rates": {one.architecture: one.chosen for one in self.tuning},
+            "learning_rates": [
+                {"model": one.architecture, "n_params": one.size, "learning_rate": one.chosen} for one in self.tuning
+            ],
             "laws": {name: vars(one.law) for name, one in self.scaling.items()},
             "equal_flops": {name: [vars(level) for level in one.levels] for name, one in self.scaling.items()},
             "seconds": self.seconds,
@@ -189,7 +191,8 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
                 f"{trial.learning_rate:g} {'failed' if trial.validation_loss is None else f'{trial.validation_loss:.4f}'}"
                 for trial in one.trials
             )
-            yield f"- {one.architecture}: {', '.join(tried)}; chosen {one.chosen:g}"
+            size = f", {one.size:,} parameters" if len(spec.sizes) > 1 else ""
+            yield f"- {one.architecture}{size}: {', '.join(tried)}; chosen {one.chosen:g}"
     yield from _laws(found)
 
 

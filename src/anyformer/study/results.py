@@ -197,6 +197,7 @@ class Tuning:
     """The learning rates that one architecture was tried with, and the one its runs use."""
 
     architecture: str
+    size: int | None = None  # parameters, of a study of several sizes
     trials: tuple[Trial, ...]
     chosen: float
 

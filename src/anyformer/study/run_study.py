@@ -173,8 +173,8 @@ def _written(runs: Runs, file: str | Path, out: Path) -> StudyResult:
     spec, tuning = runs.spec, runs.tuning()
     places = itertools.product(spec.sizes, spec.tokens, spec.models)
     found: dict[tuple[str, int, int], list[RunResult]] = {(model.name, n, d): [] for n, d, model in places}
-    for model in spec.models:
-        for cell in runs.reported(model.name, runs.trials(model)[1]):
+    for model, size in itertools.product(spec.models, spec.sizes):
+        for cell in runs.reported(model.name, size, runs.trials(model, size)[1]):
             if (run := runs.result(cell)) is not None:
                 found[cell.model, cell.size, cell.tokens].append(run)
     findings = find(spec, runs.texts.about, found, tuning)
@@ -214,7 +214,7 @@ def _report(
         machine=machine,
     )
     said = tuple(f"{one.claim.says}: {one.ruling}. {one.said}." for one in findings.verdicts)
-    rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning)
+    rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning if one.size == size)
     notes = (*said, f"Rates chosen on a text and a seed that are not reported: {rates}.") if rates else said
     study = replace(study, title=f"{spec.title}, {quantity(size)} parameters, {quantity(tokens)} tokens", notes=notes)
     write_report(study, file, analyse(study))

@@ -110,7 +110,7 @@ class SameOrder(ClaimSpec):
 
 
 class StudySpec(Spec):
-    """Models × sizes × budgets × seeds, each with the learning rate that did best on a split and a seed that are not reported."""
+    """Models × sizes × budgets × seeds, each model at each size with the rate that did best on text and seeds not reported."""
 
     title: str
     models: tuple[ModelEntry, ...]
@@ -123,7 +123,7 @@ class StudySpec(Spec):
     count: Literal["total", "non_embedding"] = "total"
     tokens: tuple[Whole, ...] = (2_000_000,)  # budgets, each with a schedule of its own
     rates: tuple[Positive, ...] = ()  # of which each model gets the best; none, or one: no choice
-    rate_tokens: Whole | None = None  # budget of the runs that choose, at the first size; None: the first budget
+    rate_tokens: Whole | None = None  # budget of the runs that choose; None: the first budget
     lengths: tuple[Whole, ...] = ()  # of windows by which the reported text is read too; each divides the longest
     rate_seeds: Whole = 1  # by whose mean a rate is chosen: 0, 1001, 1002 …
     rate_tie: NotNegative = 0.0  # nats: of rates whose losses lie within so much of the least, the lowest is chosen

@@ -14,13 +14,14 @@ from safetensors.torch import load_file, save_file
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import misfits, spec_of
-from anyformer.hub import load, save
+from anyformer.hub import convert, load, save
 from anyformer.layers import GQASpec, RotarySpec, SlidingWindow
 from anyformer.model import build
 from anyformer.spec import ModelSpec, Spec, parameters
 from tests.laws.inputs import inputs, inputs_for
 from tests.laws.parity import differences, in_double, pair, rounding
-from tests.laws.tolerance import FLOAT32
+from tests.laws.tolerance import FLOAT32, distance
+from tests.laws.weights import filled, telling
 
 SIZES = {
     "vocab_size": 101,
@@ -128,6 +129,7 @@ GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2
 LAGUNA = {"num_experts": 4, "shared_expert_intermediate_size": 20}
 LONG = {"rope_type": "longrope", "rope_theta": 1e3, "original_max_position_embeddings": 64}
 LONG |= {"short_factor": [1.1, 1.5, 2.0, 3.0], "long_factor": [1.1, 1.5, 2.0, 3.0]}
+MPT = {"vocab_size": 101, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}
 SCALED = {"embedding_multiplier": 5.5, "attention_multiplier": 0.1, "logits_scaling": 3.0, "residual_multiplier": 0.4}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
@@ -456,6 +458,35 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "max_position_embeddings": 256,
         },
     ),
+    ("mpt", MPT),
+    ("mpt", {**MPT, "d_model": 96, "n_heads": 6, "attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.3}}),
+    ("exaone", SIZES),
+    ("exaone", {**SIZES, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"}),
+    ("internlm3", {**SIZES, "head_dim": 16}),
+    ("internlm3", {**SIZES, "attention_bias": True, "mlp_bias": True}),
+    ("iquestcoder", {**SIZES, "attention_bias": True}),
+    ("sarvam_moe", {**SIZES, **ROUTED}),
+    ("sarvam_moe", {**SIZES, **ROUTED, "use_qk_norm": False, "attention_bias": True, "partial_rotary_factor": 0.5}),
+    ("sarvam_mla", {**LATENT, **ROUTED, "q_lora_rank": None}),
+    ("sarvam_mla", {**LATENT, **ROUTED, "n_group": 2, "attention_bias": True, "rope_interleave": False}),
+    ("hyperclovax", SIZES),
+    ("hyperclovax", {**SIZES, **SCALED, "mlp_bias": True, "attention_bias": True}),
+    ("hyperclovax", {**SIZES, "use_post_norm": False, "logits_scaling": 0.5}),
+    ("flint", {**SIZES, **EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 20, "sliding_window": 5}),
+    (
+        "flint",
+        {
+            **SIZES,
+            **EXPERTS,
+            "num_experts": 4,
+            "shared_expert_intermediate_size": 20,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "mlp_only_layers": [2],
+            "norm_topk_prob": False,
+            "attention_bias": True,
+        },
+    ),
 ]
 # The names from here on: each is held against its own class, which the laws need not do.
 OWN = [i for i, (name, _) in enumerate(GIVEN) if i > [name for name, _ in GIVEN].index("dbrx")]
@@ -720,3 +751,118 @@ def test_multipliers_of_minicpm_are_those_that_its_class_makes_of_its_settings()
     assert added.branch == pytest.approx(theirs.model.layers[0].residual_scale)
     assert ours.heads[0].scale is not None
     assert ours.heads[0].scale.value(64) == pytest.approx(1 / theirs.config.logits_scaling)
+
+
+@pytest.mark.parametrize(
+    ("hf_type", "settings", "names"),
+    [
+        (
+            "exaone",
+            SIZES,
+            {
+                "num_layers": "num_hidden_layers",
+                "layer_norm_epsilon": "rms_norm_eps",
+                "activation_function": "hidden_act",
+            },
+        ),
+        (
+            "internlm3",
+            {**SIZES, "attention_bias": True, "mlp_bias": True},
+            {"qkv_bias": "attention_bias", "bias": "mlp_bias"},
+        ),
+        (
+            "sarvam_moe",
+            {**SIZES, **ROUTED, "attention_bias": True},
+            {
+                "num_experts": "n_routed_experts",
+                "num_shared_experts": "n_shared_experts",
+                "use_qkv_bias": "attention_bias",
+            },
+        ),
+        (
+            "sarvam_mla",
+            {**LATENT, **ROUTED},
+            {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+        ),
+        ("mpt", MPT, {"num_attention_heads": "n_heads", "hidden_size": "d_model", "num_hidden_layers": "n_layers"}),
+        (
+            "bloom",
+            {"vocab_size": 101, "hidden_size": 64, "n_head": 4, "n_layer": 2},
+            {"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
+        ),
+        (
+            "falcon",
+            {"vocab_size": 101, "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2},
+            {"n_embed": "hidden_size"},
+        ),
+        (
+            "gpt2",
+            {"vocab_size": 101, "n_embd": 64, "n_positions": 32, "n_head": 4, "n_layer": 2},
+            {
+                "hidden_size": "n_embd",
+                "max_position_embeddings": "n_positions",
+                "num_attention_heads": "n_head",
+                "num_hidden_layers": "n_layer",
+            },
+        ),
+    ],
+)
+def test_settings_by_the_other_names_that_files_have(
+    hf_type: str, settings: dict[str, Any], names: dict[str, str]
+) -> None:
+    """Of both the other one is meant, as the configurations of transformers have it; null is none."""
+    known = transformers.AutoConfig.for_model(hf_type, **settings).to_dict()
+    known = {name: value for name, value in known.items() if name in (*settings, *names.values())}
+    kept = {name: value for name, value in known.items() if name not in names.values()}
+    ours = read(hf_type, known)
+    assert read(hf_type, kept | {other: known[name] for other, name in names.items()}) == ours
+    assert read(hf_type, known | dict.fromkeys(names)) == ours
+    wrong = {name: 2 * known[name] for name in names.values() if type(known[name]) is int}
+    assert read(hf_type, known | wrong | {other: known[name] for other, name in names.items()}) == ours
+
+
+def written(spec: ModelSpec, hf_type: str, folder: Path) -> Path:
+    """The directory of this class of a model with weights that tell."""
+    save(filled(spec, telling(spec)), folder / "ours", form="anyformer")
+    convert(folder / "ours", folder / "theirs", hf_type=hf_type)
+    return folder / "theirs"
+
+
+@pytest.mark.parametrize(
+    ("hf_type", "settings", "name"),
+    [
+        ("exaone", SIZES, "transformer.h.0.attn.attention.out_proj.weight"),
+        ("sarvam_moe", {**SIZES, **ROUTED}, "model.layers.1.attention.query_key_value.weight"),
+        ("sarvam_mla", {**LATENT, **ROUTED}, "model.layers.3.mlp.experts.0.up_proj.weight"),
+        ("flint", {**SIZES, **EXPERTS, "num_experts": 4}, "model.layers.3.self_attn.softmax_offset"),
+        ("mpt", MPT, "transformer.blocks.1.attn.Wqkv.weight"),
+    ],
+)
+def test_files_have_the_names_of_the_released_ones_which_transformers_reads(
+    hf_type: str, settings: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    spec = read(hf_type, settings)
+    model, directory = filled(spec, telling(spec)).eval(), written(spec, hf_type, tmp_path)
+    assert name in load_file(directory / "model.safetensors")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert distance(model(ids).logits, theirs(ids).logits) < FLOAT32
+        again = load(directory)[0].eval()
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_the_tokens_of_sarvam_by_either_name(tmp_path: Path) -> None:
+    """Its released files call the table of tokens as Ling's do."""
+    spec = read("sarvam_moe", {**SIZES, **ROUTED})
+    directory = written(spec, "sarvam_moe", tmp_path)
+    file = directory / "model.safetensors"
+    held = load_file(file)
+    save_file({name.replace("embed_tokens", "word_embeddings"): value for name, value in held.items()}, file)
+    found = load(directory)[0].state_dict()
+    assert all(torch.equal(found[name], value) for name, value in telling(spec).items())
+
+
+def test_biases_that_internlm3_has_in_one_place_alone_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="attention_bias = True differs from mlp_bias, which this class refuses"):
+        read("internlm3", {**SIZES, "qkv_bias": True})

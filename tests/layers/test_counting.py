@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anyformer.layers import Causal, Everything, Heads, LocalAndVertical, Mask, SlidingWindow, Strided
+from anyformer.layers import (
+    AdjacentBlocks,
+    Causal,
+    Everything,
+    Heads,
+    LocalAndVertical,
+    Mask,
+    SameBlock,
+    SlidingWindow,
+    Strided,
+)
 from anyformer.layers.mask import counted
 from anyformer.layers.tokens import plain_tokens
 from anyformer.spec import Window
@@ -19,6 +29,9 @@ MASKS = [
     Heads(masks=(NEAR, Causal() & Strided(stride=Window(4)))),
     Heads(masks=(NEAR, Causal() & LocalAndVertical(size=Window(4), near=Window(2), stride=Window(3)), Everything())),
     LocalAndVertical(size=Window(4), near=Window(2), stride=Window(3)),
+    Causal() & SameBlock(size=Window(8)),
+    AdjacentBlocks(size=Window(5), before=2) & Causal(),
+    Causal() & AdjacentBlocks(size=Window(16), before=0, after=1),
 ]
 
 
@@ -43,6 +56,9 @@ def test_beyond_a_tile() -> None:
 
 def test_blocks_are_counted_at_any_length() -> None:
     n, stop = 2**40, 2**40 + 17
+    own = Causal() & SameBlock(size=Window(8192))
+    assert own.pairs(n, 0, 3) == 3 * (n // 8192) * (8192 * 8193 // 2)
+    assert (Causal() & AdjacentBlocks(size=Window(64), before=2)).pairs(64, n, 1) == sum(128 + i + 1 for i in range(64))
     whole = Causal() & LocalAndVertical(size=Window(64), near=Window(16), stride=Window(1))  # every block: all pairs
     assert whole.pairs(n, 17, 3) == 3 * (stop * (stop + 1) - 17 * 18) // 2
     near = Causal() & LocalAndVertical(size=Window(64), near=Window(16), stride=Window(2**40))

@@ -1,4 +1,5 @@
-"""EXAONE 4, OLMo 2's norms behind the branches with Qwen 3's of each head: arXiv:2507.11407; and K-EXAONE, its mixture."""
+"""EXAONE 3 (arXiv:2408.03541), a LLaMA; EXAONE 4, OLMo 2's norms behind the branches with Qwen 3's of each head
+(arXiv:2507.11407); and K-EXAONE, its mixture."""
 
 from __future__ import annotations
 
@@ -10,6 +11,12 @@ from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
 from anyformer.layers import GQASpec, Llama3Scaling, RMSNormSpec, RouterSpec, SiLU
 from anyformer.spec import BranchSpec, ModelSpec, SublayerSpec
+
+
+def exaone(*sizes: int, tied: bool = False, context: int = 32_768) -> ModelSpec:
+    """LLaMA 3.1 with 102,400 tokens (arXiv:2412.04862, section 2.1)."""
+    scaling = Llama3Scaling(factor=8.0)
+    return llama(*sizes, vocab_size=102_400, eps=1e-5, theta=1e6, scaling=scaling, tied=tied, context=context)
 
 
 def exaone4(*sizes: int, tied: bool = False, context: int = 131_072) -> ModelSpec:
@@ -26,7 +33,21 @@ def hybrid(model: ModelSpec, size: int) -> ModelSpec:
     return layered(model, *[windowed(model, size).stack.blocks[0]] * 3, full.stack.blocks[0])
 
 
-EXAONE4 = Origin("exaone4", "llama3.1", 2025, "arXiv:2507.11407, section 2.1").lineage(
+_3 = llama(32, 4096, 32, 14_336, 8, vocab_size=102_400, eps=1e-5, theta=5e5, context=4096)
+EXAONE = Origin("exaone", "llama3.1", 2024, "arXiv:2408.03541, section 2.1").lineage(
+    "102,400 tokens",
+    Preset(
+        "exaone-3.0-7.8b",
+        _3,
+        "7.8B",
+        source="LG AI Research 2024, arXiv:2408.03541, table 1 (eps from memory)",
+    ),
+    Preset("exaone-3.5-2.4b", exaone(30, 2560, 32, 7168, 8, tied=True), "2.4B"),
+    Preset("exaone-3.5-32b", exaone(64, 5120, 40, 27_392, 8), "32B", alias="exaone"),
+    sizes="LG AI Research 2024, arXiv:2412.04862, table 1, and the released configurations (theta and scaling from memory)",
+    tokenizer="byte-level BPE, 102,400",
+)
+EXAONE4 = Origin("exaone4", "exaone", 2025, "arXiv:2507.11407, section 2.1").lineage(
     "norms after each branch instead of before, QK-norm; in the 32B three windows to a layer without positions",
     Preset("exaone-4.0-1.2b", exaone4(30, 2048, 32, 4096, 8, tied=True, context=65_536), "1.28B"),
     Preset("exaone-4.0-32b", hybrid(exaone4(64, 5120, 40, 27_392, 8), 4096), "32.0B", alias="exaone4"),

@@ -1,4 +1,5 @@
-"""Granite 3, LLaMA with four multipliers in place of a change of scale while training, and its mixtures (IBM 2024)."""
+"""Granite 3, LLaMA with four multipliers in place of a change of scale while training, and its mixtures (IBM 2024); HyperCLOVA X
+SEED Think, which has them and norms behind the branches too (NAVER 2025)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from anyformer.families.compose import changed, layered, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
-from anyformer.layers import AddSpec, AttentionSpec, RouterSpec, TokensSpec
-from anyformer.spec import Count, HeadSpec, ModelSpec, ScaleSpec
+from anyformer.layers import AddSpec, AttentionSpec, RMSNormSpec, RouterSpec, TokensSpec
+from anyformer.spec import BranchSpec, Count, HeadSpec, ModelSpec, ScaleSpec
 
 
 def multiplied(model: ModelSpec, *, tokens: float, branch: float, scores: float, logits: float) -> ModelSpec:
@@ -36,6 +37,13 @@ def with_sinks_and_windows(model: ModelSpec, size: int) -> ModelSpec:
     """The model with a score for each head that takes weight, and three windows after each layer that sees everything."""
     model = changed(model, AttentionSpec, sink=True)
     return layered(model, model.stack.blocks[0], *[windowed(model, size).stack.blocks[0]] * 3)
+
+
+def hyperclova(*sizes: int, scores: float, logits: float) -> ModelSpec:
+    """Granite with a norm after each branch too, and logits that are multiplied (the report of SEED Think, arXiv:2506.22403)."""
+    model = llama(*sizes, vocab_size=110_592, eps=1e-5, theta=1e8, context=131_072)
+    model = changed(model, BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
+    return multiplied(model, tokens=10.0, branch=1.0, scores=scores, logits=1 / logits)
 
 
 RELEASED = "IBM Granite Team, the released configurations (multipliers, theta and context from memory)"
@@ -79,4 +87,17 @@ GRANITE_SWA = Origin("granite-swa", "granite", 2026, "transformers' class of Gra
     family="granite",
     sizes="the sizes of transformers' class, whose multipliers are 1 and theta 10,000 (those of the release are not known here)",
     tokenizer="byte-level BPE, 100,352",
+)
+HYPERCLOVA = Origin("hyperclova-x-seed", "granite", 2025, "arXiv:2506.22403, from memory").lineage(
+    "norms behind the branches too, 110,592 tokens",
+    Preset(
+        "hyperclova-x-seed-think-14b",
+        hyperclova(38, 6144, 48, 14_336, 8, scores=1 / 128, logits=0.125),
+        "14B",
+        "14.74B, which the name cuts",
+        alias="hyperclova-x-seed",
+    ),
+    family="granite",
+    sizes="NAVER 2025, the released configuration (all of it from memory, unverified)",
+    tokenizer="byte-level BPE, 110,592",
 )

@@ -1,4 +1,5 @@
-"""Models that LLaMA's architecture expresses whole or nearly so: SmolLM2 (2502.02737), Yi (2403.04652), Reka Flash 3,
+"""Models that LLaMA's architecture expresses whole or nearly so: SmolLM2 (2502.02737), Yi (2403.04652), Reka Flash 3, InternLM3,
+IQuest-Coder,
 SmolLM3 with layers that rotate nothing, Seed-OSS with biases, ERNIE 4.5 and Helium with neighbouring pairs, ERNIE's mixture, AFM
 without gates, CWM with windows."""
 
@@ -10,12 +11,21 @@ from anyformer.families.compose import changed, edited, feed, layered, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.qwen2 import with_qkv_biases
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, Llama3Scaling, ReLU2, RotarySpec, YaRN
-from anyformer.spec import ModelSpec
+from anyformer.layers import DynamicNTK, GatedFeedForwardSpec, GQASpec, Llama3Scaling, ReLU2, RotarySpec, YaRN
+from anyformer.spec import Length, ModelSpec
 
 smollm2 = partial(llama, vocab_size=49_152, eps=1e-5, theta=1e5, tied=True, context=8192)
 yi = partial(llama, vocab_size=64_000, eps=1e-5, theta=5e6, context=4096)
 reka = partial(llama, head_dim=96, vocab_size=100_352, eps=1e-5, theta=8e6, context=32_768)
+internlm3 = partial(
+    llama,
+    head_dim=128,
+    vocab_size=128_512,
+    eps=1e-5,
+    theta=5e7,
+    scaling=DynamicNTK(factor=6.0, original_context=Length(32_768)),
+)
+iquest_coder = partial(llama, vocab_size=76_800, eps=1e-5, theta=5e5, context=131_072)
 
 
 def smollm3(*sizes: int) -> ModelSpec:
@@ -77,6 +87,24 @@ REKA = Origin("reka", "llama2", 2025, "the release of Reka Flash 3, from memory"
     Preset("reka-flash-3", reka(44, 6144, 64, 19_648, 8), "21B"),
     sizes="Reka 2025, the release of Reka Flash 3; theta from memory, unverified; its lineage is arXiv:2404.12387",
     tokenizer="byte-level BPE (tiktoken), 100,352",
+)
+INTERNLM3 = Origin("internlm3", "llama2", 2025, "the release of InternLM3, January 2025, from memory").lineage(
+    "128,512 tokens, two heads of keys and values, frequencies stretched as a text grows",
+    Preset(
+        "internlm3-8b",
+        internlm3(48, 4096, 32, 10_240, 2, context=32_768),
+        "8B",
+        "8.80B, which the name cuts",
+        alias="internlm3",
+    ),
+    sizes="Shanghai AI Laboratory 2025, the released configuration (theta and scaling from memory)",
+    tokenizer="SentencePiece BPE, 128,512",
+)
+IQUEST_CODER = Origin("iquest-coder", "llama2", 2026, "transformers' class of IQuest-Coder").lineage(
+    "76,800 tokens, wide feed-forwards",
+    Preset("iquest-coder-v1-40b", iquest_coder(80, 5120, 40, 27_648, 8), "40B", alias="iquest-coder"),
+    sizes="IQuest Lab 2026, the sizes of transformers' class (theta from memory)",
+    tokenizer="byte-level BPE, 76,800",
 )
 SMOLLM3 = Origin("smollm3", "smollm2", 2025, "the release of SmolLM3, July 2025, from memory").lineage(
     "128,256 tokens, no positions in every fourth layer, theta 5,000,000",

@@ -132,7 +132,7 @@ class Strided(Mask):
         return self.stride
 
     def causal_pairs(self, query: int, past: int, n_heads: int) -> int:
-        return n_heads * (_multiples(past + query, self.stride) - _multiples(past, self.stride))
+        return n_heads * (query + _floors(past + query, self.stride) - _floors(past, self.stride))
 
 
 class SameBlock(Mask):
@@ -146,6 +146,9 @@ class SameBlock(Mask):
     def reach(self) -> int:
         return self.size
 
+    def causal_pairs(self, query: int, past: int, n_heads: int) -> int:
+        return AdjacentBlocks(size=self.size, before=0).causal_pairs(query, past, n_heads)
+
 
 class AdjacentBlocks(Mask):
     """A token sees its own block of `size` tokens, `before` before it and `after` behind it (Reformer, arXiv:2001.04451)."""
@@ -154,16 +157,21 @@ class AdjacentBlocks(Mask):
     before: int = 1
     after: int = 0
 
-    def __post_init__(self) -> None:
-        self.require("before", self.before >= 0, "must be at least 0")
-        self.require("after", self.after >= 0, "must be at least 0")
-
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         back = query.position // self.size - key.position // self.size
         return (back <= self.before) & (back >= -self.after)
 
     def reach(self) -> int:
         return (self.before + 1) * self.size
+
+    def causal_pairs(self, query: int, past: int, n_heads: int) -> int:
+        return n_heads * (self._of_first(past + query) - self._of_first(past))
+
+    def _of_first(self, n: int) -> int:
+        """The pairs of a head's first n queries: what is before each in its block, and whole blocks before that."""
+        size, (blocks, rest) = self.size, divmod(n, self.size)
+        whole = size * sum_of_minima(0, blocks, self.before) + rest * min(blocks, self.before)
+        return n * (n + 1) // 2 - size * (_floors(n, size) - whole)
 
 
 class BlockEnds(Mask):
@@ -372,10 +380,8 @@ def counted(mask: Mask, query: int, past: int, n_heads: int) -> int:
         for k in range(0, total, TILE):
             queries = unmarked(min(TILE, total - q), q).as_queries()
             keys = unmarked(min(TILE, total - k), k).as_keys()
-            seen = mask(queries, keys, head)
-            same = n_heads if seen.shape[1] == 1 else 1  # heads that see the same are counted once
-            seen = seen.expand(1, -1, queries.position.shape[2], keys.position.shape[3])
-            count += same * int(torch.count_nonzero(seen))
+            seen = mask(queries, keys, head).expand(1, -1, queries.position.shape[2], keys.position.shape[3])
+            count += n_heads // seen.shape[1] * int(torch.count_nonzero(seen))  # heads that see the same: once
     return count
 
 
@@ -392,9 +398,3 @@ def _order(tokens: Tokens) -> Tensor:
 
 def _flat(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
     return mask.masks if isinstance(mask, kind) else (mask,)
-
-
-def _multiples(n: int, stride: int) -> int:
-    """How many distances from 0 on are multiples of the stride, of n queries and the keys before each."""
-    whole, rest = divmod(n, stride)
-    return stride * whole * (whole + 1) // 2 + rest * (whole + 1)

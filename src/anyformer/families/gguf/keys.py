@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.gguf.dialect import Keys
-from anyformer.families.hf import table
+from anyformer.families.hf import windows
 
 Said = Mapping[str, Any]
 WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
@@ -19,7 +19,7 @@ def _pattern(said: Said, _: Said) -> Said:
     slides = said[PATTERN]
     if not isinstance(slides, list) or not all(isinstance(each, bool) for each in slides):
         raise ValueError("is no list of which layers have a window")
-    return {"layer_types": [table.SLIDING if each else table.FULL for each in slides]}
+    return {"layer_types": [windows.SLIDING if each else windows.FULL for each in slides]}
 
 
 # The window, of which 0 is none.
@@ -31,7 +31,7 @@ WINDOWED = Keys(
 
 
 def _patterned(config: Said) -> Said:
-    slides = [kind == table.SLIDING for kind in config["layer_types"]]
+    slides = [kind == windows.SLIDING for kind in config["layer_types"]]
     return {PATTERN: slides} if any(slides) else {}
 
 
@@ -93,12 +93,12 @@ def _by_type(said: Said, config: Said) -> Said:
     full = {"rope_type": "default", "rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
     sliding = {"rope_type": "default", "rope_theta": said[LOCAL]}
     older = {"rope_theta": None, "rope_scaling": None}
-    return {**older, "rope_parameters": {table.SLIDING: sliding, table.FULL: full}}
+    return {**older, "rope_parameters": {windows.SLIDING: sliding, windows.FULL: full}}
 
 
 # Rotary positions of sliding layers, which nothing stretches, beside those of full ones.
 ROTARY_BY_TYPE = Keys(
-    (LOCAL,), _by_type, lambda config: {LOCAL: float(config["rope_parameters"][table.SLIDING]["rope_theta"])}
+    (LOCAL,), _by_type, lambda config: {LOCAL: float(config["rope_parameters"][windows.SLIDING]["rope_theta"])}
 )
 
 
@@ -198,7 +198,7 @@ def _every(said: Said, config: Said) -> Said:
 
 
 def _how_often(config: Said) -> Said:
-    slides = [kind == table.SLIDING for kind in config["layer_types"]]
+    slides = [kind == windows.SLIDING for kind in config["layer_types"]]
     every = slides.index(False, 1) if False in slides[1:] else len(slides)
     return {PATTERN: every if slides == [bool(i % every) for i in range(len(slides))] else slides}
 

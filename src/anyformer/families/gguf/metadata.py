@@ -14,7 +14,7 @@ from anyformer.errors import CheckpointError, did_you_mean
 from anyformer.families.gguf.dialect import SIZES, Dialect, Keys
 from anyformer.families.gguf.keys import USUAL
 from anyformer.families.gguf.tables import DIALECTS
-from anyformer.families.hf import table
+from anyformer.families.hf import windows
 from anyformer.families.hf.settings import Settings
 from anyformer.layers.rope_scaling import sharpening
 
@@ -116,7 +116,7 @@ def metadata_of(dialect: Dialect, config: Mapping[str, Any]) -> dict[str, Any]:
     are scaled in a way that files do not know.
     """
     by_type = config.get("rope_parameters")
-    turning = config if by_type is None else {**config, "rope_theta": by_type[table.FULL]["rope_theta"]}
+    turning = config if by_type is None else {**config, "rope_theta": by_type[windows.FULL]["rope_theta"]}
     found: dict[str, Any] = {}
     for key, setting in dialect.settings.items():
         value = turning.get(setting)
@@ -127,7 +127,7 @@ def metadata_of(dialect: Dialect, config: Mapping[str, Any]) -> dict[str, Any]:
         found |= dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), head_dim)
     for keys in dialect.keys:
         found |= keys.write(config)
-    inner = config.get("rope_scaling") if by_type is None else by_type[table.FULL]
+    inner = config.get("rope_scaling") if by_type is None else by_type[windows.FULL]
     scaling = {name: value for name, value in (inner or {}).items() if value is not None and name != "rope_theta"}
     kind = scaling.pop("rope_type", "default")
     if kind not in ("default", "llama3", "linear", "yarn"):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.families.afmoe import afmoe
-from anyformer.families.compose import changed, window
 from anyformer.families.glm import router
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import SHARED, dense_first, n_shared
 from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import AttentionSpec, Causal, GQASpec, RMSNormSpec, RouterSpec
-from anyformer.spec import ModelSpec, ScaleSpec
+from anyformer.families.hf.windows import turning_windows
+from anyformer.layers import RMSNormSpec, RouterSpec
+from anyformer.spec import ScaleSpec
 
 LAYER = {
     **ATTENTION,
@@ -29,25 +27,9 @@ LAYER = {
 }
 
 
-def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Layers by their types: windows that rotate, and full ones that do not."""
-    n, size = spec.n_layers, settings.positive("sliding_window", int, 1024)
+def _by_number(settings: Settings, n_layers: int) -> tuple[str, ...]:
     every = settings.positive("global_attn_every_n_layers", int, 4)
-    by_number = tuple(table.SLIDING if (i + 1) % every else table.FULL for i in range(n))
-    types = settings.strings("layer_types") or by_number
-    if len(types) != n or set(types) - {table.SLIDING, table.FULL}:
-        raise settings.refusal("layer_types", f"must be {n} times {table.SLIDING} or {table.FULL}")
-    blocks = (
-        changed(block, AttentionSpec, mask=window(size))
-        if kind == table.SLIDING
-        else changed(changed(block, AttentionSpec, mask=Causal()), GQASpec, rotary=None)
-        for kind, block in zip(types, spec.stack.blocks, strict=True)
-    )
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
-
-
-def _write(spec: ModelSpec) -> dict[str, Any]:
-    return {"layer_types": table.types_of(spec), "sliding_window": table.window_of(spec) or 1024}
+    return tuple(windows.SLIDING if (i + 1) % every else windows.FULL for i in range(n_layers))
 
 
 AFMOE = table.family(
@@ -73,7 +55,7 @@ AFMOE = table.family(
         table.scaled_tokens("mup_enabled", ScaleSpec(power=0.5)),
         table.tables(tied=False),
         dense_first(1, "num_dense_layers"),
-        table.Pair(_read, _write),
+        turning_windows(1024, _by_number),
     ),
     {**LAYER, **ALONE},
     filed={**LAYER, **filed(None)},

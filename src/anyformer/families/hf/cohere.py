@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.families.cohere import cohere, cohere2
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -12,11 +12,11 @@ from anyformer.layers import GQASpec, LayerNormSpec, NormSpec, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
 
-def norms_of_heads(name: str) -> table.Pair:
+def norms_of_heads(name: str, default: bool = False) -> table.Pair:
     """Whether queries and keys are normed, as the stream is."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        norm = one(spec, NormSpec, "norm") if settings.take(name, bool, False) else None
+        norm = one(spec, NormSpec, "norm") if settings.take(name, bool, default) else None
         return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
 
     return table.Pair(read, lambda spec: {name: one(spec, GQASpec, "attention").norm_query is not None})
@@ -55,11 +55,11 @@ COHERE = table.family(
 COHERE2 = table.family(
     "cohere2",
     "Cohere2ForCausalLM",
-    table.two_kinds(cohere2(4, 8, 1, 8, 1)),
+    windows.two_kinds(cohere2(4, 8, 1, 8, 1)),
     (
         *SIZES,
         table.positions(ROTARY.but(theta=10_000.0), context=8192),
-        table.layer_types(full_every=4, size=4096, setting="sliding_window_pattern"),
+        windows.layer_types(full_every=4, size=4096, setting="sliding_window_pattern"),
     ),
     MODULES,
     ignored=("cache_implementation", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),

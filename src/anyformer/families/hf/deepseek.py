@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 to and from transformers' DeepseekV2ForCausalLM and DeepseekV3ForCausalLM.
+"""DeepSeek-V2 and V3 and Sarvam 105B to and from transformers' DeepseekV2ForCausalLM and DeepseekV3ForCausalLM.
 
 V3's layers for further tokens stand in its released files after the last layer, numbered on. The class passes over them, so
 files decide whether there are such layers: it leaves them out and the setting in.
@@ -36,7 +36,9 @@ LATENT = "latent attention"
 
 def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
     settings.require("num_key_value_heads", one(spec, MLASpec, LATENT).n_heads)
-    settings.ignore("head_dim", "qk_head_dim")  # the classes write qk_rope_head_dim and the sum there themselves
+    settings.ignore(
+        "head_dim", "qk_head_dim", "q_head_dim"
+    )  # the classes write qk_rope_head_dim and the sum there themselves
     return spec
 
 
@@ -259,19 +261,23 @@ def _family(
     of_all: int,
     d_expert: int,
     context: int,
+    query_rank: int | None = 1536,
+    start: float = 0.02,
+    first: tuple[table.Pair, ...] = (),
 ) -> Family:
     """The family of a class; the sizes are its defaults."""
     template = deepseek(n_layers=2, n_dense=1, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
     pairs = (
+        *first,
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", d_expert),
         n_shared(of_all),
-        *latent_heads(),
+        *latent_heads(query_rank=query_rank),
         layer_eps(),
         table.positions(RotarySpec(layout="interleaved"), context=context),
         *own,
         latent_scale(),
-        table.tables(tied=False),
+        table.tables(tied=False, start=start),
         dense_first(n_dense),
         *last,
     )
@@ -301,12 +307,7 @@ V2_OWN = (
     table.together(RouterSpec, V2_ROUTING),
     table.Pair(_read_groups, _write_groups),
 )
-V3_OWN = (
-    table.only(scoring_func="sigmoid", topk_method="noaux_tc"),
-    v3_routing(),
-    LAYOUT,
-    TURNING,
-)
+V3_ONLY = table.only(scoring_func="sigmoid", topk_method="noaux_tc")
 DEEPSEEK_V2 = _family(
     "deepseek_v2", "DeepseekV2ForCausalLM", LITE_ROUTER, V2_OWN, n_dense=0, of_all=2, d_expert=1407, context=2048
 )
@@ -314,10 +315,25 @@ DEEPSEEK_V3 = _family(
     "deepseek_v3",
     "DeepseekV3ForCausalLM",
     V3_ROUTER,
-    V3_OWN,
+    (V3_ONLY, v3_routing(), LAYOUT, TURNING),
     further(0),
     n_dense=3,
     of_all=1,
     d_expert=2048,
     context=4096,
+)._replace(of_files=where_held)
+SARVAM = table.renamed(num_experts="n_routed_experts", num_shared_experts="n_shared_experts")
+SARVAM_MLA = _family(
+    "sarvam_mla",
+    "DeepseekV3ForCausalLM",
+    V3_ROUTER,
+    (V3_ONLY, v3_routing(128, 8, 2.5, 1, 1), LAYOUT),
+    further(0),
+    n_dense=1,
+    of_all=1,
+    d_expert=2048,
+    context=4096,
+    query_rank=None,
+    start=0.006,
+    first=(SARVAM,),
 )._replace(of_files=where_held)

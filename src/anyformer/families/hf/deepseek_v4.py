@@ -20,7 +20,7 @@ from anyformer.families.deepseek_v4 import (
     attention_layers,
     deepseek_v4,
 )
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import ALONE, EXPERTS, TRAINING, routed
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import Family, TensorRow, one
@@ -194,7 +194,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
         "q_lora_rank": heads.query_rank,
         "o_groups": heads.out_groups,
         "o_lora_rank": heads.out_rank,
-        "sliding_window": table.window_of(spec),
+        "sliding_window": windows.window_of(spec),
         "n_routed_experts": router.n_experts,
         "n_shared_experts": 1,
         "num_experts_per_tok": router.top_k,

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed, window
 from anyformer.families.dots import dots1
 from anyformer.families.glm import router
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, dense_first, n_shared, v3_routing
 from anyformer.families.hf.experts import HELD, TRAINING, expert_width, filed
 from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, WIDTHS
@@ -20,19 +20,19 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Layers from max_window_layers on have windows, if no types are listed."""
     size, n = settings.nullable("sliding_window", int, 4096), spec.n_layers
     first = settings.take("max_window_layers", int, 62)
-    by_number = tuple(table.FULL if size is None or i < first else table.SLIDING for i in range(n))
+    by_number = tuple(windows.FULL if size is None or i < first else windows.SLIDING for i in range(n))
     types = settings.strings("layer_types") or by_number
-    if len(types) != n or set(types) - {table.SLIDING, table.FULL} or (size is None and table.SLIDING in types):
-        raise settings.refusal("layer_types", f"must be {n} times {table.SLIDING}, with a window, or {table.FULL}")
+    if len(types) != n or set(types) - {windows.SLIDING, windows.FULL} or (size is None and windows.SLIDING in types):
+        raise settings.refusal("layer_types", f"must be {n} times {windows.SLIDING}, with a window, or {windows.FULL}")
     blocks = (
-        changed(block, AttentionSpec, mask=window(size)) if size is not None and kind == table.SLIDING else block
+        changed(block, AttentionSpec, mask=window(size)) if size is not None and kind == windows.SLIDING else block
         for kind, block in zip(types, spec.stack.blocks, strict=True)
     )
     return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    return {"layer_types": table.types_of(spec), "sliding_window": table.window_of(spec)}
+    return {"layer_types": windows.types_of(spec), "sliding_window": windows.window_of(spec)}
 
 
 DOTS1 = table.family(

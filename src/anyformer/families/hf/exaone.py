@@ -1,6 +1,6 @@
-"""EXAONE 4 and K-EXAONE to and from transformers' Exaone4ForCausalLM and ExaoneMoeForCausalLM.
+"""EXAONE 3, 4 and K-EXAONE to and from transformers' LlamaForCausalLM, Exaone4ForCausalLM and ExaoneMoeForCausalLM.
 
-Full layers rotate nothing where there are windows, and all else.
+EXAONE 3's files have GPT-2's names. Full layers rotate nothing where there are windows, and all else.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.exaone import exaone4, exaone_moe, hybrid
 from anyformer.families.glm import router
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, n_shared, v3_routing
 from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, routed
-from anyformer.families.hf.llama import ATTENTION, GATED, NORMS_BEHIND, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, SWIGLU, TEMPLATE, WIDTHS
+from anyformer.families.hf.llama_like import MLP_BIAS
+from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import AttentionSpec, Causal, RMSNormSpec
+from anyformer.layers import AttentionSpec, Causal, RMSNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
 
@@ -26,18 +28,18 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         every = settings.take("sliding_window_pattern", int, 4) if size else 1
         if every < 1:
             raise settings.refusal("sliding_window_pattern", "must be at least 1")
-        types = tuple(table.SLIDING if (i + 1) % every else table.FULL for i in range(n_layers))
+        types = tuple(windows.SLIDING if (i + 1) % every else windows.FULL for i in range(n_layers))
     settings.ignore("sliding_window_pattern")  # in words in the released files, which list the types
     if size is None:
         turning = spec.stack.blocks[0]
         full = changed(turning, AttentionSpec, mask=Causal())
         spec = spec.but(stack=spec.stack.but(blocks=(turning, full)))
-    return table.typed(settings, spec, n_layers, types, size)
+    return windows.typed(settings, spec, n_layers, types, size)
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    found = {"num_hidden_layers": spec.n_layers, "layer_types": table.types_of(spec)}
-    return {**found, "sliding_window": table.window_of(spec)}
+    found = {"num_hidden_layers": spec.n_layers, "layer_types": windows.types_of(spec)}
+    return {**found, "sliding_window": windows.window_of(spec)}
 
 
 def _windowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -47,10 +49,58 @@ def _windowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+
+
+RENAMED = table.renamed(
+    num_layers="num_hidden_layers", layer_norm_epsilon="rms_norm_eps", activation_function="hidden_act"
+)
+
+
+def _exaone(
+    modules: dict[str, str],
+    stack: str = "model",
+    layer: str = "layers",
+    tokens: str = "embed_tokens",
+    norm: str = "norm",
+) -> Family:
+    """The family of EXAONE 3's files or, the class being LLaMA's, of what it holds."""
+    return table.family(
+        "exaone",
+        "LlamaForCausalLM",
+        TEMPLATE,
+        (
+            RENAMED,
+            *WIDTHS,
+            table.heads(n_kv_heads=8),
+            table.EVEN,
+            table.BIASES,
+            MLP_BIAS,
+            EPS,
+            table.positions(RotarySpec(theta=500_000.0), context=4096),
+            table.tables(tied=False),
+            table.layers(),
+        ),
+        modules,
+        stack=stack,
+        layer=layer,
+        tokens=tokens,
+        norm=norm,
+    )
+
+
+RELEASED = {
+    "0.norm_in": "ln_1",
+    "1.norm_in": "ln_2",
+    **{f"{table.PROJECTION}.{x}": f"attn.attention.{x}_proj" for x in "qkv"},
+    f"{table.PROJECTION}.o": "attn.attention.out_proj",
+    **table.feeds(gate="mlp.c_fc_0", up="mlp.c_fc_1", down="mlp.c_proj"),
+}
+IN_FILES = _exaone(RELEASED, stack="transformer", layer="h", tokens="wte", norm="ln_f")
+EXAONE = _exaone({**NORMS, **ATTENTION, **GATED})._replace(files=IN_FILES.rows)
 EXAONE4 = table.family(
     "exaone4",
     "Exaone4ForCausalLM",
-    table.two_kinds(hybrid(exaone4(4, 8, 1, 8), 1)),
+    windows.two_kinds(hybrid(exaone4(4, 8, 1, 8), 1)),
     (
         *WIDTHS,
         table.heads(),
@@ -64,7 +114,7 @@ EXAONE4 = table.family(
 EXAONE_MOE = table.family(
     "exaone_moe",
     "ExaoneMoeForCausalLM",
-    table.two_kinds(exaone_moe(4, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), window=1, n_dense=0)),
+    windows.two_kinds(exaone_moe(4, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), window=1, n_dense=0)),
     (
         table.VOCABULARY,
         table.D_MODEL,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -75,7 +75,7 @@ MIXTRAL = table.family(
         table.heads(n_kv_heads=8),
         table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
-        table.window(None),
+        windows.window(None),
         table.at("num_local_experts", int, RouterSpec, "n_experts", default=8),
         TOP_K,
         table.tables(tied=False),
@@ -108,11 +108,12 @@ def n_experts(default: int) -> Pair:
     return Pair(read, lambda spec: {"num_experts": one(spec, RouterSpec, "router").n_experts})
 
 
-def _read_dense(settings: Settings, spec: ModelSpec, default: int) -> ModelSpec:
+def _read_dense(settings: Settings, spec: ModelSpec, default: int, usual: tuple[int, ...]) -> ModelSpec:
     """Place dense layers between the sparse ones of which the template has one."""
     n_layers = settings.take("num_hidden_layers", int)
     step, width = settings.take("decoder_sparse_step", int, 1), settings.optional("intermediate_size", int)
-    dense_ones = settings.written("mlp_only_layers") or []
+    said = settings.written("mlp_only_layers")
+    dense_ones = [i for i in usual if i < n_layers] if said is None else said
     if step < 1 or not isinstance(dense_ones, list) or len(dense_ones) > n_layers:
         name = "decoder_sparse_step" if step < 1 else "mlp_only_layers"
         raise settings.refusal(
@@ -199,14 +200,14 @@ def as_dense(layer: BlockSpec, d_ff: int) -> BlockSpec:
 def _unwindowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
     settings.require("use_sliding_window", False)
     settings.ignore("sliding_window", "max_window_layers")
-    if set(settings.strings("layer_types") or ()) - {table.FULL}:
-        raise settings.refusal("layer_types", f"has windows, which are not computed here; only {table.FULL} is")
+    if set(settings.strings("layer_types") or ()) - {windows.FULL}:
+        raise settings.refusal("layer_types", f"has windows, which are not computed here; only {windows.FULL} is")
     return spec
 
 
-def dense_ones(width: int) -> Pair:
-    """The depth, and which layers are dense, by their numbers; of this width where nothing is said."""
-    return Pair(lambda settings, spec: _read_dense(settings, spec, width), _write_dense)
+def dense_ones(width: int, usual: tuple[int, ...] = ()) -> Pair:
+    """The depth, and which layers are dense, by their numbers; the arguments are what a class takes where nothing is said."""
+    return Pair(lambda settings, spec: _read_dense(settings, spec, width, usual), _write_dense)
 
 
 UNWINDOWED = Pair(_unwindowed)
@@ -248,7 +249,7 @@ PHI_MOE = table.family(
         table.BIASES,
         table.at("rms_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072, magnitudes=True),
-        table.window(None),
+        windows.window(None),
         table.at("num_local_experts", int, RouterSpec, "n_experts", default=16),
         TOP_K,
         table.only(num_experts_per_tok=2),  # which the class takes whatever is said

@@ -1,4 +1,5 @@
-"""Falcon and BLOOM to and from transformers' FalconForCausalLM and BloomForCausalLM: key/value heads fused with their queries."""
+"""Falcon, BLOOM and MPT to and from transformers' FalconForCausalLM, BloomForCausalLM and MptForCausalLM: queries, keys and
+values in one matrix, which the first two lay out by heads."""
 
 from __future__ import annotations
 
@@ -14,17 +15,15 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import ALiBiSpec, FeedForwardSpec, GQASpec
-from anyformer.spec import ModelSpec, StackSpec
+from anyformer.families.mpt import mpt
+from anyformer.layers import ALiBiSpec, AttentionSpec, FeedForwardSpec, GQASpec
+from anyformer.spec import Count, ModelSpec, ScaleSpec, StackSpec
 
 
 def _read(settings: Settings, template: ModelSpec) -> ModelSpec:
-    older = settings.optional("n_embed", int)
-    d_model = settings.positive("hidden_size", int, 4544) if older is None else older
-    n_heads, context = (
-        settings.positive("num_attention_heads", int),
-        settings.positive("max_position_embeddings", int, 2048),
-    )
+    d_model = settings.positive("hidden_size", int, 4544)
+    n_heads = settings.positive("num_attention_heads", int)
+    context = settings.positive("max_position_embeddings", int, 2048)
     grouped = settings.take("new_decoder_architecture", bool, False)
     kv_heads = settings.positive("num_kv_heads", int, n_heads)
     one_head, beside = settings.take("multi_query", bool, True), settings.take("parallel_attn", bool, True)
@@ -80,6 +79,7 @@ FALCON = gpt_family(
     "FalconForCausalLM",
     falcon(1, 8, 1, 1),
     (
+        table.renamed(n_embed="hidden_size"),
         table.Pair(_read, _write),
         table.VOCABULARY,
         table.d_ff("ffn_hidden_size"),
@@ -98,10 +98,9 @@ FALCON = gpt_family(
 
 
 def _read_width(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """The width, which older files call n_embed, and feed-forwards four times as wide."""
+    """The width, and feed-forwards four times as wide."""
     settings.require("apply_residual_connection_post_layernorm", False)
-    older = settings.optional("n_embed", int)
-    width = settings.positive("hidden_size", int, 64) if older is None else older
+    width = settings.positive("hidden_size", int, 64)
     return changed(changed(spec, StackSpec, d_model=width), FeedForwardSpec, d_ff=4 * width)
 
 
@@ -110,6 +109,7 @@ BLOOM = gpt_family(
     "BloomForCausalLM",
     bloom(1, 8, 1),
     (
+        table.renamed(n_embed="hidden_size", num_attention_heads="n_head", num_hidden_layers="n_layer"),
         table.VOCABULARY,
         table.Pair(_read_width, lambda spec: {"hidden_size": spec.stack.d_model}),
         N_HEADS,
@@ -126,5 +126,69 @@ BLOOM = gpt_family(
     ignored=(
         *("slow_but_exact", "masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"),
         *("bias_dropout_fusion", "attention_softmax_in_fp32", "unk_token_id"),
+    ),
+)
+
+
+def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The heads, and what their own table says: what they are clamped to, and a number for attention's scale."""
+    inner, n_heads = settings.section("attn_config"), settings.positive("n_heads", int, 16)
+    inner = inner or Settings({}, "attn_config")
+    inner.require("attn_type", "multihead_attention")
+    for name, computed in {"alibi": True, "alibi_bias_max": 8, "prefix_lm": False, "qk_ln": False}.items():
+        inner.require(name, computed)
+    inner.ignore("attn_impl", "attn_uses_sequence_id")  # how it was computed, and rows of several texts
+    clip, factor = inner.optional("clip_qkv", float), inner.optional("softmax_scale", float)
+    inner.close()
+    scale = ScaleSpec(power=-0.5) if factor is None else ScaleSpec(factor=factor)
+    return changed(changed(spec, GQASpec, n_heads=Count(n_heads), clip=clip or None), AttentionSpec, scale=scale)
+
+
+def _write_attention(spec: ModelSpec) -> dict[str, Any]:
+    heads, scale = one(spec, GQASpec, "attention"), one(spec, AttentionSpec, "attention").scale
+    factor = None if scale == ScaleSpec(power=-0.5) else scale.factor
+    return {"n_heads": heads.n_heads, "attn_config": {"clip_qkv": heads.clip, "softmax_scale": factor}}
+
+
+MPT = table.family(
+    "mpt",
+    "MptForCausalLM",
+    mpt(1, 8, 1),
+    (
+        table.renamed(num_attention_heads="n_heads", hidden_size="d_model", num_hidden_layers="n_layers"),
+        table.VOCABULARY,
+        table.at("d_model", int, StackSpec, "d_model", default=2048),
+        table.only(expansion_ratio=4, no_bias=True, logit_scale=None),
+        table.Pair(lambda _, spec: changed(spec, FeedForwardSpec, d_ff=4 * spec.stack.d_model)),
+        table.Pair(_read_attention, _write_attention),
+        table.EVEN,
+        EPS,
+        table.context("max_seq_len", 2048),
+        table.tables(tied=True),
+        table.layers("n_layers"),
+    ),
+    {
+        "0.norm_in": "norm_1",
+        "1.norm_in": "norm_2",
+        table.QKV: "attn.Wqkv",
+        f"{table.PROJECTION}.o": "attn.out_proj",
+        **table.feeds(up="ffn.up_proj", down="ffn.down_proj"),
+    },
+    stack="transformer",
+    layer="blocks",
+    tokens="wte",
+    norm="norm_f",
+    buffers=(),
+    # How it was made, trained and computed; its class has no learned positions whatever that says.
+    ignored=(
+        "learned_pos_emb",
+        "init_device",
+        "embedding_fraction",
+        "norm_type",
+        "resid_pdrop",
+        "emb_pdrop",
+        "verbose",
+        "init_config",
+        "auto_map",
     ),
 )

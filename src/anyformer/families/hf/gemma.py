@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.gemma import gemma, gemma2, gemma3, vaultgemma
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
@@ -68,7 +68,7 @@ def _capped(hf_type: str, architecture: str, template: ModelSpec) -> Family:
         table.at("attn_logit_softcapping", float, AttentionSpec, "softcap", default=50.0, nullable=True),
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
         table.positions(context=8192),
-        table.layer_types(full_every=2, size=4096),
+        windows.layer_types(full_every=2, size=4096),
     )
     ignored = ("hidden_act", "cache_implementation")
     return table.family(hf_type, architecture, template, pairs, {**SANDWICH, **ATTENTION, **GATED}, ignored=ignored)
@@ -79,7 +79,7 @@ VAULTGEMMA = _capped("vaultgemma", "VaultGemmaForCausalLM", vaultgemma(2, 8, 1, 
 GEMMA3 = table.family(
     "gemma3_text",
     "Gemma3ForCausalLM",
-    table.two_kinds(gemma3(6, 8, 1, 8, 1)),
+    windows.two_kinds(gemma3(6, 8, 1, 8, 1)),
     (
         *SIZES,
         table.heads(n_kv_heads=4, head_dim=WIDTH),
@@ -88,7 +88,7 @@ GEMMA3 = table.family(
         SCALE,
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6), 131_072, LOCAL),
-        table.layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
+        windows.layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
     ),
     {**SANDWICH, **ATTENTION, **GATED, **QK_NORMS},
     # The class reads the cap of scores and never applies it.

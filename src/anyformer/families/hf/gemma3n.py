@@ -12,7 +12,7 @@ from typing import Any
 from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.families.gemma3n import borrowing, gemma3n
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.gemma import LOCAL, SANDWICH, SIZES, SOFTCAP, TANH
 from anyformer.families.hf.layout import Theirs, rows_of, within
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS
@@ -103,7 +103,7 @@ def own_layers(settings: Settings, spec: ModelSpec, default: int) -> int:
     """How many layers have keys and values of their own. Raises CheckpointError where a kind that does not is left."""
     n = settings.take(SHARED, int, default)
     own = max(0, spec.n_layers - n)
-    kinds = table.types_of(spec)
+    kinds = windows.types_of(spec)
     if set(kinds[own:]) - set(kinds[:own]):
         raise settings.refusal(SHARED, f"leaves no layer of some kind keys of its own among the first {own}; take less")
     return own
@@ -150,7 +150,7 @@ WIDTHS = tuple(pair for pair in SIZES if pair is not SIZES[2])
 _PLAIN = table.family(
     "gemma3n_text",
     "Gemma3nForCausalLM",
-    table.two_kinds(gemma3n(5, 8, 1, 8, 1, n_sparse=0)),
+    windows.two_kinds(gemma3n(5, 8, 1, 8, 1, n_sparse=0)),
     (
         *WIDTHS,
         TABLES,
@@ -163,7 +163,7 @@ _PLAIN = table.family(
         table.at("laurel_rank", int, LaurelSpec, "rank", default=64),
         table.only(altup_active_idx=0, altup_correct_scale=True),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6), 32_768, LOCAL),
-        table.layer_types(full_every=5, size=512),
+        windows.layer_types(full_every=5, size=512),
         table.Pair(_read_layers, _write_layers),
     ),
     {**LAYER, **injection(2)},

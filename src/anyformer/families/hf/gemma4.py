@@ -10,15 +10,14 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.gemma3n import injected
 from anyformer.families.gemma4 import CONTEXT, EVERY, FULL_ROTARY, VOCABULARY, completed, gemma4, sharing
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.gemma import SANDWICH, SOFTCAP, TANH, WIDTH
 from anyformer.families.hf.gemma3n import injection, own_layers, shared_layers, side_by_side, unread
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, QK_NORMS
 from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.table import FULL, SLIDING
-from anyformer.families.hf.windows import rotary_by_type
+from anyformer.families.hf.windows import FULL, SLIDING, rotary_by_type
 from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, PerLayerEmbeddingSpec, RotarySpec
 from anyformer.spec import BlockSpec, HeadSpec, ModelSpec
 
@@ -58,7 +57,7 @@ def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = settings.positive("num_hidden_layers", int)
     usual = tuple(FULL if (i + 1) % EVERY == 0 else SLIDING for i in range(n))
     types = (*(settings.strings("layer_types") or usual)[:-1], FULL)
-    spec = table.typed(settings, spec, n, types, settings.positive("sliding_window", int, 512))
+    spec = windows.typed(settings, spec, n, types, settings.positive("sliding_window", int, 512))
     blocks = _headed(settings, spec.stack.blocks, types)
     spec = spec.but(stack=spec.stack.but(blocks=blocks))
     n_shared = n - own_layers(settings, spec, 0)
@@ -69,8 +68,8 @@ def _written_layers(spec: ModelSpec) -> dict[str, Any]:
     blocks, widths = spec.stack.blocks, [one(b, GatedFeedForwardSpec, "feed-forward").d_ff for b in spec.stack.blocks]
     return {
         "num_hidden_layers": spec.n_layers,
-        "layer_types": table.types_of(spec),
-        "sliding_window": table.window_of(spec) or 512,
+        "layer_types": windows.types_of(spec),
+        "sliding_window": windows.window_of(spec) or 512,
         SHARED: shared_layers(blocks),
         WIDENED: widths[-1] != widths[0],
         **_written_heads(spec),
@@ -109,7 +108,7 @@ def _written_heads(spec: ModelSpec) -> dict[str, Any]:
     """By the names of the released files; of a model without sliding layers, those of all are those of the full ones."""
     by_kind = {
         kind: one(block, GQASpec, "grouped-query attention")
-        for kind, block in zip(table.types_of(spec), spec.stack.blocks, strict=True)
+        for kind, block in zip(windows.types_of(spec), spec.stack.blocks, strict=True)
     }
     full = by_kind.get(FULL) or by_kind[SLIDING]
     plain = by_kind.get(SLIDING) or full
@@ -152,7 +151,7 @@ def _bare(model: ModelSpec) -> ModelSpec:
     """The template: layers of attention and a feed-forward alone, one of each kind."""
     feed = {id(b): b.sublayers[1].but(norm_sum=None) for b in model.stack.blocks}
     blocks = tuple(b.but(sublayers=(b.sublayers[0], feed[id(b)])) for b in model.stack.blocks)
-    return table.two_kinds(model.but(stack=model.stack.but(blocks=blocks)))
+    return windows.two_kinds(model.but(stack=model.stack.but(blocks=blocks)))
 
 
 _PLAIN = table.family(

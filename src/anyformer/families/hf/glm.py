@@ -1,10 +1,13 @@
-"""GLM-4, 4.5, 4.7-Flash and Solar Open to and from transformers' GlmForCausalLM, Glm4ForCausalLM, Glm4MoeForCausalLM,
-Glm4MoeLiteForCausalLM and SolarOpenForCausalLM.
+"""GLM-4, 4.5, 4.7-Flash, Solar Open and Sarvam 30B to and from transformers' GlmForCausalLM, Glm4ForCausalLM,
+Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM and SolarOpenForCausalLM.
 
 The mixtures' layers for further tokens stand in the released files as DeepSeek-V3's do, and the class passes over them too.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from anyformer.families.glm import glm, glm4, glm4_moe, glm4_moe_lite, router
 from anyformer.families.hf import table
@@ -13,6 +16,7 @@ from anyformer.families.hf.deepseek import (
     AHEAD,
     LAYER,
     LAYOUT,
+    SARVAM,
     dense_first,
     further,
     latent_heads,
@@ -23,8 +27,9 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
     where_held,
 )
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.solar import solar_open
 from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec
@@ -49,29 +54,81 @@ BEHIND = {"0.branches.0.norm_out": "post_self_attn_layernorm", "1.branches.0.nor
 
 GLM = table.family("glm", "GlmForCausalLM", glm(1, 8, 1, 8, 1), PAIRS, {**NORMS, **FUSED})
 GLM4 = table.family("glm4", "Glm4ForCausalLM", glm4(1, 8, 1, 8, 1), PAIRS, {**NORMS, **BEHIND, **FUSED})
-GLM4_MOE = table.family(
+
+
+def _glm4_moe(
+    hf_type: str,
+    heads: table.Pair,
+    routing: table.Pair,
+    in_files: Mapping[Any, Any],
+    *,
+    d_expert: int,
+    eps: float,
+    turning: RotarySpec,
+    normed: bool = False,
+    n_further: int = 0,
+    start: float = 0.02,
+    tokens_too: str | None = None,
+    first: tuple[table.Pair, ...] = (),
+) -> Family:
+    """The family of a model whose class is GLM-4.5's, of what it takes where nothing is said, and of its files' names."""
+    return table.family(
+        hf_type,
+        "Glm4MoeForCausalLM",
+        glm4_moe(2, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0)),
+        (
+            *first,
+            *WIDTHS,
+            expert_width("moe_intermediate_size", "expert", d_expert),
+            n_shared(1),
+            heads,
+            table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+            norms_of_heads("use_qk_norm", normed),
+            table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=eps),
+            table.positions(turning, fraction=FRACTION, context=131_072),
+            routing,
+            table.tables(tied=False, start=start),
+            dense_first(1),
+            further(n_further),
+        ),
+        {**ATTENTION, **QK_NORMS, **LAYER, **HELD},
+        tokens_too=tokens_too,
+        filed={**LAYER, **in_files},
+        ahead=AHEAD,
+        ignored=TRAINING,
+    )._replace(of_files=where_held)
+
+
+GLM4_MOE = _glm4_moe(
     "glm4_moe",
-    "Glm4MoeForCausalLM",
-    glm4_moe(2, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0)),
-    (
-        *WIDTHS,
-        expert_width("moe_intermediate_size", "expert", 1408),
-        n_shared(1),
-        table.heads(n_kv_heads=8),
-        table.at("attention_bias", bool, GQASpec, *QKV, default=False),
-        norms_of_heads("use_qk_norm"),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
-        table.positions(HALF, fraction=FRACTION, context=131_072),
-        v3_routing(128, 8, 1.0, 1, 1),
-        table.tables(tied=False),
-        dense_first(1),
-        further(1),
-    ),
-    {**ATTENTION, **QK_NORMS, **LAYER, **HELD},
-    filed={**ATTENTION, **QK_NORMS, **LAYER, **filed()},
-    ahead=AHEAD,
-    ignored=TRAINING,
-)._replace(of_files=where_held)
+    table.heads(n_kv_heads=8),
+    v3_routing(128, 8, 1.0, 1, 1),
+    {**ATTENTION, **QK_NORMS, **filed()},
+    d_expert=1408,
+    eps=1e-5,
+    turning=HALF,
+    n_further=1,
+)
+SARVAM_MOE = _glm4_moe(
+    "sarvam_moe",
+    table.heads(n_kv_heads=4, head_dim=64),
+    v3_routing(128, 6, 2.5, 1, 1),
+    {
+        table.QKV: "attention.query_key_value",
+        f"{table.PROJECTION}.o": "attention.dense",
+        f"{table.PROJECTION}.norm_query": "attention.query_layernorm",
+        f"{table.PROJECTION}.norm_key": "attention.key_layernorm",
+        **filed(None),
+        **routed("mlp.gate.weight", "mlp.gate.expert_bias"),
+    },
+    d_expert=1024,
+    eps=1e-6,
+    turning=RotarySpec(theta=8e6),
+    normed=True,
+    start=0.006,
+    tokens_too="word_embeddings",
+    first=(SARVAM, table.renamed(use_qkv_bias="attention_bias")),
+)
 GLM4_MOE_LITE = table.family(
     "glm4_moe_lite",
     "Glm4MoeLiteForCausalLM",

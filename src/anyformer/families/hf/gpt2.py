@@ -23,6 +23,12 @@ D_MODEL = table.at("n_embd", int, StackSpec, "d_model")
 N_HEADS = table.at("n_head", int, GQASpec, "n_heads")
 EPS = table.at("layer_norm_epsilon", float, LayerNormSpec, "eps", default=1e-5)
 # Of GPT-2 and of what was named after it.
+RENAMED = table.renamed(
+    hidden_size="n_embd",
+    max_position_embeddings="n_positions",
+    num_attention_heads="n_head",
+    num_hidden_layers="n_layer",
+)
 gpt_family = partial(table.family, stack="transformer", layer="h", tokens="wte", norm="ln_f")
 MASKS = ("attn.bias", "attn.masked_bias")  # the causal mask, in old files
 
@@ -56,6 +62,7 @@ GPT2 = classifying(
         "GPT2LMHeadModel",
         gpt2(1, 8, 1),
         (
+            RENAMED,
             table.VOCABULARY,
             table.learned("n_positions", 1024),
             D_MODEL,
@@ -103,6 +110,7 @@ OPENAI_GPT = gpt_family(
     "OpenAIGPTLMHeadModel",
     openai_gpt(n_layers=1, d_model=8, n_heads=1),
     (
+        RENAMED,
         table.VOCABULARY,
         table.learned("n_positions", 512),
         D_MODEL,

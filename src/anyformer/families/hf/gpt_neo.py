@@ -13,7 +13,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.gpt_neo import gpt_neo
 from anyformer.families.gptj import gptj
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, gpt_family
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
@@ -47,11 +47,11 @@ def _types(runs: Any) -> list[str] | None:
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    kinds = ["global" if table.window_of(block) is None else "local" for block in spec.stack.blocks]
+    kinds = ["global" if windows.window_of(block) is None else "local" for block in spec.stack.blocks]
     return {
         "num_layers": spec.n_layers,
         "attention_types": [[[kind], 1] for kind in kinds],
-        "window_size": table.window_of(spec) or 256,
+        "window_size": windows.window_of(spec) or 256,
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.gpt_oss import gpt_oss
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, D_FF, NORMS
@@ -73,7 +73,7 @@ GPT_OSS = table.family(
         table.at("num_local_experts", int, RouterSpec, "n_experts", default=128),
         table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=4),
         table.Pair(_repeated),
-        table.layer_types(full_every=2, size=128),
+        windows.layer_types(full_every=2, size=128),
         table.tables(tied=False),
     ),
     MODULES,

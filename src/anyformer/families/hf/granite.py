@@ -1,5 +1,6 @@
 """Granite 3 and its mixtures to and from transformers' GraniteForCausalLM and GraniteMoeForCausalLM: LLaMA's with multipliers.
-GraniteSWAForCausalLM has windows and sinks too, and a theta for each layer, 0 being no positions.
+GraniteSWAForCausalLM has windows and sinks too, and a theta for each layer, 0 being no positions; HyperCLOVAXForCausalLM norms
+behind the branches, and multiplies logits where Granite divides.
 
 Files of the mixtures hold their experts fused, by older names.
 """
@@ -9,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed, window
-from anyformer.families.granite import granite, granite_moe
-from anyformer.families.hf import table
+from anyformer.families.granite import granite, granite_moe, hyperclova
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TOP_K, TRAINING
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -25,7 +26,7 @@ from anyformer.layers import (
     RouterSpec,
     TokensSpec,
 )
-from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec, Spec
+from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
 
 
 def _factor(name: str, part: type[Spec], *, inverse: bool = False) -> table.Pair:
@@ -89,10 +90,10 @@ GRANITE_MOE = table.family(
 def _windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Each layer's window and theta, of layers that see everything and turn alike."""
     n, size = spec.n_layers, settings.positive("sliding_window", int, 128)
-    types = settings.strings("layer_types") or tuple(table.SLIDING if i % 4 else table.FULL for i in range(n))
+    types = settings.strings("layer_types") or tuple(windows.SLIDING if i % 4 else windows.FULL for i in range(n))
     full = spec.stack.blocks[0]
     near = changed(full, AttentionSpec, mask=window(size))
-    spec = table.typed(settings, spec.but(stack=spec.stack.but(blocks=(near, full))), n, types, size)
+    spec = windows.typed(settings, spec.but(stack=spec.stack.but(blocks=(near, full))), n, types, size)
     usual = one(spec, RotarySpec, "rotary positions")
     thetas = settings.written("layer_rope_theta") or [usual.theta] * n
     if not isinstance(thetas, list) or len(thetas) != n or not all(type(x) in (int, float) and x >= 0 for x in thetas):
@@ -105,8 +106,8 @@ def _windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
 def _thetas(spec: ModelSpec) -> dict[str, Any]:
     rotaries = [one(block, GQASpec, "grouped-query attention").rotary for block in spec.stack.blocks]
     return {
-        "layer_types": table.types_of(spec),
-        "sliding_window": table.window_of(spec) or 128,
+        "layer_types": windows.types_of(spec),
+        "sliding_window": windows.window_of(spec) or 128,
         "layer_rope_theta": [rotary.theta if rotary else 0 for rotary in rotaries],
     }
 
@@ -125,4 +126,46 @@ GRANITE_SWA = table.family(
         table.Pair(_windows, _thetas),
     ),
     {**LAYER, **GATED, "0.branches.0.mixer.sink": "self_attn.sinks"},
+)
+
+
+def _scores(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Attention's scale: by the width of a head where nothing is said, or that number is, as the class writes it."""
+    heads, factor = one(spec, GQASpec, "attention"), settings.nullable("attention_multiplier", float, None)
+    usual = (heads.head_dim or spec.stack.d_model // heads.n_heads) ** -0.5
+    scale = ScaleSpec(power=-0.5) if factor in (None, usual) else ScaleSpec(factor=factor)
+    return changed(spec, AttentionSpec, scale=scale)
+
+
+def _multiplier(spec: ModelSpec) -> dict[str, Any]:
+    scale = one(spec, AttentionSpec, "attention").scale
+    return {"attention_multiplier": None if scale.power else scale.factor}
+
+
+def _norms_behind(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    norm = one(spec, RMSNormSpec, "norm") if settings.take("use_post_norm", bool, True) else None
+    return changed(spec, BranchSpec, norm_out=norm)
+
+
+HYPERCLOVA = table.family(
+    "hyperclovax",
+    "HyperCLOVAXForCausalLM",
+    hyperclova(1, 8, 1, 8, scores=1.0, logits=1.0),
+    (
+        *WIDTHS,
+        table.heads(),
+        table.EVEN,
+        table.BIASES,
+        _factor("embedding_multiplier", TokensSpec),
+        table.Pair(_scores, _multiplier),
+        _factor("logits_scaling", HeadSpec),
+        table.at("residual_multiplier", float, AddSpec, "branch", default=1.0),
+        MLP_BIAS,
+        EPS,
+        table.Pair(_norms_behind, lambda spec: {"use_post_norm": one(spec, BranchSpec, "branch").norm_out is not None}),
+        table.positions(),
+        table.tables(tied=False),
+        table.layers(),
+    ),
+    {**LAYER, **GATED, "0.branches.0.norm_out": "post_norm1", "1.branches.0.norm_out": "post_norm2"},
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed, windowed
 from anyformer.families.glm import router
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER
 from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SWIGLU
@@ -32,11 +32,11 @@ ROUTING = {
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n, size = settings.positive("num_hidden_layers", int), settings.positive("sliding_window", int, 512)
-    return table.typed(settings, spec, n, settings.strings("layer_types") or (table.FULL,) * n, size)
+    return windows.typed(settings, spec, n, settings.strings("layer_types") or (windows.FULL,) * n, size)
 
 
 def _types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {"layer_types": table.types_of(spec), "sliding_window": table.window_of(spec) or 512}
+    kinds = {"layer_types": windows.types_of(spec), "sliding_window": windows.window_of(spec) or 512}
     return {"num_hidden_layers": spec.n_layers, **kinds}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, dense_before, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import one
@@ -164,7 +164,7 @@ LFM2_MOE = table.family(
 
 
 def _by_four(_: Settings, n_layers: int) -> list[str]:
-    each = {2: table.FULL, 0: table.SLIDING}
+    each = {2: windows.FULL, 0: windows.SLIDING}
     return [each.get(i % 4, "conv") if i else "conv" for i in range(n_layers)]
 
 
@@ -172,7 +172,7 @@ def _window(settings: Settings, spec: ModelSpec) -> ModelSpec:
     size = settings.nullable("sliding_window", int, 256)
     if size is not None:
         return changed(spec, SlidingWindow, size=Window(size))
-    if table.window_of(spec):
+    if windows.window_of(spec):
         raise settings.refusal("sliding_window", "leaves the sliding layers without a window, which this class refuses")
     return spec
 
@@ -187,7 +187,7 @@ def _said_of_norms(spec: ModelSpec) -> dict[str, Any]:
 
 
 GATE = OutputGateSpec(over="heads")
-THREE = {"conv": ShortConvolutionSpec, table.SLIDING: table.window_of, table.FULL: AttentionSpec}
+THREE = {"conv": ShortConvolutionSpec, windows.SLIDING: windows.window_of, windows.FULL: AttentionSpec}
 OF_LFM3 = {
     **{ours: theirs for ours, theirs in LAYER.items() if not theirs.startswith("self_attn")},
     **ATTENTION,
@@ -221,7 +221,7 @@ LFM3 = table.family(
         table.only(rope_theta=1e6),  # what the class takes where no tables are said
         table.tables(tied=True),
         layer_kinds(THREE, _by_four),
-        table.Pair(_window, lambda spec: {"sliding_window": table.window_of(spec)}),
+        table.Pair(_window, lambda spec: {"sliding_window": windows.window_of(spec)}),
     ),
     {**OF_LFM3, "0.branches.0.mixer.gate": "self_attn.g_proj"},
     filed={**OF_LFM3, "0.branches.0.mixer.gate": "self_attn.gate_proj"},

@@ -10,7 +10,7 @@ from anyformer.families.hf.deepseek import LAYER, latent_heads, latent_scale, la
 from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import WIDTHS
-from anyformer.families.hf.mapping import TensorRow, one
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds
 from anyformer.families.kimi import LING_ROUTER, ling3
@@ -108,7 +108,7 @@ def _filed(spec: ModelSpec) -> dict[Any, Any]:
 
 
 SMALL = ling3(6, 8, 1, 8, 8, router=LING_ROUTER, head_dim=8)
-_PLAIN = table.family(
+LING = table.family(
     "bailing_hybrid",
     "BailingHybridForCausalLM",
     SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[-2:])),
@@ -128,6 +128,7 @@ _PLAIN = table.family(
         dense_by_type(6144, 2, "first_k_dense_replace"),
     ),
     _held,
+    tokens_too="word_embeddings",  # in the released files
     filed=_filed,
     unneeded=("model.layers.42.*",),
     ignored=(
@@ -138,13 +139,3 @@ _PLAIN = table.family(
         "layer_group_size",
     ),
 )
-
-
-def _files(spec: ModelSpec) -> list[TensorRow]:
-    """The rows of files, whose released ones call the table of tokens otherwise."""
-    assert _PLAIN.files is not None
-    tokens, released = ("model.embed_tokens.weight",), ("model.word_embeddings.weight",)
-    return [row._replace(also=released) if row.theirs == tokens else row for row in _PLAIN.files(spec)]
-
-
-LING = _PLAIN._replace(files=_files)

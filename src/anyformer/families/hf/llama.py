@@ -6,7 +6,7 @@ branches. Nemotron stores gains minus one and has feed-forwards without a gate.
 
 from __future__ import annotations
 
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.headings import classifying
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.llama import llama
@@ -60,7 +60,7 @@ MISTRAL = table.family(
         table.heads(n_kv_heads=8),
         EPS,
         table.positions(context=131_072),
-        table.window(4096),
+        windows.window(4096),
         table.tables(tied=False),
         table.layers(),
     ),
@@ -69,14 +69,14 @@ MISTRAL = table.family(
 MINISTRAL = table.family(
     "ministral",
     "MinistralForCausalLM",
-    table.two_kinds(ministral(4, 8, 1, 8)),
+    windows.two_kinds(ministral(4, 8, 1, 8)),
     (
         *WIDTHS,
         table.heads(n_kv_heads=8),
         EPS,
         table.positions(context=131_072),
         table.tables(tied=False),
-        table.layer_types(full_every=None, size=4096),
+        windows.layer_types(full_every=None, size=4096),
     ),
     {**NORMS, **ATTENTION, **GATED},
 )

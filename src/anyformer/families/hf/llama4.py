@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, sparse
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, NORMS, SWIGLU
@@ -46,10 +46,10 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if not isinstance(moe, list) or not set(moe) <= set(range(n)):
         raise settings.refusal("moe_layers", f"must be a list of some of the {n} layers")
     rotating = _flags(settings, ROTATING, [int((i + 1) % every != 0) for i in range(n)])
-    usual = tuple(CHUNKED if turns else table.FULL for turns in rotating)
+    usual = tuple(CHUNKED if turns else windows.FULL for turns in rotating)
     types = settings.strings("layer_types") or usual
-    if len(types) != n or set(types) - {CHUNKED, table.FULL}:
-        raise settings.refusal("layer_types", f"must be {n} times {CHUNKED} or {table.FULL}")
+    if len(types) != n or set(types) - {CHUNKED, windows.FULL}:
+        raise settings.refusal("layer_types", f"must be {n} times {CHUNKED} or {windows.FULL}")
     chunk = Causal() & SameBlock(size=Window(settings.positive("attention_chunk_size", int, CHUNK)))
     width = settings.positive("intermediate_size_mlp", int, 16_384)
     norm = one(spec, RMSNormSpec, "norm").but(weight=False) if settings.take("use_qk_norm", bool, True) else None
@@ -88,7 +88,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
         "num_hidden_layers": len(blocks),
         "moe_layers": moe,
         ROTATING: list(map(int, turns)),
-        "layer_types": [table.FULL if each.mask == Causal() else CHUNKED for each in attentions],
+        "layer_types": [windows.FULL if each.mask == Causal() else CHUNKED for each in attentions],
         "attention_chunk_size": chunk,
         "intermediate_size": width.get(True, 8192),
         "intermediate_size_mlp": width.get(False, 16_384),

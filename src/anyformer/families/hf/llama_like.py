@@ -1,15 +1,18 @@
-"""Classes of transformers that are LLaMA's but for a switch or two: SmolLM3, Seed-OSS, ERNIE 4.5, Arcee, Helium, CWM."""
+"""Classes of transformers that are LLaMA's but for a switch or two: SmolLM3, Seed-OSS, ERNIE 4.5, Arcee, Helium, CWM.
+
+InternLM3 and IQuest-Coder are LLaMA's own, with sizes of their own where nothing is said.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.apertus import own_table
 from anyformer.families.hf.experts import UNWINDOWED
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, TEMPLATE, WIDTHS
+from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.llama_like import arcee, cwm, ernie4_5, helium, seed_oss, smollm3
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, Llama3Scaling, RMSNormSpec, RotarySpec
@@ -19,6 +22,40 @@ QKV = ("bias_query", "bias_key", "bias_value")
 MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
 EPS_1E5 = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
 LAYER = {**NORMS, **ATTENTION, **GATED}
+
+
+def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Refuse biases of attention without those of feed-forwards, or the other way round, as the class does."""
+    if settings.take("attention_bias", bool, False) != settings.take("mlp_bias", bool, False):
+        raise settings.refusal("attention_bias", "differs from mlp_bias, which this class refuses")
+    return spec
+
+
+def _llama(hf_type: str, n_kv_heads: int, context: int, *more: table.Pair, **names: str) -> Family:
+    """The family of a model whose class is LLaMA's; `names`: what its files call a setting → its name."""
+    return table.family(
+        hf_type,
+        "LlamaForCausalLM",
+        TEMPLATE,
+        (
+            table.renamed(**names),
+            *WIDTHS,
+            table.heads(n_kv_heads=n_kv_heads, head_dim=128),
+            table.EVEN,
+            table.BIASES,
+            MLP_BIAS,
+            EPS_1E5,
+            table.positions(context=context),
+            table.tables(tied=False),
+            table.layers(),
+            *more,
+        ),
+        LAYER,
+    )
+
+
+INTERNLM3 = _llama("internlm3", 2, 32_768, table.Pair(_alike), qkv_bias="attention_bias", bias="mlp_bias")
+IQUEST_CODER = _llama("iquestcoder", 8, 131_072, table.only(clip_qkv=None), UNWINDOWED)
 
 
 def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -140,15 +177,15 @@ HELIUM = table.family(
 def _read_windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The depth and the windows; where no types are listed, every fourth layer from the first on is full."""
     n_layers, window = settings.take("num_hidden_layers", int), settings.nullable("sliding_window", int, 8192)
-    by_number = tuple(table.SLIDING if i % 4 else table.FULL for i in range(n_layers))
-    return table.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
+    by_number = tuple(windows.SLIDING if i % 4 else windows.FULL for i in range(n_layers))
+    return windows.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
 
 
 STRETCHED = RotarySpec(theta=1e6, scaling=Llama3Scaling(factor=16.0))  # where nothing is said
 CWM = table.family(
     "cwm",
     "CwmForCausalLM",
-    table.two_kinds(cwm(4, 8, 1, 8)),
+    windows.two_kinds(cwm(4, 8, 1, 8)),
     (
         *WIDTHS,
         table.heads(n_kv_heads=8, head_dim=128),
@@ -157,7 +194,7 @@ CWM = table.family(
         table.positions(STRETCHED, context=131_072),
         own_table(STRETCHED),
         table.tables(tied=False),
-        table.Pair(_read_windows, table.layer_types(4, 8192).write),
+        table.Pair(_read_windows, windows.layer_types(4, 8192).write),
         table.Pair(
             lambda _, spec: spec, lambda spec: {"bos_token_id": min(128_000, spec.vocab_size - 1)}
         ),  # no null there

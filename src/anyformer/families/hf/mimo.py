@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed, edited
 from anyformer.families.glm import router
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import v3_routing
 from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
@@ -24,22 +24,22 @@ SPARSE = SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[1:]))
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Each layer's type, and in windows twice the heads of keys and values."""
     n = settings.positive("num_hidden_layers", int)
-    by_number = tuple(table.SLIDING if i and (i + 1) % EVERY else table.FULL for i in range(n))
+    by_number = tuple(windows.SLIDING if i and (i + 1) % EVERY else windows.FULL for i in range(n))
     near, full = spec.stack.blocks
     near = edited(near, GQASpec, lambda heads: heads.but(n_kv_heads=Count(2 * heads.kv_heads)))
     spec = spec.but(stack=spec.stack.but(blocks=(near, full)))
     types, size = settings.strings("layer_types") or by_number, settings.positive("sliding_window", int, WINDOW)
-    return table.typed(settings, spec, n, types, size)
+    return windows.typed(settings, spec, n, types, size)
 
 
 def _types(spec: ModelSpec) -> dict[str, Any]:
-    types, size = table.types_of(spec), table.window_of(spec)
+    types, size = windows.types_of(spec), windows.window_of(spec)
     first = one(spec.stack.blocks[0], GQASpec, "grouped-query attention").kv_heads
     return {
         "num_hidden_layers": spec.n_layers,
         "layer_types": types,
         "sliding_window": size or WINDOW,
-        "num_key_value_heads": first if types[0] == table.FULL else max(1, first // 2),
+        "num_key_value_heads": first if types[0] == windows.FULL else max(1, first // 2),
     }
 
 
@@ -47,7 +47,7 @@ LAYER = {**NORMS, **ATTENTION, **GATED}
 MIMO = table.family(
     "mimo_v2_flash",
     "MiMoV2FlashForCausalLM",
-    changed(table.two_kinds(SPARSE), GQASpec, head_dim=None),  # which positions fit is not asked before it is read
+    changed(windows.two_kinds(SPARSE), GQASpec, head_dim=None),  # which positions fit is not asked before it is read
     (
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, OF_MIXTRAL, TOP_K, TRAINING
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, WIDTHS
@@ -188,7 +188,7 @@ PLAIN = table.family(
         table.Pair(_lightning),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
         table.Pair(_turning),
-        table.window(None),
+        windows.window(None),
         table.at("num_local_experts", int, RouterSpec, "n_experts", default=8),
         TOP_K,
         table.Pair(_factors, _factors_of),

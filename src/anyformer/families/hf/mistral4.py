@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import (
     IDLE,
     LATENT,
@@ -97,7 +97,7 @@ MINISTRAL3 = table.family(
         table.heads(n_kv_heads=8, head_dim=128),
         table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
         _rotation(OF_MINISTRAL, 262_144, lambda _: 1.0),
-        table.window(None),
+        windows.window(None),
         table.tables(tied=False),
         table.layers(),
     ),

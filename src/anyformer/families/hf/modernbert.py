@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.encoder import encoder_family, laid_out
 from anyformer.families.hf.headings import Heading, usual_classes
 from anyformer.families.hf.layout import rows_of
@@ -15,8 +15,7 @@ from anyformer.families.hf.llama import D_FF
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.rotary import THETA, scaling_settings
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.table import FULL, SLIDING
-from anyformer.families.hf.windows import typed_rotary
+from anyformer.families.hf.windows import FULL, SLIDING, typed_rotary
 from anyformer.families.modernbert import (
     CONTEXT,
     EVERY,
@@ -97,7 +96,7 @@ WINDOW = table.Pair(
 # Of a decoder, to one side.
 BACK = table.Pair(
     lambda settings, spec: changed(spec, SlidingWindow, size=_reach(settings)),
-    lambda spec: {"local_attention": 2 * (table.window_of(spec) or 64)},
+    lambda spec: {"local_attention": 2 * (windows.window_of(spec) or 64)},
 )
 
 

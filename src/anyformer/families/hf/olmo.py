@@ -6,7 +6,7 @@ the third has OLMo 2's norms around such mixtures.
 
 from __future__ import annotations
 
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import HELD, TRAINING, filed, n_experts
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
 from anyformer.families.hf.llama import EPS as EPS_OF_LLAMA
@@ -22,8 +22,8 @@ LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
 OLMO3 = table.family(
     "olmo3",
     "Olmo3ForCausalLM",
-    table.two_kinds(olmo3(4, 8, 1, 8)),
-    (*SIZES, rotary_by_type(THETA, THETA, 2048), table.layer_types(full_every=4, size=4096)),
+    windows.two_kinds(olmo3(4, 8, 1, 8)),
+    (*SIZES, rotary_by_type(THETA, THETA, 2048), windows.layer_types(full_every=4, size=4096)),
     {**NORMS_BEHIND, **QK_NORMS, **ATTENTION, **GATED},
 )
 OLMOE = table.family(

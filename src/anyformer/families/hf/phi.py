@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.cohere import norms_of_heads
 from anyformer.families.hf.llama import NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -77,7 +77,7 @@ PHI3 = table.family(
         table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
         table.positions(fraction=FRACTION, context=4096),
         table.Pair(_read_original, _write_original),
-        table.window(None),
+        windows.window(None),
         table.tables(tied=False),
         table.layers(),
     ),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.compose import layered, windowed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
 from anyformer.families.llama import llama
@@ -22,17 +22,17 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n_layers, first = settings.take("num_hidden_layers", int), settings.take("max_window_layers", int, 28)
     size = settings.nullable("sliding_window", int, 4096)
     window = size if settings.take("use_sliding_window", bool, False) else None
-    by_number = tuple(table.FULL if window is None or i < first else table.SLIDING for i in range(n_layers))
-    return table.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
+    by_number = tuple(windows.FULL if window is None or i < first else windows.SLIDING for i in range(n_layers))
+    return windows.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
 
 
 def _write(spec: ModelSpec) -> Mapping[str, Any]:
-    size, types = table.window_of(spec), table.types_of(spec)
+    size, types = windows.window_of(spec), windows.types_of(spec)
     return {
         "num_hidden_layers": spec.n_layers,
         "use_sliding_window": size is not None,
         "sliding_window": size,
-        "max_window_layers": types.index(table.SLIDING) if table.SLIDING in types else spec.n_layers,
+        "max_window_layers": types.index(windows.SLIDING) if windows.SLIDING in types else spec.n_layers,
         "layer_types": types,
     }
 

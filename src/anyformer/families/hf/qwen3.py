@@ -7,7 +7,7 @@ layer's type says its window and its theta.
 from __future__ import annotations
 
 from anyformer.families.compose import layered, windowed
-from anyformer.families.hf import table
+from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import (
     HELD,
     TRAINING,
@@ -72,7 +72,7 @@ QWEN3_MOE = table.family(
 MELLUM = table.family(
     "mellum",
     "MellumForCausalLM",
-    table.two_kinds(mellum(4, 8, 1, 8, 1, n_experts=64, top_k=1)),
+    windows.two_kinds(mellum(4, 8, 1, 8, 1, n_experts=64, top_k=1)),
     (
         table.VOCABULARY,
         table.D_MODEL,
@@ -87,7 +87,7 @@ MELLUM = table.family(
         table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),
         expert_width("moe_intermediate_size", "expert", 896),
         table.tables(tied=False),
-        table.layer_types(full_every=1, size=1024),
+        windows.layer_types(full_every=1, size=1024),
         dense_by_type(7168, 0),
         table.only(num_mtp_layers=0, num_nextn_predict_layers=0),
     ),

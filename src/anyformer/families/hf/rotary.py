@@ -98,6 +98,7 @@ SCALINGS: dict[str, tuple[type[RotaryScalingSpec], dict[str, str]]] = {
     "dynamic": (DynamicNTK, FACTOR),
     "llama3": (Llama3Scaling, FACTOR | FREQUENCIES | LENGTH),
     "yarn": (YaRN, FACTOR | RAMP | LENGTH | {"attention_factor": "attention_factor"}),
+    "deepseek_yarn": (YaRN, FACTOR | RAMP | LENGTH | {"attention_factor": "attention_factor"}),  # in Sarvam's files
     "longrope": (LongRoPE, LONGROPE),
     "proportional": (ProportionalRoPE, {FRACTION: "share"}),
     "su": (LongRoPE, LONGROPE),  # its name in the first Phi-3 files

@@ -70,6 +70,12 @@ class Settings:
         self._config, self._where = config, where
         self._taken: set[str] = set()
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Know settings by the names that a class keeps them under; `names` are others for them, which come first."""
+        found = {name: value for name, value in self._config.items() if name not in names}
+        other = {names[name]: value for name, value in self._config.items() if name in names and value is not None}
+        self._config = {**found, **other}
+
     def take(self, name: str, kind: type[T], default: T = REQUIRED) -> T:
         """A setting; null and absent mean the default. Raises CheckpointError naming setting, value and type."""
         value = self._given(name, kind, default)

@@ -6,8 +6,8 @@ The one's queries, keys and values are one matrix: side by side where there is o
 from __future__ import annotations
 
 from anyformer.families.compose import changed
-from anyformer.families.hf import table
-from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, gpt_family
+from anyformer.families.hf import table, windows
+from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, RENAMED, gpt_family
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import ATTENTION, NORMS
 from anyformer.families.hf.mapping import one
@@ -59,6 +59,7 @@ GPT_BIGCODE = gpt_family(
     "GPTBigCodeForCausalLM",
     starcoder(1, 8, 1, vocab_size=1, context=1),
     (
+        RENAMED,
         table.VOCABULARY,
         table.learned("n_positions", 1024),
         D_MODEL,
@@ -101,7 +102,7 @@ STARCODER2 = table.family(
         table.activation("hidden_act", TANH, FeedForwardSpec),
         table.at("norm_epsilon", float, LayerNormSpec, "eps", default=1e-5),
         table.positions(context=4096),
-        table.window(None),
+        windows.window(None),
         table.tables(tied=True, start=0.018042),
         table.layers(),
     ),

@@ -13,20 +13,16 @@ from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import (
     ActivationSpec,
-    AttentionSpec,
     ByRole,
-    Causal,
     FeedForwardSpec,
     GQASpec,
     LearnedPositionsSpec,
     Normal,
     RotarySpec,
-    SlidingWindow,
     TokensSpec,
 )
-from anyformer.spec import BlockSpec, ModelSpec, ScaleSpec, Spec, StackSpec, TableSpec, Window
+from anyformer.spec import ModelSpec, ScaleSpec, Spec, StackSpec, TableSpec
 
-SLIDING, FULL = "sliding_attention", "full_attention"
 PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
 LENGTH = "max_position_embeddings"
 BESIDE = "0.branches.1.mixer"  # a feed-forward that reads what attention reads
@@ -215,6 +211,16 @@ def fixed(**settings: Any) -> Pair:
     return Pair(lambda _, spec: spec, lambda spec: settings)
 
 
+def renamed(**names: str) -> Pair:
+    """What files call settings too → their names, before all other pairs; where both are there the other one is meant."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        settings.rename(names)
+        return spec
+
+    return Pair(read)
+
+
 def only(**allowed: Any) -> Pair:
     """Settings whose other values are refused: they would change what is computed.
 
@@ -236,23 +242,6 @@ def scaled_tokens(name: str, scale: ScaleSpec, default: bool = False) -> Pair:
     return at(name, bool, TokensSpec, "scale", default=default, into=into, out=lambda found: found is not None)
 
 
-def window(default: int | None) -> Pair:
-    """The window of every layer; null is none, and `default` goes where nothing is said."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        size = settings.nullable("sliding_window", int, default)
-        if size is None:
-            return spec
-        return changed(spec, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(size)))
-
-    return Pair(read, lambda spec: {"sliding_window": window_of(spec)})
-
-
-def window_of(spec: Spec) -> int | None:
-    """The size of the first window in a model or a part; None without one."""
-    return next((value.size for value in spec.nested() if isinstance(value, SlidingWindow)), None)
-
-
 def layers(name: str = "num_hidden_layers") -> Pair:
     """The depth of a model whose layers are alike."""
 
@@ -260,50 +249,6 @@ def layers(name: str = "num_hidden_layers") -> Pair:
         return spec.but(stack=spec.stack.but(blocks=spec.stack.blocks * settings.positive(name, int)))
 
     return Pair(read, lambda spec: {name: spec.n_layers})
-
-
-def two_kinds(model: ModelSpec) -> ModelSpec:
-    """The template of a model with sliding layers and full ones: the first of each."""
-    first = dict(reversed([*zip(types_of(model), model.stack.blocks, strict=True)]))
-    return model.but(stack=model.stack.but(blocks=(first[SLIDING], first[FULL])))
-
-
-def layer_types(full_every: int | None, size: int, setting: str | None = None) -> Pair:
-    """The depth, each layer's type and the window, of a template of `two_kinds`.
-
-    Where nothing is said every `full_every`-th layer is full, or as many as an older `setting` says, and `size` is the window;
-    with None every layer slides where there is a window.
-    """
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        n_layers = settings.take("num_hidden_layers", int)
-        found = settings.nullable("sliding_window", int, size)
-        every = full_every or (1 if found is None else n_layers + 1)
-        every = every if setting is None else settings.positive(setting, int, every)
-        by_number = tuple(SLIDING if (i + 1) % every else FULL for i in range(n_layers))
-        return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, found)
-
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        found, size = {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec)}, window_of(spec)
-        return found if size is None else {**found, "sliding_window": size}  # some classes know no null there
-
-    return Pair(read, write)
-
-
-def typed(settings: Settings, spec: ModelSpec, n_layers: int, types: tuple[str, ...], window: int | None) -> ModelSpec:
-    """The template with a layer for each type and this window. Raises CheckpointError for types that are none."""
-    blocks: dict[str, BlockSpec] = dict(zip((SLIDING, FULL), spec.stack.blocks, strict=True))
-    if len(types) != n_layers or set(types) - set(blocks):
-        raise settings.refusal("layer_types", f"must be {n_layers} times {SLIDING} or {FULL}")
-    if window is None and SLIDING in types:
-        raise settings.refusal("sliding_window", "leaves the sliding layers without a window, which this class refuses")
-    spec = spec.but(stack=spec.stack.but(blocks=tuple(blocks[kind] for kind in types)))
-    return spec if window is None else changed(spec, SlidingWindow, size=Window(window))
-
-
-def types_of(spec: ModelSpec) -> list[str]:
-    """Each layer's type."""
-    return [FULL if window_of(block) is None else SLIDING for block in spec.stack.blocks]
 
 
 def _even(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -363,6 +308,7 @@ def family(
     stack: str = "model",
     layer: str = "layers",
     tokens: str = "embed_tokens",
+    tokens_too: str | None = None,
     norm: str = "norm",
     outside: Layout | None = None,
     buffers: tuple[str, ...] = ("self_attn.rotary_emb.inv_freq",),
@@ -374,11 +320,11 @@ def family(
 ) -> Family:
     """The family of a class; for the pairs see `both_ways`.
 
-    Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, the last `norm`, what is `outside` the
-    layers, ours → theirs. Old files hold `buffers` in each layer, and `unneeded`, which nobody reads; `heads` are the head's
-    names, the first the one that is written. A module of ours that a model lacks, or whose bias it lacks, has no row.
-    `filed`: the modules of a layer in files that are laid out otherwise than in memory; `ahead`: those around the layers that
-    predict further tokens.
+    Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, which files may call `tokens_too`, the last
+    `norm`, what is `outside` the layers, ours → theirs. Old files hold `buffers` in each layer, and `unneeded`, which nobody
+    reads; `heads` are the head's names, the first the one that is written. A module of ours that a model lacks, or whose bias it
+    lacks, has no row. `filed`: the modules of a layer in files that are laid out otherwise than in memory; `ahead`: those
+    around the layers that predict further tokens.
     """
     to_spec, to_config = both_ways(template, pairs, ignored)
 
@@ -391,7 +337,8 @@ def family(
         later = [f"{layers}.{n + k}." for k in range(len(spec.ahead))]  # which hold the tables again
         for k, place in enumerate(later):
             links |= within(each, f"ahead.{k}.block.sublayers.", place) | within(ahead or {}, f"ahead.{k}.", place)
-        table = Theirs(f"{stack}.{tokens}", also=tuple(f"{place}embed_tokens" for place in later))
+        too = () if tokens_too is None else (f"{stack}.{tokens_too}",)
+        table = Theirs(f"{stack}.{tokens}", also=(*too, *(f"{place}embed_tokens" for place in later)))
         head = Theirs(heads[0], also=(*heads[1:], *(f"{place}shared_head.head" for place in later)))
         old = (f"{layers}.{i}.{name}" for i in range(n + len(later)) for name in buffers)
         return [dropped(*old, *unneeded), *rows_of(spec, tokens_and_head(spec, table, head) | links)]

@@ -2,16 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary, rotary_settings, scaling_settings, within
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.table import FULL, SLIDING, Pair, types_of
-from anyformer.layers import RotarySpec
-from anyformer.spec import ModelSpec
+from anyformer.families.hf.table import Pair
+from anyformer.layers import AttentionSpec, Causal, GQASpec, RotarySpec, SlidingWindow
+from anyformer.spec import BlockSpec, ModelSpec, Spec, Window
 
+SLIDING, FULL = "sliding_attention", "full_attention"
 ROTARY = "rotary positions"
+
+
+def window(default: int | None) -> Pair:
+    """The window of every layer; null is none, and `default` goes where nothing is said."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        size = settings.nullable("sliding_window", int, default)
+        if size is None:
+            return spec
+        return changed(spec, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(size)))
+
+    return Pair(read, lambda spec: {"sliding_window": window_of(spec)})
+
+
+def window_of(spec: Spec) -> int | None:
+    """The size of the first window in a model or a part; None without one."""
+    return next((value.size for value in spec.nested() if isinstance(value, SlidingWindow)), None)
+
+
+def two_kinds(model: ModelSpec) -> ModelSpec:
+    """The template of a model with sliding layers and full ones: the first of each."""
+    first = dict(reversed([*zip(types_of(model), model.stack.blocks, strict=True)]))
+    return model.but(stack=model.stack.but(blocks=(first[SLIDING], first[FULL])))
+
+
+def layer_types(full_every: int | None, size: int, setting: str | None = None) -> Pair:
+    """The depth, each layer's type and the window, of a template of `two_kinds`.
+
+    Where nothing is said every `full_every`-th layer is full, or as many as an older `setting` says, and `size` is the window;
+    with None every layer slides where there is a window.
+    """
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n_layers = settings.take("num_hidden_layers", int)
+        found = settings.nullable("sliding_window", int, size)
+        every = full_every or (1 if found is None else n_layers + 1)
+        every = every if setting is None else settings.positive(setting, int, every)
+        by_number = tuple(SLIDING if (i + 1) % every else FULL for i in range(n_layers))
+        return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, found)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        found, size = {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec)}, window_of(spec)
+        return found if size is None else {**found, "sliding_window": size}  # some classes know no null there
+
+    return Pair(read, write)
+
+
+def typed(settings: Settings, spec: ModelSpec, n_layers: int, types: tuple[str, ...], window: int | None) -> ModelSpec:
+    """The template with a layer for each type and this window. Raises CheckpointError for types that are none."""
+    blocks: dict[str, BlockSpec] = dict(zip((SLIDING, FULL), spec.stack.blocks, strict=True))
+    if len(types) != n_layers or set(types) - set(blocks):
+        raise settings.refusal("layer_types", f"must be {n_layers} times {SLIDING} or {FULL}")
+    if window is None and SLIDING in types:
+        raise settings.refusal("sliding_window", "leaves the sliding layers without a window, which this class refuses")
+    spec = spec.but(stack=spec.stack.but(blocks=tuple(blocks[kind] for kind in types)))
+    return spec if window is None else changed(spec, SlidingWindow, size=Window(window))
+
+
+def types_of(spec: ModelSpec) -> list[str]:
+    """Each layer's type."""
+    return [FULL if window_of(block) is None else SLIDING for block in spec.stack.blocks]
 
 
 def typed_rotary(inner: Settings, context: int, plain: RotarySpec, whole: bool = True) -> RotarySpec:
@@ -24,7 +87,7 @@ def typed_rotary(inner: Settings, context: int, plain: RotarySpec, whole: bool =
 
 
 def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: str | None = None) -> Pair:
-    """The context and the rotary positions of a template's layers, such as `table.two_kinds` makes: sliding ones and full ones.
+    """The context and the rotary positions of a template's layers, such as `two_kinds` makes: sliding ones and full ones.
 
     Each type of layer has a table of its own; in older files the full layers have the usual settings and the others a theta by
     the name `setting`, or nothing. The arguments are what the class takes where nothing is said.
@@ -65,3 +128,26 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
         return {**length, "rope_parameters": tables}
 
     return Pair(read, write)
+
+
+def turning_windows(size: int, by_number: Callable[[Settings, int], tuple[str, ...]]) -> Pair:
+    """Each layer's window, of a model that is laid out and whose layers all turn; those that see everything turn nothing.
+
+    `size` and `by_number`, of the number of layers, are what a class takes where nothing is said.
+    """
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n, found = spec.n_layers, settings.positive("sliding_window", int, size)
+        usual = by_number(settings, n)
+        types = settings.strings("layer_types") or usual
+        if len(types) != n or set(types) - {SLIDING, FULL}:
+            raise settings.refusal("layer_types", f"must be {n} times {SLIDING} or {FULL}")
+        blocks = (
+            changed(block, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(found)))
+            if kind == SLIDING
+            else changed(changed(block, AttentionSpec, mask=Causal()), GQASpec, rotary=None)
+            for kind, block in zip(types, spec.stack.blocks, strict=True)
+        )
+        return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+
+    return Pair(read, lambda spec: {"layer_types": types_of(spec), "sliding_window": window_of(spec) or size})

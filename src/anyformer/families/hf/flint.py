@@ -1,0 +1,46 @@
+"""Flint to and from transformers' FlintForCausalLM, whose files call its sinks otherwise."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import changed
+from anyformer.families.flint import flint
+from anyformer.families.hf import table, windows
+from anyformer.families.hf.experts import HELD, SHARED, TRAINING, dense_ones, expert_width, filed, n_experts
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.windows import turning_windows
+from anyformer.layers import GQASpec, RotarySpec, RouterSpec
+
+
+def _by_number(settings: Settings, n_layers: int) -> tuple[str, ...]:
+    return tuple(windows.FULL if i < 2 or i % 4 == 1 or i == n_layers - 1 else windows.SLIDING for i in range(n_layers))
+
+
+LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **GATED, **SHARED}
+TEMPLATE = flint(1, 8, 1, 8, 1, d_expert=8, d_shared=8, n_experts=256, top_k=1, n_dense=0)
+SINK = "0.branches.0.mixer.sink"
+FLINT = table.family(
+    "flint",
+    "FlintForCausalLM",
+    changed(TEMPLATE, GQASpec, rotary=RotarySpec()),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.heads(n_kv_heads=4, head_dim=128),
+        table.BIASES,
+        SWIGLU,
+        EPS,
+        table.positions(context=262_144),
+        n_experts(256),
+        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=6),
+        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),
+        expert_width("moe_intermediate_size", "expert", 512),
+        expert_width("shared_expert_intermediate_size", "shared_expert", 1024),
+        table.tables(tied=False),
+        dense_ones(6144, (0, 1)),
+        turning_windows(513, _by_number),
+    ),
+    {**LAYER, **HELD, SINK: "self_attn.sinks"},
+    filed={**LAYER, **filed(), SINK: "self_attn.softmax_offset"},
+    ignored=TRAINING,
+)

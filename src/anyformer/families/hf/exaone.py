@@ -95,8 +95,9 @@ RELEASED = {
     f"{table.PROJECTION}.o": "attn.attention.out_proj",
     **table.feeds(gate="mlp.c_fc_0", up="mlp.c_fc_1", down="mlp.c_proj"),
 }
-IN_FILES = _exaone(RELEASED, stack="transformer", layer="h", tokens="wte", norm="ln_f")
-EXAONE = _exaone({**NORMS, **ATTENTION, **GATED})._replace(files=IN_FILES.rows)
+EXAONE = _exaone({**NORMS, **ATTENTION, **GATED})._replace(
+    files=_exaone(RELEASED, stack="transformer", layer="h", tokens="wte", norm="ln_f").rows
+)
 EXAONE4 = table.family(
     "exaone4",
     "Exaone4ForCausalLM",

@@ -45,8 +45,10 @@ def test_a_dry_run_says_what_it_takes(file: Path, tmp_path: Path) -> None:
     plan = plan_study(file, data=str(tmp_path), out=tmp_path / "out", say=lambda _: None)
     spec = read_study(file)
     reported = len(spec.models) * len(spec.sizes) * len(spec.tokens) * spec.seeds
-    tried = len(spec.choosing) * sum(
-        len(spec.rates_of(model)) for model in spec.models if len(spec.rates_of(model)) > 1
+    tried = (
+        len(spec.sizes)
+        * len(spec.choosing)
+        * sum(len(spec.rates_of(model)) for model in spec.models if len(spec.rates_of(model)) > 1)
     )
     assert (plan.runs, plan.done) == (reported + tried, 0)
     assert plan.flops > 0

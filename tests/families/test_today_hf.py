@@ -866,3 +866,13 @@ def test_the_tokens_of_sarvam_by_either_name(tmp_path: Path) -> None:
 def test_biases_that_internlm3_has_in_one_place_alone_are_refused() -> None:
     with pytest.raises(CheckpointError, match="attention_bias = True differs from mlp_bias, which this class refuses"):
         read("internlm3", {**SIZES, "qkv_bias": True})
+
+
+def test_released_files_of_sarvam_105b_scale_as_deepseek_does_by_a_name_of_their_own() -> None:
+    """And say widths of heads that follow from others."""
+    settings = {**LATENT, **ROUTED, "max_position_embeddings": 640}
+    yarn = {"factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16}
+    released = {**settings, "rope_scaling": {**yarn, "type": "deepseek_yarn"}, "q_head_dim": 20, "head_dim": 24}
+    ours = read("sarvam_mla", released)
+    assert ours == read("sarvam_mla", {**settings, "rope_scaling": {**yarn, "type": "yarn"}})
+    assert ours == read("sarvam_mla", transformers.AutoConfig.for_model("sarvam_mla", **released).to_dict())

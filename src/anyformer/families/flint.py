@@ -11,6 +11,13 @@ from anyformer.families.qwen3 import with_qk_norms
 from anyformer.layers import AttentionSpec, GQASpec, RouterSpec, SiLU
 from anyformer.spec import Count, ModelSpec
 
+WINDOW = 513
+
+
+def sees_all(i: int, n_layers: int) -> bool:
+    """Whether the i-th of so many layers has no window."""
+    return i < 2 or i % 4 == 1 or i == n_layers - 1
+
 
 def flint(*sizes: int, d_expert: int, d_shared: int, n_experts: int, top_k: int, n_dense: int = 2) -> ModelSpec:
     """QK-norm, a sink for each head, sigmoid scores that are divided by their sum; the first two layers, every fourth and the
@@ -21,8 +28,8 @@ def flint(*sizes: int, d_expert: int, d_shared: int, n_experts: int, top_k: int,
     plain = changed(with_qk_norms(plain), AttentionSpec, sink=True)
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sigmoid", renormalise=True)
     sparse = with_experts(plain, router, gated(d_shared, SiLU()))
-    near, full = windowed(sparse, 513).stack.blocks[0], changed(sparse, GQASpec, rotary=None).stack.blocks[0]
-    blocks = (full if i < 2 or i % 4 == 1 or i == n_layers - 1 else near for i in range(n_layers))
+    near, full = windowed(sparse, WINDOW).stack.blocks[0], changed(sparse, GQASpec, rotary=None).stack.blocks[0]
+    blocks = (full if sees_all(i, n_layers) else near for i in range(n_layers))
     return after_dense(sparse.but(stack=sparse.stack.but(blocks=tuple(blocks))), n_dense, d_ff)
 
 

@@ -1,7 +1,6 @@
-"""Models that LLaMA's architecture expresses whole or nearly so: SmolLM2 (2502.02737), Yi (2403.04652), Reka Flash 3, InternLM3,
-IQuest-Coder,
-SmolLM3 with layers that rotate nothing, Seed-OSS with biases, ERNIE 4.5 and Helium with neighbouring pairs, ERNIE's mixture, AFM
-without gates, CWM with windows."""
+"""Models that LLaMA's architecture expresses whole or nearly so: SmolLM2 (2502.02737), Yi (2403.04652), Reka Flash 3,
+InternLM3, IQuest-Coder, SmolLM3 with layers that rotate nothing, Seed-OSS with biases, ERNIE 4.5 and Helium with neighbouring
+pairs, ERNIE's mixture, AFM without gates, CWM with windows."""
 
 from __future__ import annotations
 

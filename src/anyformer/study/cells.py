@@ -143,9 +143,10 @@ class Runs:
             losses = {rate: fmean(rank(run, LOSS)[0] for run in runs) for rate, runs in tried.items()}
             best = min(rates, key=losses.__getitem__)
             if best not in (rates[0], rates[-1]) or not left:
+                if self.spec.rate_between:
+                    return cells, bottom(losses, best), True
                 tied = losses[best] + self.spec.rate_tie
-                lowest = next(rate for rate in rates if losses[rate] <= tied)
-                return cells, bottom(losses, best) if self.spec.rate_between else lowest, True
+                return cells, next(rate for rate in rates if losses[rate] <= tied), True
             rates = [best / 2, *rates] if best == rates[0] else [*rates, best * 2]
             left -= 1
         return cells, None, False
@@ -273,9 +274,8 @@ def bottom(losses: Mapping[float, float], best: float) -> float:
     falls, rises = (losses[near[0]] - losses[best]) / -below, (losses[near[2]] - losses[best]) / above
     if falls + rises == 0:
         return best
-    flat = (
-        (below * rises + above * falls) / (falls + rises) / 2
-    )  # between the middles, where it falls and rises so steeply
+    # Its slope is -falls halfway below and rises halfway above, and a parabola's slope is a line.
+    flat = (below * rises + above * falls) / (falls + rises) / 2
     return float(f"{best * 2 ** (round(4 * flat) / 4):.3g}")
 
 

@@ -178,12 +178,11 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
         n = len(spec.choosing)
         seeds = "a seed that are" if n == 1 else f"{n} seeds that are"
         what = "loss there" if n == 1 else "mean loss there"
-        tie = f"; of those within {spec.rate_tie:g} nats of the best the lowest" if spec.rate_tie else ""
-        if spec.rate_between:
-            tie = "; the bottom of the parabola through the best and its neighbours"
+        rule = f"; of those within {spec.rate_tie:g} nats of the best the lowest" if spec.rate_tie else ""
+        rule = "; the bottom of the parabola through the best and its neighbours" if spec.rate_between else rule
         yield from (
             "",
-            f"Learning rates, chosen on a part of the text and {seeds} not reported ({what}{tie}):",
+            f"Learning rates, chosen on a part of the text and {seeds} not reported ({what}{rule}):",
             "",
         )
         for one in found.tuning:

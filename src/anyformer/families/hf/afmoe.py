@@ -9,7 +9,6 @@ from anyformer.families.hf.deepseek import SHARED, dense_first, n_shared
 from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.windows import turning_windows
 from anyformer.layers import RMSNormSpec, RouterSpec
 from anyformer.spec import ScaleSpec
 
@@ -55,7 +54,7 @@ AFMOE = table.family(
         table.scaled_tokens("mup_enabled", ScaleSpec(power=0.5)),
         table.tables(tied=False),
         dense_first(1, "num_dense_layers"),
-        turning_windows(1024, _by_number),
+        windows.turning_windows(1024, _by_number),
     ),
     {**LAYER, **ALONE},
     filed={**LAYER, **filed(None)},

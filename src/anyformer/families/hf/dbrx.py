@@ -20,12 +20,8 @@ from anyformer.layers import GatedFeedForwardSpec, GQASpec, RotarySpec, RouterSp
 from anyformer.spec import Count, ModelSpec, StackSpec, Width
 
 
-def _table(settings: Settings, name: str) -> Settings:
-    return settings.section(name) or Settings({}, name)
-
-
 def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    inner, n_heads = _table(settings, "attn_config"), settings.take("n_heads", int, 16)
+    inner, n_heads = settings.inner("attn_config"), settings.take("n_heads", int, 16)
     kv_heads, clip = inner.take("kv_n_heads", int, 1), inner.optional("clip_qkv", float)
     plain = RotarySpec(theta=inner.take(THETA, float, 10_000.0))
     inner.close()
@@ -44,12 +40,12 @@ def _write_attention(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _read_experts(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    inner = _table(settings, "ffn_config")
+    inner = settings.inner("ffn_config")
     inner.ignore("hidden_size", "moe_jitter_eps", "moe_loss_weight")  # d_model again; those of training
     inner.require("moe_normalize_expert_weights", 1, 1.0)
     normed = inner.nullable("moe_normalize_expert_weights", float, 1.0) is not None
     n, k = inner.take("moe_num_experts", int, 4), inner.take("moe_top_k", int, 1)
-    width, activation = inner.take("ffn_hidden_size", int, 3584), _table(inner, "ffn_act_fn").activation("name", "silu")
+    width, activation = inner.take("ffn_hidden_size", int, 3584), inner.inner("ffn_act_fn").activation("name", "silu")
     inner.close()
     spec = changed(spec, RouterSpec, n_experts=Count(n), top_k=k, renormalise=normed)
     return changed(spec, GatedFeedForwardSpec, d_ff=Width(width), activation=activation)

@@ -36,9 +36,8 @@ LATENT = "latent attention"
 
 def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
     settings.require("num_key_value_heads", one(spec, MLASpec, LATENT).n_heads)
-    settings.ignore(
-        "head_dim", "qk_head_dim", "q_head_dim"
-    )  # the classes write qk_rope_head_dim and the sum there themselves
+    # The classes write qk_rope_head_dim and the sum there themselves.
+    settings.ignore("head_dim", "qk_head_dim", "q_head_dim")
     return spec
 
 

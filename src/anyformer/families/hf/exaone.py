@@ -13,9 +13,9 @@ from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, n_shared, v3_routing
 from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, routed
-from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, SWIGLU, TEMPLATE, WIDTHS
-from anyformer.families.hf.llama_like import MLP_BIAS
-from anyformer.families.hf.mapping import Family
+from anyformer.families.hf.gpt2 import gpt_family
+from anyformer.families.hf.llama import ATTENTION, GATED, NORMS_BEHIND, QK_NORMS, SWIGLU, TEMPLATE, WIDTHS, settings_of
+from anyformer.families.hf.llama import LAYER as OF_LLAMA
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, Causal, RMSNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
@@ -49,45 +49,10 @@ def _windowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
-
-
-RENAMED = table.renamed(
-    num_layers="num_hidden_layers", layer_norm_epsilon="rms_norm_eps", activation_function="hidden_act"
+SETTINGS = (
+    table.renamed(num_layers="num_hidden_layers", layer_norm_epsilon="rms_norm_eps", activation_function="hidden_act"),
+    *settings_of(table.heads(n_kv_heads=8), EPS, RotarySpec(theta=500_000.0), context=4096),
 )
-
-
-def _exaone(
-    modules: dict[str, str],
-    stack: str = "model",
-    layer: str = "layers",
-    tokens: str = "embed_tokens",
-    norm: str = "norm",
-) -> Family:
-    """The family of EXAONE 3's files or, the class being LLaMA's, of what it holds."""
-    return table.family(
-        "exaone",
-        "LlamaForCausalLM",
-        TEMPLATE,
-        (
-            RENAMED,
-            *WIDTHS,
-            table.heads(n_kv_heads=8),
-            table.EVEN,
-            table.BIASES,
-            MLP_BIAS,
-            EPS,
-            table.positions(RotarySpec(theta=500_000.0), context=4096),
-            table.tables(tied=False),
-            table.layers(),
-        ),
-        modules,
-        stack=stack,
-        layer=layer,
-        tokens=tokens,
-        norm=norm,
-    )
-
-
 RELEASED = {
     "0.norm_in": "ln_1",
     "1.norm_in": "ln_2",
@@ -95,8 +60,8 @@ RELEASED = {
     f"{table.PROJECTION}.o": "attn.attention.out_proj",
     **table.feeds(gate="mlp.c_fc_0", up="mlp.c_fc_1", down="mlp.c_proj"),
 }
-EXAONE = _exaone({**NORMS, **ATTENTION, **GATED})._replace(
-    files=_exaone(RELEASED, stack="transformer", layer="h", tokens="wte", norm="ln_f").rows
+EXAONE = table.family("exaone", "LlamaForCausalLM", TEMPLATE, SETTINGS, OF_LLAMA)._replace(
+    files=gpt_family("exaone", "LlamaForCausalLM", TEMPLATE, SETTINGS, RELEASED).rows
 )
 EXAONE4 = table.family(
     "exaone4",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.bloom import bloom
+from anyformer.families.bloom import bloom, mpt
 from anyformer.families.compose import changed
 from anyformer.families.falcon import Wiring, falcon
 from anyformer.families.hf import table
@@ -15,7 +15,6 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
-from anyformer.families.mpt import mpt
 from anyformer.layers import ALiBiSpec, AttentionSpec, FeedForwardSpec, GQASpec
 from anyformer.spec import Count, ModelSpec, ScaleSpec, StackSpec
 
@@ -130,12 +129,19 @@ BLOOM = gpt_family(
 )
 
 
+COMPUTED = {
+    "attn_type": "multihead_attention",
+    "alibi": True,
+    "alibi_bias_max": 8,
+    "prefix_lm": False,
+    "qk_ln": False,
+}
+
+
 def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The heads, and what their own table says: what they are clamped to, and a number for attention's scale."""
-    inner, n_heads = settings.section("attn_config"), settings.positive("n_heads", int, 16)
-    inner = inner or Settings({}, "attn_config")
-    inner.require("attn_type", "multihead_attention")
-    for name, computed in {"alibi": True, "alibi_bias_max": 8, "prefix_lm": False, "qk_ln": False}.items():
+    inner, n_heads = settings.inner("attn_config"), settings.positive("n_heads", int, 16)
+    for name, computed in COMPUTED.items():
         inner.require(name, computed)
     inner.ignore("attn_impl", "attn_uses_sequence_id")  # how it was computed, and rows of several texts
     clip, factor = inner.optional("clip_qkv", float), inner.optional("softmax_scale", float)
@@ -185,7 +191,6 @@ MPT = table.family(
         "init_device",
         "embedding_fraction",
         "norm_type",
-        "resid_pdrop",
         "emb_pdrop",
         "verbose",
         "init_config",

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.falcon_h1 import falcon_h1
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, D_FF
+from anyformer.families.hf.llama import ATTENTION, D_FF, MLP_BIAS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import ACTIVATIONS, Settings
@@ -145,7 +145,7 @@ FALCON_H1 = table.family(
         D_FF,
         table.heads(n_kv_heads=8),
         table.BIASES,
-        table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+        MLP_BIAS,
         _scale("embedding_multiplier", TokensSpec),
         _scale("lm_head_multiplier", HeadSpec),
         table.positions(RotarySpec(), context=8192),

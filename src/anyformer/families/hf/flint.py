@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from anyformer.families.compose import changed
-from anyformer.families.flint import flint
+from anyformer.families.flint import WINDOW, flint, sees_all
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import HELD, SHARED, TRAINING, dense_ones, expert_width, filed, n_experts
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.windows import turning_windows
 from anyformer.layers import GQASpec, RotarySpec, RouterSpec
 
 
 def _by_number(settings: Settings, n_layers: int) -> tuple[str, ...]:
-    return tuple(windows.FULL if i < 2 or i % 4 == 1 or i == n_layers - 1 else windows.SLIDING for i in range(n_layers))
+    return tuple(windows.FULL if sees_all(i, n_layers) else windows.SLIDING for i in range(n_layers))
 
 
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **GATED, **SHARED}
@@ -38,7 +37,7 @@ FLINT = table.family(
         expert_width("shared_expert_intermediate_size", "shared_expert", 1024),
         table.tables(tied=False),
         dense_ones(6144, (0, 1)),
-        turning_windows(513, _by_number),
+        windows.turning_windows(WINDOW, _by_number),
     ),
     {**LAYER, **HELD, SINK: "self_attn.sinks"},
     filed={**LAYER, **filed(), SINK: "self_attn.softmax_offset"},

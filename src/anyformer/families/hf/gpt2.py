@@ -22,13 +22,13 @@ from anyformer.spec import ModelSpec, ScaleSpec, StackSpec
 D_MODEL = table.at("n_embd", int, StackSpec, "d_model")
 N_HEADS = table.at("n_head", int, GQASpec, "n_heads")
 EPS = table.at("layer_norm_epsilon", float, LayerNormSpec, "eps", default=1e-5)
-# Of GPT-2 and of what was named after it.
 RENAMED = table.renamed(
     hidden_size="n_embd",
     max_position_embeddings="n_positions",
     num_attention_heads="n_head",
     num_hidden_layers="n_layer",
 )
+# Of GPT-2 and of what was named after it.
 gpt_family = partial(table.family, stack="transformer", layer="h", tokens="wte", norm="ln_f")
 MASKS = ("attn.bias", "attn.masked_bias")  # the causal mask, in old files
 

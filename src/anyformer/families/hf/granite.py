@@ -13,13 +13,12 @@ from anyformer.families.compose import changed, window
 from anyformer.families.granite import granite, granite_moe, hyperclova
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TOP_K, TRAINING
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, MLP_BIAS, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     AddSpec,
     AttentionSpec,
-    GatedFeedForwardSpec,
     GQASpec,
     RMSNormSpec,
     RotarySpec,
@@ -44,11 +43,13 @@ def _factor(name: str, part: type[Spec], *, inverse: bool = False) -> table.Pair
     return table.Pair(read, write)
 
 
+TOKENS = _factor("embedding_multiplier", TokensSpec)
+BRANCH = table.at("residual_multiplier", float, AddSpec, "branch", default=1.0)
 MULTIPLIERS = (
-    _factor("embedding_multiplier", TokensSpec),
+    TOKENS,
     _factor("attention_multiplier", AttentionSpec),
     _factor("logits_scaling", HeadSpec, inverse=True),
-    table.at("residual_multiplier", float, AddSpec, "branch", default=1.0),
+    BRANCH,
 )
 
 
@@ -59,7 +60,6 @@ def _pairs(*ends: table.Pair) -> tuple[table.Pair, ...]:
 
 PAIRS = _pairs(EPS, table.positions(), table.tables(tied=False))
 LAYER = {**NORMS, **ATTENTION}
-MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
 TEMPLATE = granite(1, 8, 1, 8, vocab_size=1, scores=1.0, branch=1.0, logits=1.0)
 
 GRANITE = table.family(
@@ -156,10 +156,10 @@ HYPERCLOVA = table.family(
         table.heads(),
         table.EVEN,
         table.BIASES,
-        _factor("embedding_multiplier", TokensSpec),
+        TOKENS,
         table.Pair(_scores, _multiplier),
         _factor("logits_scaling", HeadSpec),
-        table.at("residual_multiplier", float, AddSpec, "branch", default=1.0),
+        BRANCH,
         MLP_BIAS,
         EPS,
         table.Pair(_norms_behind, lambda spec: {"use_post_norm": one(spec, BranchSpec, "branch").norm_out is not None}),

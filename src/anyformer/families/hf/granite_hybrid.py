@@ -11,7 +11,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TOP_K, TRAINING, expert_width
 from anyformer.families.hf.granite import MULTIPLIERS
 from anyformer.families.hf.granite import PAIRS as GRANITE_PAIRS
-from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, rotary, rotary_settings
@@ -177,7 +177,7 @@ BAMBA = table.family(
         table.heads(n_kv_heads=8),
         table.EVEN,
         table.BIASES,
-        table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+        MLP_BIAS,
         table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
         table.only(partial_rotary_factor=0.5),  # which the class takes whatever is said, but within the table
         table.positions(RotarySpec(fraction=0.5), fraction=FRACTION, context=262_144),

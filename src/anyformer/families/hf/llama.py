@@ -19,6 +19,7 @@ TEMPLATE = llama(n_layers=1, d_model=8, n_heads=1, d_ff=8)
 D_FF = table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff")
 EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-6)
 SWIGLU = table.activation("hidden_act", "silu", GatedFeedForwardSpec)
+MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
 
 # The vocabulary, and the widths of stream and feed-forwards.
 WIDTHS = (table.VOCABULARY, table.D_MODEL, D_FF, SWIGLU)
@@ -28,24 +29,27 @@ GATED = {f"{table.FEED}.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
 QK_NORMS = {f"{table.PROJECTION}.norm_query": "self_attn.q_norm", f"{table.PROJECTION}.norm_key": "self_attn.k_norm"}
 NORMS = {"0.norm_in": "input_layernorm", "1.norm_in": "post_attention_layernorm"}
 
+
+def settings_of(
+    heads: table.Pair, eps: table.Pair = EPS, plain: RotarySpec | None = None, context: int = 2048
+) -> tuple[table.Pair, ...]:
+    """The settings of LLaMA's class; the arguments are what a model's configuration takes where nothing is said."""
+    return (
+        *WIDTHS,
+        heads,
+        table.EVEN,
+        table.BIASES,
+        MLP_BIAS,
+        eps,
+        table.positions(plain, context=context),
+        table.tables(tied=False),
+        table.layers(),
+    )
+
+
+LAYER = {**NORMS, **ATTENTION, **GATED}
 LLAMA = classifying(
-    table.family(
-        "llama",
-        "LlamaForCausalLM",
-        TEMPLATE,
-        (
-            *WIDTHS,
-            table.heads(),
-            table.EVEN,
-            table.BIASES,
-            table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
-            EPS,
-            table.positions(),
-            table.tables(tied=False),
-            table.layers(),
-        ),
-        {**NORMS, **ATTENTION, **GATED},
-    ),
+    table.family("llama", "LlamaForCausalLM", TEMPLATE, settings_of(table.heads()), LAYER),
     {
         "LlamaForSequenceClassification": ("classes", "score"),
         "LlamaForTokenClassification": ("token_classes", "score"),
@@ -64,7 +68,7 @@ MISTRAL = table.family(
         table.tables(tied=False),
         table.layers(),
     ),
-    {**NORMS, **ATTENTION, **GATED},
+    LAYER,
 )
 MINISTRAL = table.family(
     "ministral",
@@ -78,7 +82,7 @@ MINISTRAL = table.family(
         table.tables(tied=False),
         windows.layer_types(full_every=None, size=4096),
     ),
-    {**NORMS, **ATTENTION, **GATED},
+    LAYER,
 )
 
 OLMO_SIZES = (

@@ -11,17 +11,15 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.apertus import own_table
 from anyformer.families.hf.experts import UNWINDOWED
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, TEMPLATE, WIDTHS
-from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.llama import ATTENTION, EPS, LAYER, MLP_BIAS, NORMS, TEMPLATE, WIDTHS, settings_of
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.llama_like import arcee, cwm, ernie4_5, helium, seed_oss, smollm3
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, Llama3Scaling, RMSNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
 QKV = ("bias_query", "bias_key", "bias_value")
-MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
 EPS_1E5 = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
-LAYER = {**NORMS, **ATTENTION, **GATED}
 
 
 def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -31,31 +29,28 @@ def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _llama(hf_type: str, n_kv_heads: int, context: int, *more: table.Pair, **names: str) -> Family:
-    """The family of a model whose class is LLaMA's; `names`: what its files call a setting → its name."""
-    return table.family(
-        hf_type,
-        "LlamaForCausalLM",
-        TEMPLATE,
-        (
-            table.renamed(**names),
-            *WIDTHS,
-            table.heads(n_kv_heads=n_kv_heads, head_dim=128),
-            table.EVEN,
-            table.BIASES,
-            MLP_BIAS,
-            EPS_1E5,
-            table.positions(context=context),
-            table.tables(tied=False),
-            table.layers(),
-            *more,
-        ),
-        LAYER,
-    )
-
-
-INTERNLM3 = _llama("internlm3", 2, 32_768, table.Pair(_alike), qkv_bias="attention_bias", bias="mlp_bias")
-IQUEST_CODER = _llama("iquestcoder", 8, 131_072, table.only(clip_qkv=None), UNWINDOWED)
+INTERNLM3 = table.family(
+    "internlm3",
+    "LlamaForCausalLM",
+    TEMPLATE,
+    (
+        table.renamed(qkv_bias="attention_bias", bias="mlp_bias"),
+        *settings_of(table.heads(n_kv_heads=2, head_dim=128), EPS_1E5, context=32_768),
+        table.Pair(_alike),
+    ),
+    LAYER,
+)
+IQUEST_CODER = table.family(
+    "iquestcoder",
+    "LlamaForCausalLM",
+    TEMPLATE,
+    (
+        *settings_of(table.heads(n_kv_heads=8, head_dim=128), EPS_1E5, context=131_072),
+        table.only(clip_qkv=None),
+        UNWINDOWED,
+    ),
+    LAYER,
+)
 
 
 def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:

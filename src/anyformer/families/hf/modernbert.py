@@ -11,7 +11,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.encoder import encoder_family, laid_out
 from anyformer.families.hf.headings import Heading, usual_classes
 from anyformer.families.hf.layout import rows_of
-from anyformer.families.hf.llama import D_FF
+from anyformer.families.hf.llama import D_FF, MLP_BIAS
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.rotary import THETA, scaling_settings
 from anyformer.families.hf.settings import Settings
@@ -124,7 +124,7 @@ SIZES = (
     table.at("norm_eps", float, LayerNormSpec, "eps", default=1e-5),
     table.at("norm_bias", bool, LayerNormSpec, "bias", default=False),
     table.BIASES,
-    table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+    MLP_BIAS,
 )
 LAYER = {
     "0.norm_in": "attn_norm",

@@ -92,16 +92,17 @@ FACTOR, LENGTH = {"factor": "factor"}, {ORIGINAL: "original_context"}
 FREQUENCIES = {"low_freq_factor": "low_frequency_factor", "high_freq_factor": "high_frequency_factor"}
 RAMP = {name: name for name in ("beta_fast", "beta_slow", "truncate")}
 LISTS = {"short_factor": "short", "long_factor": "long"}
+YARN = FACTOR | RAMP | LENGTH | {"attention_factor": "attention_factor"}
 LONGROPE = FACTOR | LISTS | LENGTH | {"attention_factor": "magnitude_short"}
 SCALINGS: dict[str, tuple[type[RotaryScalingSpec], dict[str, str]]] = {
     "linear": (LinearScaling, FACTOR),
     "dynamic": (DynamicNTK, FACTOR),
     "llama3": (Llama3Scaling, FACTOR | FREQUENCIES | LENGTH),
-    "yarn": (YaRN, FACTOR | RAMP | LENGTH | {"attention_factor": "attention_factor"}),
-    "deepseek_yarn": (YaRN, FACTOR | RAMP | LENGTH | {"attention_factor": "attention_factor"}),  # in Sarvam's files
+    "yarn": (YaRN, YARN),
     "longrope": (LongRoPE, LONGROPE),
     "proportional": (ProportionalRoPE, {FRACTION: "share"}),
     "su": (LongRoPE, LONGROPE),  # its name in the first Phi-3 files
+    "deepseek_yarn": (YaRN, YARN),  # and in Sarvam's
 }
 
 

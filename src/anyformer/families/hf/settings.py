@@ -134,6 +134,10 @@ class Settings:
             raise CheckpointError(f"{self._where}: {name} = {value!r} must be a table of settings")
         return Settings(value, f"{self._where}: {name}") if value else None
 
+    def inner(self, name: str) -> Settings:
+        """A setting that is a table of settings, none of which need be said. Raises CheckpointError."""
+        return self.section(name) or Settings({}, f"{self._where}: {name}")
+
     def numbers(self, name: str) -> tuple[float, ...]:
         """A setting that is a list of numbers. Raises CheckpointError naming setting, value and type."""
         value = self.written(name)

@@ -64,12 +64,16 @@ def layer_types(full_every: int | None, size: int, setting: str | None = None) -
 def typed(settings: Settings, spec: ModelSpec, n_layers: int, types: tuple[str, ...], window: int | None) -> ModelSpec:
     """The template with a layer for each type and this window. Raises CheckpointError for types that are none."""
     blocks: dict[str, BlockSpec] = dict(zip((SLIDING, FULL), spec.stack.blocks, strict=True))
-    if len(types) != n_layers or set(types) - set(blocks):
-        raise settings.refusal("layer_types", f"must be {n_layers} times {SLIDING} or {FULL}")
+    _check(settings, types, n_layers)
     if window is None and SLIDING in types:
         raise settings.refusal("sliding_window", "leaves the sliding layers without a window, which this class refuses")
     spec = spec.but(stack=spec.stack.but(blocks=tuple(blocks[kind] for kind in types)))
     return spec if window is None else changed(spec, SlidingWindow, size=Window(window))
+
+
+def _check(settings: Settings, types: tuple[str, ...], n_layers: int) -> None:
+    if len(types) != n_layers or set(types) - {SLIDING, FULL}:
+        raise settings.refusal("layer_types", f"must be {n_layers} times {SLIDING} or {FULL}")
 
 
 def types_of(spec: ModelSpec) -> list[str]:
@@ -138,10 +142,9 @@ def turning_windows(size: int, by_number: Callable[[Settings, int], tuple[str, .
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n, found = spec.n_layers, settings.positive("sliding_window", int, size)
-        usual = by_number(settings, n)
+        usual = by_number(settings, n)  # whose settings are read in any case
         types = settings.strings("layer_types") or usual
-        if len(types) != n or set(types) - {SLIDING, FULL}:
-            raise settings.refusal("layer_types", f"must be {n} times {SLIDING} or {FULL}")
+        _check(settings, types, n)
         blocks = (
             changed(block, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(found)))
             if kind == SLIDING

@@ -19,11 +19,11 @@ BENCHMARKS = (
 
 HEAD = """# Performance
 
-What the benchmarks found when they last ran, each row beside its bar. Machines differ, so a figure is a ratio of two sides that
-took turns in one run, on one thread, by CPU seconds; where seconds stand alone the row says so. Written by
-`python tools/performance.py` from the files in [`benchmarks/results`](../benchmarks/README.md), which hold every turn. A bar that
-was missed stays here as missed. Of those of 2026-11-25 another core had other work meanwhile. `gpu` and `gpu_kernels`
-ran on a GPU, by its own clock.
+What the benchmarks found when they last ran, each row beside its bar, and a column for each processor on which they ran: machines
+differ, so a figure is a ratio of two sides that took turns in one run, on one thread, by CPU seconds; where seconds stand alone
+the row says so. Written by `python tools/performance.py` from the files in [`benchmarks/results`](../benchmarks/README.md), which
+hold every turn. A bar that was missed stays here as missed. While `classes`, `moe`, `tokenising` and `blocked` ran, and all of
+2026-11-25, another core had other work. `gpu` and `gpu_kernels` ran on a GPU, by its own clock.
 """
 
 PICTURE = """
@@ -38,35 +38,45 @@ def about(name: str) -> str:
     return " ".join(text.partition("\n\n")[0].split())
 
 
-def section(name: str, found: dict[str, Any]) -> str:
-    """A benchmark's machine, command and rows."""
-    machine, versions = found["machine"], found["versions"]
+def section(name: str, runs: list[dict[str, Any]]) -> str:
+    """What a benchmark is, how each of its runs was made, and a column of rows for each."""
+    made = "".join(f"\n{provenance(run)}\n" for run in runs)
+    found = [{row["name"]: row for row in run["rows"]} for run in runs]
+    bars = {name: row["bar"] for rows in found for name, row in rows.items()}
+    rows = "".join(
+        f"| {name} | {bar} | {' | '.join(shown(rows.get(name)) for rows in found)} |\n" for name, bar in bars.items()
+    )
+    processors = " | ".join(run["machine"]["processor"] for run in runs)
+    return f"\n## {name}\n\n{about(name)}\n{made}\n| what | bar | {processors} |\n|---|---|{'---|' * len(runs)}\n{rows}"
+
+
+def shown(row: dict[str, Any] | None) -> str:
+    """A cell: what was measured, and whether that misses the row's bar."""
+    return "" if row is None else f"{row['value']:.3g}{'' if row['passed'] else ', missed'}"
+
+
+def provenance(run: dict[str, Any]) -> str:
+    """The command, day, machine and versions of a run."""
+    machine, versions = run["machine"], run["versions"]
     where = f"{machine['processor']}, bfloat16 {machine['bfloat16'].partition(':')[0]}"
     which = f"torch {versions['torch']}, transformers {versions['transformers']}, Python {versions['python']}"
-    rows = "".join(
-        f"| {row['name']} | {row['value']:.3g} | {row['bar']} | {'' if row['passed'] else 'missed'} |\n"
-        for row in found["rows"]
-    )
-    note = f"\nNote: {found['note']}.\n" if "note" in found else ""
-    return (
-        f"\n## {name}\n\n{about(name)}\n\n`{found['command']}`, {found['date'][:10]}, {where}; {which}.\n{note}"
-        f"\n| what | measured | bar | |\n|---|---|---|---|\n{rows}"
-    )
+    note = f" Note: {run['note']}." if "note" in run else ""
+    return f"`{run['command']}`, {run['date'][:10]}, {where}; {which}.{note}"
 
 
-def results() -> dict[str, Any]:
-    """What each benchmark recorded last, of those that were run."""
-    found = {name: RESULTS / f"{name}.json" for name in BENCHMARKS}
-    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in found.items() if path.exists()}
+def results() -> dict[str, list[Any]]:
+    """What each benchmark recorded last, of those that were run, and after it what it recorded on another processor."""
+    found = {name: [RESULTS / f"{name}.json", *sorted(RESULTS.glob(f"*/{name}.json"))] for name in BENCHMARKS}
+    return {
+        name: [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        for name, paths in found.items()
+        if paths[0].exists()
+    }
 
 
 def page() -> str:
     """Return the page of the results that there are."""
-    return (
-        HEAD
-        + (PICTURE if DRAWN.exists() else "")
-        + "".join(section(name, result) for name, result in results().items())
-    )
+    return HEAD + (PICTURE if DRAWN.exists() else "") + "".join(section(name, runs) for name, runs in results().items())
 
 
 if __name__ == "__main__":
@@ -74,5 +84,5 @@ if __name__ == "__main__":
 
     found = results()
     if {"curves", "depth"} <= found.keys():
-        draw(found["curves"], found["depth"], DRAWN)
+        draw(found["curves"][0], found["depth"][0], DRAWN)
     PAGE.write_text(page(), encoding="utf-8")

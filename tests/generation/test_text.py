@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
+from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.generation import Sampling, generate_ids, generate_text, lay_out_for_decoding
 from anyformer.generation.text import encode_prompt
 from anyformer.inference import generate
 from anyformer.model import Transformer
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
 from tests.laws.models import SHRUNK, randomised
@@ -123,3 +125,14 @@ def test_the_layout_for_decoding_changes_nothing(model: Transformer, tokenizer: 
     assert {name.rsplit(".", 2)[-2] for name in moved} >= {"gate", "up"}
     assert not any("embedding" in name or "shared" in name for name in moved)
     assert generate(laid_out, tokenizer, ["if x", "café"]) == generate(model, tokenizer, ["if x", "café"])
+
+
+def test_experts_lie_by_columns_for_one_text_alone() -> None:
+    spec = shrink(preset("mixtral-8x7b").spec)
+    for several in (False, True):
+        laid_out = lay_out_for_decoding(randomised(spec), several=several)
+        for name, weight in randomised(spec).state_dict().items():
+            other = laid_out.state_dict()[name]
+            assert torch.equal(other, weight)
+            if "experts" in name:
+                assert other.is_contiguous() == (several or "down" in name), name

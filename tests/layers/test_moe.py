@@ -203,6 +203,27 @@ def test_each_choice_with_its_own_matrices(name: str, monkeypatch: pytest.Monkey
 
 
 @every_mixture
+def test_a_single_token_is_not_sorted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a token is written: by the loop's numbers, in the products' dtype, also where a choice has no place."""
+    module, x = built(MIXTURES[name]), inputs()
+    row, last = x[0, :1, : MIXTURES[name].latent or D], MIXTURES[name].router.n_experts - 1
+    shares = torch.tensor([[0.3, 0.7, 0.2]])
+    given = [(row, torch.tensor([chosen]), shares[:, : len(chosen)]) for chosen in ([last], [last, 0], [-1, last, 0])]
+    sorted_ = [module.experts(*each, context()) for each in given]
+    monkeypatch.setattr(experts, "sorted_by_expert", None)
+    with torch.no_grad():
+        for each, expected in zip(given, sorted_, strict=True):
+            close(module.experts(*each, context()), expected)
+            close(module.experts(*each, context()), module.experts(*each, context("loop")))
+        nobody = module.experts(row, torch.tensor([[-1, -1]]), shares[:, :2], context())
+        assert torch.equal(nobody, torch.zeros_like(row))
+        with torch.autocast("cpu", torch.bfloat16):
+            half = module.experts(*given[1], context())
+    assert half.dtype == torch.bfloat16
+    assert 1e-4 < distance(half.float(), sorted_[1]) < 0.05
+
+
+@every_mixture
 def test_padding_takes_no_place_and_changes_nothing(name: str) -> None:
     spec = MIXTURES[name]
     module, x = built(spec), inputs()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from anyformer.layers.experts import StackedLinear
 from anyformer.layers.feed_forward import GatedFeedForward
 from anyformer.layers.gqa import GQA
 from anyformer.layers.head import Unembedding
@@ -44,6 +45,8 @@ def lay_out_for_decoding(model: Transformer, *, several: bool = False, compiled:
     for module in model.modules():
         if type(module) is Linear and module not in joined:
             _lay_out(module, several and module not in folded)
+        elif isinstance(module, StackedLinear) and not several:
+            _lay_out(module, several)  # an expert of several rows has two or three: those read rows faster
     for head in model.heads:
         # A tied table is looked up by rows as well, and stays.
         if is_plain(head.table, Unembedding):
@@ -68,7 +71,7 @@ def _lay_out(module: nn.Module, several: bool) -> None:
     if several and _in_blocks(weight):
         module.weight = nn.Parameter(in_blocks(weight.data), requires_grad=False)
     elif _by_columns(weight):
-        weight.data = weight.data.t().contiguous().t()
+        weight.data = weight.data.mT.contiguous().mT
 
 
 def _in_blocks(weight: torch.Tensor) -> bool:
@@ -76,4 +79,4 @@ def _in_blocks(weight: torch.Tensor) -> bool:
 
 
 def _by_columns(weight: torch.Tensor) -> bool:
-    return weight.dtype == torch.float32 and weight.is_cpu and weight.shape[0] > weight.shape[1]
+    return weight.dtype == torch.float32 and weight.is_cpu and weight.shape[-2] > weight.shape[-1]

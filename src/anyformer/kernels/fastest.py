@@ -25,7 +25,8 @@ from anyformer.layers.tokens import Bias, How, Kernel, Tokens, autocast_dtype, e
 
 # Queries from which on blocks take less time than the other kernel, each pass's plan included.
 LEAST = {"sdpa": 1024, "eager": 512}
-MOST_BF16 = 512  # queries in bfloat16 up to which rows take less time than PyTorch's operator
+# Queries in bfloat16 up to which rows take less time than PyTorch's operator, which multiplies tiles where the CPU does (AMX).
+MOST_BF16 = 128 if torch.cpu._is_amx_tile_supported() else 512
 # From which on FlexAttention takes less time than the other kernel: from what 8,192 and 2,048 took, by the squares of lengths.
 LEAST_ON_GPU = {"sdpa": 4096, "eager": 1024}
 SHARE = 0.7  # of all pairs: up to so many computed by blocks take less time than all of them by PyTorch's operator

@@ -19,7 +19,7 @@ from anyformer.layers.held import HeldWeight
 from anyformer.layers.linear import LinearSpec, products_each
 from anyformer.layers.memory_efficient import operands
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, as_given, exporting
+from anyformer.layers.tokens import ForwardContext, as_given, exporting, numberless
 from anyformer.layers.travel import Travel, travelling
 from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight, tensors
 
@@ -104,6 +104,8 @@ class Experts(Part[ExpertsSpec]):
             return one_by_one(x, chosen, weights, maps, inner)
         if few_are_chosen(chosen, maps[-1][0]):
             return by_choice(x, chosen, weights, maps, inner)
+        if len(x) == 1 and not torch.is_grad_enabled() and not numberless(chosen):
+            return of_one_token(x, chosen, weights, maps, inner)
         # What is made again must come out the same, and dropout would be drawn anew.
         traced = torch.compiler.is_compiling() or bool(context.dropout and context.dropout.activation)
         return sorted_by_expert(x, chosen, weights, maps, inner, traced=traced)
@@ -114,14 +116,26 @@ Inner = Callable[..., Tensor]  # ExpertSpec.inner
 
 def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tensor:
     """The sum, one expert after the other: the oracle."""
-    *into, (out, out_bias) = maps
     y = torch.zeros_like(x)
-    for i in range(out.shape[0]):
+    for i in range(len(maps[-1][0])):
         token, k = (chosen == i).nonzero(as_tuple=True)
-        hidden = [F.linear(x[token], m[i], None if b is None else b[i]) for m, b in into]
-        result = F.linear(inner(*hidden), out[i], None if out_bias is None else out_bias[i])
-        y = y.index_add(0, token, (result * weights[token, k, None]).to(y.dtype))
+        y = y.index_add(0, token, (of_expert(i, x[token], maps, inner) * weights[token, k, None]).to(y.dtype))
     return y
+
+
+def of_one_token(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tensor:
+    """The sum of a single token, whose experts differ: there is nothing to sort."""
+    here = [(k, i) for k, i in enumerate(chosen[0].tolist()) if i >= 0]
+    if not here:
+        return torch.zeros_like(x)
+    y = torch.cat([of_expert(i, x, maps, inner) for _, i in here])
+    return weights[:, [k for k, _ in here]].to(y.dtype) @ y
+
+
+def of_expert(i: int, x: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tensor:
+    """What the expert makes of x [token, d_model]."""
+    *into, out = ((m[i], None if b is None else b[i]) for m, b in maps)
+    return F.linear(inner(*(F.linear(x, *each) for each in into)), *out)
 
 
 def few_are_chosen(chosen: Tensor, matrices: Tensor) -> bool:

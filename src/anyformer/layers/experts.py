@@ -104,10 +104,10 @@ class Experts(Part[ExpertsSpec]):
             return one_by_one(x, chosen, weights, maps, inner)
         if few_are_chosen(chosen, maps[-1][0]):
             return by_choice(x, chosen, weights, maps, inner)
-        if len(x) == 1 and not torch.is_grad_enabled() and not numberless(chosen):
-            return of_one_token(x, chosen, weights, maps, inner)
         # What is made again must come out the same, and dropout would be drawn anew.
         traced = torch.compiler.is_compiling() or bool(context.dropout and context.dropout.activation)
+        if not traced and len(x) == 1 and not torch.is_grad_enabled() and not numberless(chosen):
+            return of_one_token(x, chosen, weights, maps, inner)
         return sorted_by_expert(x, chosen, weights, maps, inner, traced=traced)
 
 

@@ -111,7 +111,8 @@ def _by_flops(axes: Axes, models: list[str], losses: list[Row]) -> None:
 
 
 def _lines(axes: Axes, models: list[str], points: list[tuple[str, float, float]]) -> None:
-    for at, (mark, name) in enumerate(zip(MARKS, models, strict=False)):
+    named = [name for name, *_ in points]  # a model, or one of its sizes
+    for at, (mark, name) in enumerate(zip(MARKS, dict.fromkeys([*models, *named]), strict=False)):
         of = sorted((x, loss) for model, x, loss in points if model == name)
         if of:
             axes.plot(*zip(*of, strict=True), marker=mark, markersize=4, color=f"C{at % 10}", label=name)

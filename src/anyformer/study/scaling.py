@@ -28,6 +28,7 @@ EXPONENTS = tuple(itertools.product((0.0, 0.5, 1.0, 1.5, 2.0), repeat=2))
 NEAREST = 100  # starts
 ROUNDING = 1e-9  # of levels of FLOPs, by which a size's first and last budget are at them
 FLOORS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of ln E
+BOUNDS = ((-700.0, 700.0),) * 3 + ((None, None),) * 2  # within which ln A, ln B and ln E are of numbers
 Array = NDArray[np.float64]
 
 
@@ -66,9 +67,9 @@ def fit_law(
     if starts is None:
         every = [(a, b, e, *x) for (a, b), e, x in itertools.product(STARTS, FLOORS, EXPONENTS)]
         starts = [every[at] for at in np.argsort(objective(np.array(every).T)[0])[:NEAREST]]
+    options = {"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10}
     tried = (
-        minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10})
-        for start in starts
+        minimize(objective, start, jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options) for start in starts
     )
     best = min(tried, key=lambda found: found.fun)
     a, b, e, alpha, beta = (float(value) for value in best.x)

@@ -17,7 +17,7 @@ from anyformer.families.hf.mapping import ours_of
 from anyformer.families.reformer import reformer as small
 from anyformer.layers import AxialPositionsSpec, LSHAttentionSpec, sorted_chunks
 from anyformer.layers.lsh import lsh_attention
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.model import Transformer, build
 from anyformer.spec import Count, ModelSpec, Width, Window
 
@@ -136,7 +136,7 @@ def test_the_fused_operator_computes_what_is_written_out(
 
     def passed() -> list[Tensor]:
         qk, v = (50 * drawn[0]).requires_grad_(), drawn[1].clone().requires_grad_()
-        y = lsh_attention(spec, qk, qk, v, tokens, tokens) * (document > 0)[:, None, :, None]
+        y = lsh_attention(spec, qk, qk, v, tokens, ForwardContext(tokens, {})) * (document > 0)[:, None, :, None]
         return [y.detach(), *torch.autograd.grad((y * drawn[2]).sum(), (qk, v))]
 
     fused = passed()

@@ -157,7 +157,8 @@ class Indexer(Part[IndexerSpec]):
                 scores = scores + (w_some[:, :, None] @ each.transpose(1, 2)).transpose(1, 2)
             scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
             least = scores.topk(min(spec.top_k, scores.shape[-1]), -1).values[..., -1:]
-            return torch.zeros_like(scores).masked_fill(scores < least, -torch.inf)
+            left_out = context.decided(lambda: scores < least)
+            return torch.zeros_like(scores).masked_fill(left_out, -torch.inf)
 
 
 @lru_cache(maxsize=256)

@@ -127,8 +127,7 @@ class LSHAttention(Part[LSHAttentionSpec]):
         """[batch, token, d_model] of x of that shape; no notes."""
         new = {"qk": self._heads(self.qk(x)), "value": self._heads(self.v(x))}
         stored, keys = store.extend(new), context.tokens if store.keys is None else store.keys
-        dropout = context.dropout.attention if context.dropout else 0.0
-        y = lsh_attention(self.spec, new["qk"], stored["qk"], stored["value"], context.tokens, keys, dropout)
+        y = lsh_attention(self.spec, new["qk"], stored["qk"], stored["value"], keys, context)
         return self.o(y.transpose(1, 2).flatten(2)), {}
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -136,22 +135,24 @@ class LSHAttention(Part[LSHAttentionSpec]):
 
 
 def lsh_attention(
-    spec: LSHAttentionSpec, q: Tensor, qk: Tensor, v: Tensor, new: Tokens, keys: Tokens, dropout: float = 0.0
+    spec: LSHAttentionSpec, q: Tensor, qk: Tensor, v: Tensor, keys: Tokens, context: ForwardContext
 ) -> Tensor:
-    """Values [batch, heads, query, head_dim] of q, of the tokens `new`, which are among `keys`.
+    """Values [batch, heads, query, head_dim] of q, of the pass's tokens, which are among `keys`.
 
     q is [batch, heads, query, head_dim], qk and v are [batch, heads, key, head_dim]; keys may lie in any order.
     """
     batch, _, n, width = qk.shape
     n_new = q.shape[2]
     k = F.rms_norm(qk, (width,), eps=1e-6) * width**-0.5
-    of_q, of_k = _facts(new, batch), _facts(keys, batch)
+    of_q, of_k = _facts(context.tokens, batch), _facts(keys, batch)
+    dropout = context.dropout.attention if context.dropout else 0.0
     if n <= spec.chunk:
         q, k, v, of_q, of_k = (each[:, :, None] for each in (q, k, v, of_q, of_k))
         return _attend(spec, q, k, v, of_q, of_k, dropout)[0][:, :, 0]
     more = spec.padded(n) - n
     qk, k, v, of_k = (F.pad(each, (0, 0, 0, more)) for each in (qk, k, v, of_k))
-    order = sorted_by_bucket(qk.detach(), of_k[:, 0, :, 1], list(spec.buckets(n + more)), spec.n_hashes, spec.seed)
+    given = qk.detach(), of_k[:, 0, :, 1], list(spec.buckets(n + more)), spec.n_hashes, spec.seed
+    order = context.decided(lambda: sorted_by_bucket(*given))
     every = range(-spec.before, spec.after + 1)
     if n_new == n and qk.device.type == "cpu" and not dropout and not torch.compiler.is_compiling():
         heads, plain = qk.shape[1], keys.document is None and not more

@@ -6,6 +6,7 @@ x₀ = x₁, xⱼ₊₁ = xⱼ₋₁ + f(xⱼ), whose last two give all others: 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,12 +16,13 @@ from torch.autograd.function import once_differentiable
 from anyformer.layers.memory_efficient import made_again, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.residual import Branches
-from anyformer.layers.tokens import ForwardContext, Notes, autocast_dtype
+from anyformer.layers.tokens import Decisions, ForwardContext, Notes, autocast_dtype
 from anyformer.spec import ResidualSpec
 
 
 class ReversibleSpec(ResidualSpec):
-    """Two streams that take turns: what branches read of the one is added to the other, and training keeps neither.
+    """Two streams that take turns: what branches read of the one is added to the other, and training keeps neither, but what
+    branches choose by content (buckets, experts), which rounding of the way back would change.
 
     `output`: what the final norm sees, the mean of both or both side by side (Reformer).
     """
@@ -60,10 +62,11 @@ class Reversible(Part[ReversibleSpec]):
             y, notes = branches(x, context)
             return Pair(x, last + y, None), notes
         given, needs_gradient = [x], x.requires_grad
+        made: list[Tensor] = []  # what branches choose by content
 
         def link(here: ForwardContext) -> tuple[Tensor, list[Notes]]:
             x = given.pop() if given else rewinding.streams[0].detach().requires_grad_(needs_gradient)
-            y, notes = branches(x, here)
+            y, notes = branches(x, replace(here, decisions=Decisions(made, here.again)))
             return _Rewind.apply(y, rewinding), notes  # pyright: ignore[reportReturnType]
 
         y, notes = made_again(link, context=context)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, as_given
+from anyformer.layers.tokens import Decided, ForwardContext, as_given
 from anyformer.spec import (
     Cost,
     Count,
@@ -183,7 +183,9 @@ class Router(Part[RouterSpec]):
             logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)
             cap = self.spec.softcap
             logits = logits if cap is None else cap * (logits / cap).tanh()
-            found = self.choose(logits, self._looked_up(context.ids), training=context.dropout is not None)
+            found = self.choose(
+                logits, self._looked_up(context.ids), training=context.dropout is not None, decided=context.decided
+            )
             return found if self.gain is None else found._replace(weights=found.weights * self.gain[found.chosen])
 
     def _looked_up(self, ids: Tensor | None) -> Tensor | None:
@@ -194,21 +196,28 @@ class Router(Part[RouterSpec]):
         ids = ids.flatten()
         return self.table[torch.where(ids < len(self.table), ids, 0)]
 
-    def choose(self, logits: Tensor, chosen: Tensor | None = None, *, training: bool = False) -> Routing:
+    def choose(
+        self,
+        logits: Tensor,
+        chosen: Tensor | None = None,
+        *,
+        training: bool = False,
+        decided: Decided = lambda make: make(),
+    ) -> Routing:
         """The choice for logits [token, experts]; in training some scores draw it from torch's random numbers.
 
-        `chosen` [token, top_k]: a choice that was made without them.
+        `chosen` [token, top_k]: a choice that was made without them. `decided`: what a pass has decided, or does now.
         """
         spec = self.spec
         if spec.score == "sparsemixer":
-            return Routing(*_sparsemixer(logits, spec.top_k, spec.tolerance, sampled=training), logits)
+            return Routing(*_sparsemixer(logits, spec.top_k, spec.tolerance, training, decided), logits)
         if spec.score == "softmax":
             scores = logits.softmax(-1)
         elif spec.score == "sqrt-softplus":
             scores = F.softplus(logits).sqrt()
         else:
             scores = logits.sigmoid() if spec.score == "sigmoid" else logits
-        chosen = self._best(scores.detach()) if chosen is None else chosen
+        chosen = decided(lambda: self._best(scores.detach())) if chosen is None else chosen
         weights = scores.gather(-1, chosen)
         if spec.score == "softmax-of-chosen":
             weights = weights.softmax(-1)
@@ -229,15 +238,18 @@ class Router(Part[RouterSpec]):
         return scores.topk(spec.top_k, -1).indices
 
 
-def _sparsemixer(scores: Tensor, top_k: int, tolerance: float, *, sampled: bool) -> tuple[Tensor, Tensor]:
+def _sparsemixer(
+    scores: Tensor, top_k: int, tolerance: float, sampled: bool, decided: Decided
+) -> tuple[Tensor, Tensor]:
     """(weights, chosen); the weights are of several softmaxes and need not sum to 1."""
     weights, chosen, left = [], [], scores
     for _ in range(top_k):
         best, index = left.detach().max(-1, keepdim=True)
+        index = decided(lambda index=index: index)
         size = scores.detach().abs().maximum(best)
         far = (best - scores.detach()) / size > 2 * tolerance
         near = left.masked_fill(far, float("-inf"))
-        drawn = _drawn(near.detach()) if sampled else index
+        drawn = _drawn(near.detach(), decided) if sampled else index
         weight = near.softmax(-1).gather(-1, drawn)
         weights.append(_at_a_node(weight, drawn == index) if sampled else weight)
         chosen.append(drawn)
@@ -245,9 +257,10 @@ def _sparsemixer(scores: Tensor, top_k: int, tolerance: float, *, sampled: bool)
     return torch.cat(weights, -1), torch.cat(chosen, -1)
 
 
-def _drawn(scores: Tensor) -> Tensor:
+def _drawn(scores: Tensor, decided: Decided) -> Tensor:
     """An expert for each token [token, 1], drawn from the softmax of scores [token, experts] (Gumbel's way)."""
-    return (scores - torch.empty_like(scores).exponential_().log()).argmax(-1, keepdim=True)
+    noise = torch.empty_like(scores).exponential_().log()
+    return decided(lambda: (scores - noise).argmax(-1, keepdim=True))
 
 
 def _at_a_node(weight: Tensor, best: Tensor) -> Tensor:

@@ -165,6 +165,25 @@ class Memo:
         self.found = dict(found or {})
 
 
+Decided = Callable[[Callable[[], Tensor]], Tensor]  # ForwardContext.decided
+
+
+class Decisions:
+    """What a layer chooses by content: `made` the first time, and found there in turn when the layer is made again."""
+
+    def __init__(self, made: list[Tensor], again: bool) -> None:
+        self.made, self.left = made, iter(made) if again else None
+
+    def __call__(self, make: Callable[[], Tensor]) -> Tensor:
+        """The flags, or the whole numbers, which are kept in 32 bits."""
+        if self.left is not None:
+            found = next(self.left)
+            return found if found.dtype == torch.bool else found.long()
+        chosen = make()
+        self.made.append(chosen if chosen.dtype == torch.bool else chosen.int())
+        return chosen
+
+
 @dataclass
 class ForwardContext:
     """One forward pass: its tokens, its memory, how it runs, and what layers share within it."""
@@ -181,6 +200,7 @@ class ForwardContext:
     recompute: Recompute = "none"  # what is made again in the backward pass: attention (selective), whole layers (full)
     within: bool = False  # a layer that is made again in the backward pass, where nothing stays
     again: bool = False  # it is being made again
+    decisions: Decisions | None = None  # of a layer that is made again from an input that is the same but for rounding
     memo: Memo = field(default_factory=lambda: Memo())  # by its name, by which a compiler finds the class
     ids: Tensor | None = None  # of the tokens [batch, token]
 
@@ -191,6 +211,10 @@ class ForwardContext:
             f"{what} is not here; under pp a mixer says in `reads_input` that it reads the latter"
         )
         return source
+
+    def decided(self, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` chooses by content, flags or whole numbers: rounding must not have it choose otherwise the second time."""
+        return make() if self.decisions is None else self.decisions(make)
 
     def once(self, key: str | None, make: Callable[[], Any]) -> Any:
         """What `make` gave for the key in this pass; without a key it is made anew."""

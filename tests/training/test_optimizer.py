@@ -3,10 +3,12 @@
 import torch
 
 import anyformer as af
+from anyformer.generation import lay_out_for_decoding
 from anyformer.model import build
 from anyformer.recipe import Adam, AdamW
+from anyformer.resizing import shrink
 from anyformer.spec import Place, tensors
-from anyformer.training.step.optimizer import optimizer_of
+from anyformer.training.step.optimizer import in_one_piece, optimizer_of
 
 RATE, STRENGTH, BETA1, BETA2, EPS, STEPS = 0.01, 0.3, 0.8, 0.9, 1e-8, 3
 
@@ -40,3 +42,17 @@ def test_decay_stands_in_the_gradient_or_beside_it() -> None:
             torch.testing.assert_close(parameter.detach(), weights[name], atol=1e-12, rtol=1e-10, msg=name)
     name = min(matrices)
     assert (found["in"][name] - found["beside"][name]).abs().max() > 1e-4
+
+
+def test_what_was_laid_out_for_decoding_learns_the_same() -> None:
+    """Maps that lie together have gradients that lie otherwise, of which PyTorch's fused steps read each number's neighbour."""
+    found = []
+    for prepare in (lambda model: model, lay_out_for_decoding):
+        model = prepare(build(shrink(af.preset("llama2-7b").spec), seed=0))
+        optimizer = optimizer_of(model, model.spec, AdamW(lr=0.01))
+        model(torch.arange(20)[None]).logits.square().mean().backward()
+        optimizer.step()
+        found.append(dict(model.named_parameters()))
+    assert any(not in_one_piece(p) for p in found[1].values())
+    for name, p in found[0].items():
+        torch.testing.assert_close(found[1][name], p, rtol=1e-5, atol=1e-7, msg=name)

@@ -27,7 +27,8 @@ def lay_out_for_decoding(model: Transformer, *, several: bool = False, compiled:
 
     It happens in place: names, shapes and values stay, and nobody holds a copy. Where a pass has `several` rows or tokens
     (texts at once, beams, guesses), large matrices lie in blocks (`layers/reordered.py`) and get no gradient: four to sixteen
-    rows take half the time, the prompt five sixths. Otherwise wide ones lie column by column, and training can go on: a product
+    rows take half the time, the prompt five sixths. Otherwise wide ones lie column by column, and training can go on, but for
+    PyTorch's fused optimisers, which `Trainer` then leaves: they take a gradient to lie as its parameter does. A product
     with one vector then adds up long columns, which CPU libraries do at up to twice the speed of as many short dot products
     (AMD Zen 3, MKL: 12 to 23 GB/s). A step that is `compiled` reads rows, at a memory's speed: nothing is moved.
     """

@@ -67,7 +67,9 @@ def optimizer_of(
         }
         for decays, rate in sorted(kinds, reverse=True)
     ]
-    fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for p in every)
+    fused = all(
+        p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() and in_one_piece(p) for p in every
+    )
     return torch.optim.Adam(
         groups,
         lr=lr,
@@ -77,6 +79,14 @@ def optimizer_of(
         fused=fused,
         foreach=None if fused else True,
     )
+
+
+def in_one_piece(x: Tensor) -> bool:
+    """Whether nothing lies between the numbers of x, so that its gradient lies as it does: fused optimisers take that for given.
+
+    Maps that `lay_out_for_decoding` has laid together lie between one another.
+    """
+    return not x.numel() or x.numel() == 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
 
 
 def _by_parameter(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, tuple[bool, float]]:

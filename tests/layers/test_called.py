@@ -96,6 +96,25 @@ def test_an_adapter_of_any_map_is_what_merging_it_gives(name: str, lay_out: LayO
         torch.testing.assert_close(logits(merged, ids), learning.detach(), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("name", "target"), [("llama2-7b", "up"), ("llama2-7b", "v"), ("qwen2-7b", "k")])
+def test_a_map_that_is_replaced_is_no_longer_taken_from_where_it_lay(name: str, target: str, lay_out: LayOut) -> None:
+    """`safe_merge` gives one of the maps that lie together another tensor; so may anyone, and of its bias."""
+    model = lay_out(model_of(name))
+    ids = ids_for(model.spec, 1, 7)
+    adapted = with_adapter(model, [path for path in maps_of(model) if path.endswith(f".{target}")])
+    merged = adapted.merge_and_unload(safe_merge=True)
+    learnt = logits(merged, ids).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(logits(merged, ids), learnt, atol=1e-4, rtol=1e-4)
+        for path in maps_of(merged):
+            each = merged.get_submodule(path)
+            if path.endswith(f".{target}") and each.bias is not None:
+                each.bias = nn.Parameter(each.bias + 1.0)
+    with_bias = logits(merged, ids).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(logits(merged, ids), with_bias, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["llama2-7b", "deepseek-v2-lite", "gemma3-1b"])
 @pytest.mark.parametrize("first", ["laid out", "adapted"])
 def test_text_of_an_adapter_is_that_of_the_merged_model(name: str, first: str, lay_out: LayOut) -> None:

@@ -128,10 +128,7 @@ class Together:
         """Whether this may be called instead of the maps: no gradients, all plain, their weights not moved since."""
         if torch.compiler.is_compiling() or torch.is_grad_enabled() or not all(is_plain(each, Linear) for each in maps):
             return False
-        first: Any = maps[0].weight
-        if isinstance(self.weight, Reordered):
-            return isinstance(first, Reordered) and first.blocks is self.weight.blocks
-        return first.data_ptr() == self.weight.data_ptr()
+        return all(_lies_in(m.weight, self.weight) and (self.bias is None or _lies_in(m.bias, self.bias)) for m in maps)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """What each map makes [batch, token, d_out] of x [batch, token, d_in]."""
@@ -214,3 +211,10 @@ class Chain(Part[ChainSpec]):
         for step in self.maps:
             x = step(x)
         return x
+
+
+def _lies_in(part: Any, whole: Tensor) -> bool:
+    """Whether a map's weight, or bias, is still a part of the one that several became."""
+    if isinstance(whole, Reordered):
+        return isinstance(part, Reordered) and part.blocks is whole.blocks
+    return part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()

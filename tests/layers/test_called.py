@@ -108,11 +108,18 @@ def test_a_map_that_is_replaced_is_no_longer_taken_from_where_it_lay(name: str, 
         torch.testing.assert_close(logits(merged, ids), learnt, atol=1e-4, rtol=1e-4)
         for path in maps_of(merged):
             each = merged.get_submodule(path)
-            if path.endswith(f".{target}") and each.bias is not None:
-                each.bias = nn.Parameter(each.bias + 1.0)
+            if path.endswith(f".{target}"):
+                each.bias = nn.Parameter(torch.ones(each.out_features) + (0 if each.bias is None else each.bias))
     with_bias = logits(merged, ids).detach()
+    assert (with_bias - learnt).abs().max() > 0.01
     with torch.no_grad():
         torch.testing.assert_close(logits(merged, ids), with_bias, atol=1e-4, rtol=1e-4)
+        for path in maps_of(merged):
+            if path.endswith(f".{target}"):
+                merged.get_submodule(path).bias = None
+    without = logits(merged, ids).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(logits(merged, ids), without, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama2-7b", "deepseek-v2-lite", "gemma3-1b"])

@@ -47,7 +47,7 @@ def lay_out_for_decoding(model: Transformer, *, several: bool = False, compiled:
         if type(module) is Linear and module not in joined:
             _lay_out(module, several and module not in folded)
         elif isinstance(module, StackedLinear) and not several:
-            _lay_out(module, several)  # an expert of several rows has two or three: those read rows faster
+            _lay_out(module, False)  # by columns; of several rows an expert has two or three, which read rows faster
     for head in model.heads:
         # A tied table is looked up by rows as well, and stays.
         if is_plain(head.table, Unembedding):

@@ -125,14 +125,23 @@ class Together:
         return len({(m.weight.shape[1], m.weight.dtype, m.weight.device, m.bias is None) for m in maps}) == 1
 
     def stands_for(self, *maps: nn.Module) -> bool:
-        """Whether this may be called instead of the maps: no gradients, all plain, their weights not moved since."""
+        """Whether this may be called instead of the maps: no gradients, all plain, their tensors still where they lay."""
         if torch.compiler.is_compiling() or torch.is_grad_enabled() or not all(is_plain(each, Linear) for each in maps):
             return False
-        return all(_lies_in(m.weight, self.weight) and (self.bias is None or _lies_in(m.bias, self.bias)) for m in maps)
+        return all(_lies_in(m.weight, self.weight) and _lies_in(m.bias, self.bias) for m in maps)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """What each map makes [batch, token, d_out] of x [batch, token, d_in]."""
         return F.linear(x, self.weight, self.bias).split(self.sizes, -1)
+
+
+def _lies_in(part: Any, whole: Tensor | None) -> bool:
+    """Whether a map's weight, or bias, is still a part of the one that several became; None: there was no bias."""
+    if part is None or whole is None:
+        return part is whole
+    if isinstance(whole, Reordered):
+        return isinstance(part, Reordered) and part.blocks is whole.blocks
+    return part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 
 class GainSpec(MapSpec):
@@ -211,10 +220,3 @@ class Chain(Part[ChainSpec]):
         for step in self.maps:
             x = step(x)
         return x
-
-
-def _lies_in(part: Any, whole: Tensor) -> bool:
-    """Whether a map's weight, or bias, is still a part of the one that several became."""
-    if isinstance(whole, Reordered):
-        return isinstance(part, Reordered) and part.blocks is whole.blocks
-    return part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()

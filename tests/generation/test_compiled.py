@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 import anyformer as af
-from anyformer.errors import CacheError, InputError, UsageError
+from anyformer.errors import CacheError, InputError, RunFailed, UsageError
 from anyformer.families import preset
 from anyformer.generation import (
     BeamSearch,
@@ -247,6 +247,40 @@ def test_rows_that_end_leave_the_others_alone() -> None:
         next(steps)
         steps.stop(row)
     assert list(steps) == []
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, top_k=9)])
+def test_a_step_that_is_asked_for_ahead(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU is: behind the first compiled step each is asked for before the tokens of the one before are read."""
+    model = randomised(shrink(preset("llama3.2-1b").spec))
+    ids, how = ids_for(model.spec, 2, 7), {"max_new_tokens": NEW, "sampling": sampling, "seed": 3}
+    expected = generate_ids(model, ids, **how)
+    end = int(expected[0, 4])  # one row ends early, if not both
+    plain = list(Decoding(model, ids, **how, end_of_text=end))
+    step = CompiledStep(model, "eager")
+    step.ahead, asked = True, list[int]()
+    monkeypatch.setattr(Decoding, "_logits", lambda self: (asked.append(self.steps_left), _logits(self))[1])
+    assert generate_ids(model, ids, **how, compiled=step).tolist() == expected.tolist()
+    assert asked == [9, 8, 8, 7, 6, 5, 4, 3, 2, 1]  # tokens left
+    assert list(Decoding(model, ids, **how, end_of_text=end, compiled=step)) == plain
+
+
+_logits = Decoding._logits
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_logits_that_are_no_numbers_end_a_text(ahead: bool) -> None:
+    model = randomised(shrink(preset("llama3.2-1b").spec))
+    step = CompiledStep(model, "eager")
+    step.ahead = ahead
+    writing = Decoding(model, ids_for(model.spec, 1, 7), max_new_tokens=NEW, compiled=step)
+    assert len([next(writing) for _ in range(3)]) == 3
+    with torch.no_grad():
+        for weight in model.stack.blocks[-1].parameters():
+            weight.fill_(torch.nan)
+    assert not ahead or next(writing)  # was asked for before
+    with pytest.raises(RunFailed, match=r"logits are no numbers"):
+        next(writing)
 
 
 def test_a_cache_that_is_full() -> None:

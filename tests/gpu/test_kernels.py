@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import anyformer as af
 from anyformer.errors import KernelError
@@ -15,7 +16,7 @@ from anyformer.families import preset
 from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.flex import TILE, Flex
-from anyformer.kernels.sdpa import SDPA
+from anyformer.kernels.sdpa import PLANNED, SDPA
 from anyformer.layers import Causal, Mask
 from anyformer.layers.tokens import How, Kernel, Tokens
 from anyformer.resizing import shrink
@@ -145,3 +146,28 @@ def test_heads_too_narrow() -> None:
     flex = Flex()
     with pytest.raises(KernelError, match=r"flex takes heads of 16 features and more on a GPU, not 8; use kernel="):
         flex(q, q, q, flex.prepare(Causal(), None, of, of, 2), How(1.0))
+
+
+class Named(TorchDispatchMode):
+    """The names of the operators that are asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("n", [200, 256])
+def test_no_plan_of_a_length_that_may_come_once(n: int) -> None:
+    """Plans of cuDNN take .05 s and more for each new shape; it is asked about multiples of 128 alone, if at all."""
+    q = torch.randn(1, 2, n, 64, device=DEVICE, dtype=torch.bfloat16)
+    of, seen = moved(tokens(n, "plain")), Named()
+    with seen:
+        SDPA()(q, q, q, SDPA().prepare(Causal(), None, of, of, 2), How(0.125))
+    asked = [name for name in seen.names if "dot_product" in name]
+    assert asked
+    if n % PLANNED:
+        assert not any("cudnn" in name for name in asked)

@@ -34,7 +34,8 @@ PLAIN = (Spec, str, int, float, type(None), torch.dtype, torch.device)
 class CompiledStep:
     """The next logits of a model by a compiled graph, which the first call of each shape makes.
 
-    `backend` is torch.compile's. Raises UsageError where a call cannot be compiled.
+    `backend` is torch.compile's. On a GPU `Decoding` asks for a step before it has read the tokens of the one before.
+    Raises UsageError where a call cannot be compiled.
     """
 
     def __init__(self, model: Transformer, backend: str | Callable[..., Any] = "inductor") -> None:
@@ -48,6 +49,7 @@ class CompiledStep:
         if device.type == "cpu" and backend == "inductor":
             _refuse_without_compiler()
         self.model, self.backend = model, backend
+        self.ahead = device.type == "cuda"  # whether the next step is asked for while this one's tokens are read
         self._text: Callable[[], StaticCache | None] = lambda: None
         keep_graphs(GRAPHS)
 
@@ -94,7 +96,10 @@ def _graphs(model: Transformer, backend: str | Callable[..., Any]) -> Callable[.
     options: dict[str, Any] = {"guard_filter_fn": _of_the_text}
     if backend == "inductor":
         # The guards have seen the sizes of what comes in; by itself a graph asserts each size on its way, again and again.
-        options |= {"size_asserts": False, "triton.cudagraphs": next(model.parameters()).is_cuda}
+        options["size_asserts"] = False
+        if next(model.parameters()).is_cuda:
+            # Tuned, products with one vector are written out: they read at the memory's speed, and take in what is beside them.
+            options |= {"triton.cudagraphs": True, "coordinate_descent_tuning": True}
     # Graphs are kept by the code that they are of, and these are of one model.
     own = FunctionType(_logits.__code__.replace(), _logits.__globals__)
     graphs = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.cache import KVCache
 from anyformer.errors import InputError, UsageError
 from anyformer.generation.compiled import CompiledStep
-from anyformer.generation.sampling import GREEDY, Sampling, generators
+from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
 from anyformer.generation.static_cache import StaticCache, static_length
 from anyformer.layers.attention import has_prefix
 from anyformer.layers.causality import later_tokens_seen
@@ -60,6 +60,7 @@ class Decoding(Iterator[dict[int, int]]):
         self.generators = generators(seed, len(self.rows))
         self.ended: set[int] = set()
         self.cache = cache_for(model, self.ids, max_new_tokens, static=compiled is not None) if cache else None
+        self._ahead: Callable[[], list[int]] | None = None  # tokens that a device was asked for already
 
     @torch.inference_mode()
     def __next__(self) -> dict[int, int]:
@@ -67,7 +68,17 @@ class Decoding(Iterator[dict[int, int]]):
         if not self.rows or not self.steps_left:
             raise StopIteration
         self.steps_left -= 1
-        new = self.sampling(self._logits(), self.generators)
+        read = self._ahead or self._step()
+        # A GPU computes the next tokens while these are read; a step that no row wants is lost.
+        goes_on = self.steps_left and isinstance(self.cache, StaticCache)
+        self._ahead = self._step() if goes_on and self.compiled and self.compiled.ahead else None
+        tokens = {row: token for row, token in zip(self.rows, read(), strict=True) if row not in self.ended}
+        self.ended.update(row for row, token in tokens.items() if token in self.closing_ids)
+        return tokens
+
+    def _step(self) -> Callable[[], list[int]]:
+        """Ask for the next token of each row; what is returned waits for them. It raises RunFailed where none is likeliest."""
+        new, finite = self.sampling.unchecked(self._logits(), self.generators)
         self.ids = new[:, None] if self.cache else torch.cat((self.ids, new[:, None]), -1)
         if self.mask is not None and self.encoder_ids is None:
             # What a cache holds it knows the mask of; only without one is it needed again.
@@ -75,9 +86,7 @@ class Decoding(Iterator[dict[int, int]]):
         if self.types is not None:
             written = torch.ones_like(new[:, None])
             self.types = written if self.cache else torch.cat((self.types, written), -1)
-        tokens = {row: token for row, token in zip(self.rows, new.tolist(), strict=True) if row not in self.ended}
-        self.ended.update(row for row, token in tokens.items() if token in self.closing_ids)
-        return tokens
+        return arriving(torch.where(finite, new, -1))
 
     def stop(self, row: int) -> None:
         """Let a row grow no more."""
@@ -137,6 +146,23 @@ def generate_ids(
     n_rows = input_ids.shape[0]
     columns = [[step.get(row, end_of_text) for row in range(n_rows)] for step in steps]
     return torch.tensor(columns, dtype=torch.long, device=input_ids.device).reshape(-1, n_rows).T.contiguous()
+
+
+def arriving(ids: Tensor) -> Callable[[], list[int]]:
+    """Token ids [batch], -1 where there is none, on their way from their device; what is asked of it later is not waited for."""
+    here = ids.to("cpu", non_blocking=ids.is_cuda)
+    there = torch.cuda.Event() if ids.is_cuda else None
+    if there is not None:
+        there.record()
+
+    def read() -> list[int]:
+        if there is not None:
+            there.synchronize()
+        found = here.tolist()
+        check_numbers(-1 not in found)
+        return found
+
+    return read
 
 
 def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int, *, static: bool = False) -> KVCache:

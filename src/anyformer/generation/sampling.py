@@ -37,13 +37,25 @@ class Sampling:
 
     def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Token ids [batch] for logits [batch, vocab]; row b draws from generators[b]. Raises what `numbers` does."""
-        return numbers(logits).argmax(-1) if self.temperature == 0 else pick(self.probabilities(logits), generators)
+        ids, finite = self.unchecked(logits, generators)
+        check_numbers(bool(finite.all()))
+        return ids
+
+    def unchecked(self, logits: Tensor, generators: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
+        """(the same ids, whether a row's likeliest logit is a finite number [batch]), without waiting for a device."""
+        if self.temperature == 0:
+            ids = logits.argmax(-1)
+            return ids, logits.gather(-1, ids[:, None])[:, 0].isfinite()
+        return pick(self._probabilities(logits), generators), logits.amax(-1).isfinite()
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """How likely each token is to be taken, float64 [batch, vocab], for logits of that shape. Raises what `numbers` does."""
+        return self._probabilities(numbers(logits))
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
         if self.temperature == 0:
-            return F.one_hot(numbers(logits).argmax(-1), logits.shape[-1]).double()
-        logits = numbers(logits).double()
+            return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
+        logits = logits.double()
         logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature  # the likeliest is 0 at any temperature
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
@@ -57,12 +69,17 @@ GREEDY = Sampling()
 
 def numbers(logits: Tensor) -> Tensor:
     """Logits [batch, vocab] as they are. Raises RunFailed where the largest of a row is no finite number: none is likeliest."""
-    if not bool(logits.amax(-1).isfinite().all()):
+    check_numbers(bool(logits.amax(-1).isfinite().all()))
+    return logits
+
+
+def check_numbers(finite: bool) -> None:
+    """Raise RunFailed for logits whose largest is no finite number."""
+    if not finite:
         raise RunFailed(
             "the model's logits are no numbers: its weights hold NaN or infinity, or half precision overflowed; "
             "load it in float32"
         )
-    return logits
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
@@ -87,7 +104,7 @@ def pick(weights: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
     """
     cumulative = weights.cumsum(-1)
     numbers = torch.cat([torch.rand(1, generator=g, device=g.device, dtype=torch.float64) for g in generators])
-    levels = numbers.to(weights.device)[:, None] * cumulative[:, -1:]
+    levels = numbers.to(weights.device, non_blocking=True)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, levels, right=True)[:, 0].clamp(max=weights.shape[-1] - 1)
 
 

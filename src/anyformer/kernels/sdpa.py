@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from anyformer.layers.mask import Causal, Everything, Mask, visible
 from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
 
 HALF = (torch.bfloat16, torch.float16)
+PLANNED = (
+    128  # cuDNN takes .05 to .1 s to plan for each new shape: it is given lengths of so many tokens and their multiples
+)
 
 
 class Fused(NamedTuple):
@@ -60,20 +63,17 @@ class SDPA:
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
         batch, heads, query, width = q.shape
+        attention = _without_plans if _would_plan(query, k) else F.scaled_dot_product_attention
         groups = heads // k.shape[1]
         if groups > 1 and query == 1 and (mask is None or mask.shape[1] == 1):
             # One query a row: the heads of a group are rows of one product, and keys are read once.
-            y = F.scaled_dot_product_attention(
-                q.reshape(batch, k.shape[1], groups, width), k, v, mask, how.dropout, scale=how.scale
-            )
+            y = attention(q.reshape(batch, k.shape[1], groups, width), k, v, mask, how.dropout, scale=how.scale)
             y = y.reshape(batch, heads, 1, v.shape[-1])
         else:
             if groups > 1 and q.is_cuda and (mask is not None or (autocast_dtype(q) or q.dtype) not in HALF):
                 # There PyTorch's fused kernels that take a mask, or float32, want a key for each head.
                 k, v = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))
-            y = F.scaled_dot_product_attention(
-                q, k, v, mask, how.dropout, causal, scale=how.scale, enable_gqa=heads > k.shape[1]
-            )
+            y = attention(q, k, v, mask, how.dropout, causal, scale=how.scale, enable_gqa=heads > k.shape[1])
         return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None
 
 
@@ -85,6 +85,22 @@ def flagged(mask: Mask, query: Tokens, key: Tokens) -> bool | None:
     if isinstance(left, Everything):
         return False
     return True if isinstance(left, Causal) and query.span == key.span else None
+
+
+def _would_plan(n_queries: int, k: Tensor) -> bool:
+    """Whether cuDNN, which PyTorch prefers where it can, may see these lengths once; compiled, they are seen again and again."""
+    odd = n_queries % PLANNED or k.shape[-2] % PLANNED
+    return bool(odd) and k.is_cuda and not torch.compiler.is_compiling()
+
+
+def _without_plans(*given: Any, **options: Any) -> Tensor:
+    """Attention by PyTorch's other kernels, whatever else is allowed."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        return F.scaled_dot_product_attention(*given, **options)
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def _added(mask: Tensor | None, causal: bool, scores: Tensor) -> Tensor:

@@ -145,7 +145,10 @@ class _HeadCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hidden.dtype, weight.dtype)
         wanted = ctx.needs_input_grad[:3]
         with torch.autocast(device, enabled=False):
-            x, w, exact = hidden.to(dtype), weight.to(dtype), torch.promote_types(dtype, torch.float32)
+            # A row that predicts nothing is 0, and so is what it gives to the table; that costs less than on all logits.
+            nothing = (labels == NOT_PREDICTED)[:, None]
+            x, w = hidden.to(dtype).masked_fill(nothing, 0.0), weight.to(dtype)
+            exact = torch.promote_types(dtype, torch.float32)
             grads = (
                 torch.empty_like(x) if wanted[0] else None,
                 torch.zeros_like(weight, dtype=exact) if wanted[1] else None,
@@ -169,7 +172,9 @@ class _HeadCrossEntropy(torch.autograd.Function):
                     )
                 total += loss
                 if grad is not None:
-                    _accumulate(grad, x[here], w, here, grads)
+                    _accumulate(grad, x[here], w, here, nothing[here], grads)
+            if grads[0] is not None:
+                grads[0].masked_fill_(nothing, 0.0)
         ctx.grads = [
             None if g is None or t is None else g.to(t.dtype)
             for g, t in zip(grads, (hidden, weight, bias), strict=True)
@@ -198,7 +203,10 @@ def _chunk(
     each: Tensor,
     with_grad: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """(the sum of a chunk's losses, its gradient by `products`, in a buffer); `each` takes the plain losses."""
+    """(the sum of a chunk's losses, its gradient by `products`, in a buffer); `each` takes the plain losses.
+
+    Of a row that predicts nothing the gradient is whatever it is.
+    """
     logits = products if products.dtype == work.dtype else work.copy_(products)
     if bias is not None:
         logits += bias
@@ -243,7 +251,6 @@ def _chunk(
         grad *= slope
     if scale != 1.0:
         grad *= scale
-    grad.masked_fill_(~real[:, None], 0.0)  # whatever the logits of such a row are
     return total, grad if grad.dtype == products.dtype else products.copy_(grad)
 
 
@@ -259,7 +266,7 @@ def between_products(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(the sum of a chunk's losses, the plain loss of each row, the gradient of `products`), written for a compiler.
 
-    It reads the products [row, vocab] twice and writes their gradient, where `_chunk` passes over them nine times.
+    It reads the products [row, vocab] twice and writes their gradient, where `_chunk` passes over them eight times.
     """
     logits = products.to(dtype)
     logits = (logits if bias is None else logits + bias) * scale
@@ -278,7 +285,7 @@ def between_products(
     grad = grad - smoothing / vocab - torch.where(is_label, 1 - smoothing, 0.0)
     if capped is not None:
         grad = grad * (1 - capped.square())
-    return total, nats, (grad * scale).masked_fill(~real[:, None], 0.0).to(products.dtype)
+    return total, nats, (grad * scale).to(products.dtype)
 
 
 @cache
@@ -288,7 +295,12 @@ def _compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
 
 
 def _accumulate(
-    grad: Tensor, x: Tensor, w: Tensor, here: slice, grads: tuple[Tensor | None, Tensor | None, Tensor | None]
+    grad: Tensor,
+    x: Tensor,
+    w: Tensor,
+    here: slice,
+    nothing: Tensor,
+    grads: tuple[Tensor | None, Tensor | None, Tensor | None],
 ) -> None:
     """Add what the gradient of a chunk's products gives to those of hidden states, table and bias."""
     for_hidden, for_weight, for_bias = grads
@@ -302,4 +314,4 @@ def _accumulate(
         else:
             for_weight += grad.t() @ x
     if for_bias is not None:
-        for_bias += grad.sum(0, dtype=for_bias.dtype)
+        for_bias += grad.masked_fill_(nothing, 0.0).sum(0, dtype=for_bias.dtype)

@@ -49,37 +49,52 @@ class MemoryEfficientDown(torch.autograd.Function):
 
 
 class MemoryEfficientRMSNorm(torch.autograd.Function):
-    """F.rms_norm, of which x and the weight stay; the backward pass makes the rest again, for linear maps of it too."""
+    """F.rms_norm, of which x and the weight stay; the backward pass makes the rest again, for linear maps of it too.
+
+    On a GPU one kernel of PyTorch's goes either way; on a CPU it has none for the way back.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """The normed x […, width]; weight [width]."""
         ctx.eps, ctx.kept, ctx.made, ctx.again = eps, None, None, MemoryEfficientRMSNorm.again
-        ctx.save_for_backward(x, _own(weight))
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
+        y, scale = _rms_norm(x, weight, eps) if x.is_cuda else (F.rms_norm(x, x.shape[-1:], weight, eps), None)
+        ctx.save_for_backward(x, _own(weight), scale)
+        return y
 
     @staticmethod
     def again(ctx: Any, dtype: torch.dtype) -> Tensor:
         """What the norm made, in this dtype: made by the first who asks, and there until the norm's own backward pass."""
         if ctx.made is None:
-            weight, _, plain = MemoryEfficientRMSNorm._kept(ctx)
-            ctx.made = (plain if weight is None else plain * weight).to(dtype)
+            x, weight, _, plain = MemoryEfficientRMSNorm._kept(ctx)
+            if plain is None:
+                made = _rms_norm(x, weight, ctx.eps)[0]
+            else:
+                made = plain if weight is None else plain * weight
+            ctx.made = made.to(dtype)
         return ctx.made
 
     @staticmethod
-    def _kept(ctx: Any) -> tuple[Tensor | None, Tensor, Tensor]:
-        """(weight, 1 / root, x / root), which the norm's own backward pass takes too; what is saved can be read once."""
+    def _kept(ctx: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        """(x, weight, 1 / root, x / root but on a GPU), which the norm's own backward pass takes too; saved is read once."""
         if ctx.kept is None:
-            x, weight = ctx.saved_tensors
-            scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
-            ctx.kept = weight, scale, x * scale
+            x, weight, scale = ctx.saved_tensors
+            if scale is None:
+                scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
+                ctx.kept = x, weight, scale, x * scale
+            else:
+                ctx.kept = x, weight, scale, None
         return ctx.kept
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        weight, scale, plain = MemoryEfficientRMSNorm._kept(ctx)
+        x, weight, scale, plain = MemoryEfficientRMSNorm._kept(ctx)
         ctx.kept = ctx.made = None
+        if plain is None:
+            wanted = list(ctx.needs_input_grad[:2])
+            given = grad.contiguous(), x, x.shape[-1:], scale, weight
+            return *torch.ops.aten._fused_rms_norm_backward(*given, wanted), None
         product = grad * plain
         rows = product.flatten(0, -2)
         for_weight = None if weight is None else rows.sum(0)
@@ -87,6 +102,11 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
         along = (rows.sum(-1) if weight is None else rows @ weight).view(*grad.shape[:-1], 1) / grad.shape[-1]
         for_plain = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
         return for_plain.sub_(plain.mul_(along)).mul_(scale), for_weight, None
+
+
+def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """(the normed x, 1 / root) by the kernel that a GPU has."""
+    return torch.ops.aten._fused_rms_norm(x, x.shape[-1:], weight, eps)
 
 
 class MemoryEfficientLayerNorm(torch.autograd.Function):

@@ -77,6 +77,8 @@ REPLACED: Mapping[Any, Callable[..., Any]] = {
     F.rms_norm: _rms_norm,
     F.scaled_dot_product_attention: _attention,
     torch.addmm: _addmm,
+    torch.ops.aten._fused_rms_norm: lambda x, shape, weight, eps: fused_rms_norm(x, weight),
+    torch.ops.aten._fused_rms_norm_backward: lambda grad, x, shape, *kept: fused_rms_norm_backward(grad, x, *kept[:2]),
     IS_CUDA: lambda _: True,
 }
 

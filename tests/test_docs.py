@@ -16,6 +16,7 @@ from anyformer.cli.main import COMMANDS, application
 from anyformer.cli.names import PresetName, is_path
 from anyformer.recipe import RECIPES
 from tests.test_rooms import ROOMS
+from tests.test_tables import shares_as_shown
 from tests.warm import python
 from tools import performance
 from tools.catalogue import DATA, PAGE, page
@@ -248,6 +249,7 @@ def test_json_keys_of_differences(answer: Answer) -> None:
     assert keys_of("history --claims") == {*found, *found["claims"][0]}
 
 
+@shares_as_shown
 def test_three_side_by_side_are_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         application.main(["diff", "transformer", "llama", "llama2"], "anyformer")

@@ -11,6 +11,7 @@ import ctypes
 import gc
 import importlib
 import io
+import multiprocessing
 import os
 import pkgutil
 import resource
@@ -25,6 +26,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,9 +81,6 @@ class Arena:
     def __post_init__(self) -> None:
         """Import all that any command would."""
         os.environ.update(SURROUNDINGS, ANYFORMER_CACHE=str(self.root / "cache"))
-        import torch
-
-        torch.set_num_threads(1)
         import anyformer
 
         for module in pkgutil.walk_packages(anyformer.__path__, "anyformer."):
@@ -96,37 +95,21 @@ class Arena:
         self._idle_nbytes = self.run(("--version",), Path.cwd()).memory_nbytes
 
     def _warm_up(self) -> None:
-        """Let commands import what they import only when they run."""
-        from anyformer import dumps, preset, shrink
-        from anyformer.cli.main import main
+        """Import what commands import only when they run, as a child says that ran some.
 
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            file = Path(folder, "tiny.yaml")
-            file.write_text(dumps(shrink(preset("gpt2"))), encoding="utf-8")
-            text = str(file.with_suffix(".txt"))
-            Path(text).write_text(file.read_text("utf-8"), encoding="utf-8")
-            tiny, dry = (
-                str(file),
-                ("--dry-run", "--device=cpu", "--vocab=300", "--seq-len=16", "--batch-tokens=16", "--tokens=64"),
-            )
-            for words in (
-                ("cost", tiny, "--seq-len", "8"),
-                ("check", tiny, "--json"),
-                ("diff", tiny, "llama2-7b", "--json"),
-                ("plan", tiny, "--hardware", "H100", "--seq-len", "8"),
-                ("runs", folder),
-                # Measures how fast this machine multiplies, once for all inputs.
-                ("train", tiny, "--data", text, "--out", f"{folder}/out", *dry),
-            ):
-                status: Any = 0
-                try:
-                    main(list(words), "anyformer")
-                except SystemExit as ended:
-                    status = ended.code
-                assert not status, words
+        Here they are not run: PyTorch that is built for CUDA refuses a backward pass in a process whose parent has made one.
+        """
+        context = multiprocessing.get_context("fork")
+        mine, theirs = context.Pipe()
+        child = context.Process(target=_tell_imports, args=(theirs,))
+        child.start()
+        theirs.close()
+        names: list[str] = mine.recv()
+        child.join()
         shutil.rmtree(self.root / "cache" / "encoded", ignore_errors=True)
-        for name in ("rich.table", "rich.console", "rich.markup", "yaml", "gguf", "torch.utils.checkpoint"):
-            importlib.import_module(name)
+        for name in (*names, "rich.table", "rich.console", "rich.markup", "yaml", "gguf", "torch.utils.checkpoint"):
+            with contextlib.suppress(ImportError):  # some are made, by PyTorch, and no files
+                importlib.import_module(name)
 
     def run(
         self,
@@ -158,6 +141,38 @@ class Arena:
                 max(0, used.ru_maxrss * 1024 - self._idle_nbytes),
                 timed_out,
             )
+
+
+def _tell_imports(end: Connection) -> None:
+    """Run commands in this process, and send the names of the modules that are there then."""
+    from anyformer import dumps, preset, shrink
+    from anyformer.cli.main import main
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        file = Path(folder, "tiny.yaml")
+        file.write_text(dumps(shrink(preset("gpt2"))), encoding="utf-8")
+        text = str(file.with_suffix(".txt"))
+        Path(text).write_text(file.read_text("utf-8"), encoding="utf-8")
+        tiny, dry = (
+            str(file),
+            ("--dry-run", "--device=cpu", "--vocab=300", "--seq-len=16", "--batch-tokens=16", "--tokens=64"),
+        )
+        for words in (
+            ("cost", tiny, "--seq-len", "8"),
+            ("check", tiny, "--json"),
+            ("diff", tiny, "llama2-7b", "--json"),
+            ("plan", tiny, "--hardware", "H100", "--seq-len", "8"),
+            ("runs", folder),
+            # Measures how fast this machine multiplies, once for all inputs.
+            ("train", tiny, "--data", text, "--out", f"{folder}/out", *dry),
+        ):
+            status: Any = 0
+            try:
+                main(list(words), "anyformer")
+            except SystemExit as ended:
+                status = ended.code
+            assert not status, words
+    end.send(sorted(sys.modules))
 
 
 def _wait(child: int, seconds: float) -> tuple[int, resource.struct_rusage, bool]:

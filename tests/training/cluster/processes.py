@@ -1,4 +1,7 @@
-"""Processes that train together in a test: forked once for a file of tests, so that none pays for starting and importing."""
+"""Processes that train together in a test: started once for a file of tests, and forked, so that none pays for importing.
+
+What forks them has computed nothing: PyTorch built for CUDA refuses a backward pass in a process whose parent has made one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import multiprocessing
 import os
 import socket
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -31,14 +33,13 @@ class Processes:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-        context = multiprocessing.get_context("fork")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.training.cluster.steps", "tests.training.killing"])
         self.ends, self.processes = [], []
         for rank in range(n):
             mine, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, rank, n, port), daemon=True)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # threads of the test's own process rest
-                process.start()
+            process.start()
             self.ends.append(mine)
             self.processes.append(process)
 

@@ -239,7 +239,9 @@ def test_the_plan_is_right_where_it_can_be(whole: TrainingResult) -> None:
     assert plan.n_params == sum(p.numel() for p in whole.model.parameters())
     assert (plan.steps, plan.done, plan.disk_nbytes, plan.peak_flops) == (24, 0, 0, 1e12)
     assert plan.seconds is not None
-    assert 0.2 < plan.seconds / whole.seconds < 5
+    assert (
+        1 / 30 < plan.seconds / whole.seconds < 30
+    )  # a machine that is busy with other work is told apart from a wrong unit
     assert plan.memory_nbytes is not None
     assert plan.memory_nbytes > 12 * plan.n_params
 

@@ -181,14 +181,18 @@ def test_nothing_is_made_again_without_gradients() -> None:
 
 @pytest.mark.parametrize(("name", "into"), [("llama2-7b", 2), ("gpt2", 1)])
 def test_a_layers_last_map_is_not_made_again(name: str, into: int) -> None:
-    """Nobody needs its result: what is made again are attention's four maps and the feed-forward's first, as PyTorch counts."""
+    """Nobody needs its result: what is made again are attention's four maps and the feed-forward's first, as PyTorch counts.
+
+    Attention itself it counts on a CPU from 2.15 on; that is left out.
+    """
     model = randomised(shrink(preset(name).spec))
     ids = ids_for(model.spec, 2, 16)
     found = {}
     for model.recompute in ("none", "full"):
         with flop_counter() as counter:
             model(ids).logits.sum().backward()
-        found[model.recompute] = counter.get_total_flops()
+        counts = counter.get_flop_counts()["Global"]
+        found[model.recompute] = sum(n for operator, n in counts.items() if "dot_product" not in str(operator))
     d_ff = next(fields["d_ff"] for each in model.spec.nested() if "d_ff" in (fields := each.values()))
     d = model.spec.stack.d_model
     again = model.spec.n_layers * (4 * d * d + into * d * d_ff)

@@ -112,6 +112,8 @@ def _yaml(text: str) -> Any:
                 raise ValueError(f"has the tag {event.tag!r}{_line(event)}; plain data has none, leave it out")
         return yaml.load(text, Loader=_loader())
     except yaml.YAMLError as problem:
+        if "nesting depth" in str(problem):  # the parser's own bound, which is a thousand, comes first in one long line
+            raise ValueError(_NESTED) from None
         raise ValueError(f"is neither JSON nor YAML ({' '.join(str(problem).split())})") from None
 
 

@@ -104,7 +104,7 @@ def test_the_head_answers_where_it_is_asked(share: float, monkeypatch: pytest.Mo
     ids = rng.integers(1, VOCAB, (4, 25))
     labels = np.where(rng.permutation(100).reshape(4, 25) < 100 * share, ids, NOT_PREDICTED)
     rows = Batch(ids, labels, np.ones_like(ids), np.tile(np.arange(25), (4, 1)), np.zeros_like(ids))
-    by, shown = LossContext(model, model.head(), CPU), list[int]()
+    by, shown = LossContext(model, model.head(), CPU), list[int]()  # type: ignore[operator]
 
     def recorded(head: Head, hidden: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         shown.append(hidden[..., 0].numel())

@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer import layers
 from anyformer.families.xlnet import permuted_words, xlnet
-from anyformer.layers.cross_entropy import cross_entropy
-from anyformer.layers.head import Head
 from anyformer.model import build
 from anyformer.recipe import (
     UL2,
@@ -32,7 +29,6 @@ from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.checkpoint.metrics import read_metrics
-from anyformer.training.objectives import objective as objective_module
 from anyformer.training.objectives.denoising.noise import NoisyPairs
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.objectives.permuted.loss import PermutedRows
@@ -95,32 +91,6 @@ def test_hidden_tokens_are_predicted_from_both_sides() -> None:
         expected[row, column] = F.cross_entropy(logits, torch.tensor(labels[row, column]))
     np.testing.assert_allclose(each.numpy(), expected, rtol=1e-4, atol=1e-4)
     assert float(total.detach()) == pytest.approx(expected.sum(), rel=1e-5)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.15, 0.7, 0.9])
-def test_the_head_answers_where_it_is_asked(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses and gradients are those of a head that answers everywhere; of few labels it is shown their places alone."""
-    model, rng = sharpened(ENCODER), np.random.default_rng(1)
-    ids = rng.integers(1, VOCAB, (4, 25))
-    labels = np.where(rng.permutation(100).reshape(4, 25) < 100 * share, ids, NOT_PREDICTED)
-    rows = Batch(ids, labels, np.ones_like(ids), np.tile(np.arange(25), (4, 1)), np.zeros_like(ids))
-    by, shown = LossContext(model, model.head(), CPU), list[int]()  # type: ignore[operator]
-
-    def recorded(head: Head, hidden: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        shown.append(hidden[..., 0].numel())
-        return cross_entropy(head, hidden, *given)
-
-    monkeypatch.setattr(objective_module, "cross_entropy", recorded)
-    found = []
-    for most in (objective_module.MOST_PICKED, 0.0):
-        monkeypatch.setattr(objective_module, "MOST_PICKED", most)
-        model.zero_grad()
-        total, each, *_ = objective_of(MaskedLM(), ENCODER)(by, rows)
-        total.backward()
-        found.append((total.detach(), each, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
-    assert shown == [100 if share in {0.0, 0.9} else round(100 * share), 100]
-    assert found[0][1].shape == (4, 25)
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
 
 
 def test_a_target_is_written_from_the_source_of_its_own_document() -> None:

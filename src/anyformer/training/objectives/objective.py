@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
-from anyformer.layers.cross_entropy import NOT_PREDICTED, PLAIN, LossOptions, backend_of, cross_entropy
+from anyformer.layers.cross_entropy import PLAIN, LossOptions, cross_entropy
 from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout, Notes
 from anyformer.memory import SegmentMemory
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from anyformer.recipe import Recipe
     from anyformer.text import Tokenizer
 
-MOST_PICKED = 0.75  # of places that have a label: what the others cost the head is worth a copy of those
 Forward = Callable[..., Any]  # the model
 S = TypeVar("S", bound=ObjectiveSpec)
 
@@ -180,18 +179,8 @@ def with_head_for(spec: ModelSpec, said: ObjectiveSpec, labels: Sequence[str] | 
 
 
 def of_labels(by: LossContext, hidden: Tensor, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-    """`cross_entropy` of what the head reads [batch, token, width]: of few labels, it answers at their places alone.
-
-    FLOPs that are told stay those of a head that answers everywhere.
-    """
-    places = np.flatnonzero(labels != NOT_PREDICTED)
-    few = 0 < len(places) <= MOST_PICKED * labels.size and by.head.stretches is None
-    if not few or backend_of(by.head, hidden) is not None:  # a graph is of one number of places
-        return cross_entropy(by.head, hidden, on(by.device, labels), by.options)
-    index, told = on(by.device, places), on(by.device, labels.ravel()[places])
-    total, each = cross_entropy(by.head, hidden.flatten(0, 1).index_select(0, index)[None], told[None], by.options)
-    spread = each.new_zeros(labels.size).index_copy(0, index, each[0])
-    return total, spread.view(labels.shape)
+    """`cross_entropy` of what the head reads [batch, token, width]."""
+    return cross_entropy(by.head, hidden, on(by.device, labels), by.options)
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:

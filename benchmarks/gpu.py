@@ -242,7 +242,7 @@ def decoding(here: Here, notes: dict[str, Any], ceiling: Mapping[str, Any]) -> I
     ids = ids.to(here.device)
     step = CompiledStep(whole)
     mine, its = within_a_text(plain, ids[:1], None, FEW), by_difference(other, ids[:1], FEW)
-    told = {"milliseconds_per_step": {OURS: round(1e3 * mine, 3), THEIRS: round(1e3 * its, 3)}}
+    told: dict[str, Any] = {"milliseconds_per_step": {OURS: round(1e3 * mine, 3), THEIRS: round(1e3 * its, 3)}}
     yield measure.row("decoding 1B, eager, a process's first text, x transformers", its / mine, least=1.4, **told)
     for rows, bars in ((1, (1.4, 1.8, 0.7)), (SEVERAL, (0.0, 0.0, 0.0))):
         given, many = ids[:rows], "" if rows == 1 else f", {rows} rows"

@@ -21,10 +21,9 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import AxialPositionsSpec, FeedForwardSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen
-from anyformer.layers.cross_entropy import NOT_PREDICTED
+from anyformer.layers.cross_entropy import NOT_PREDICTED, cross_entropy
 from anyformer.resizing import resize
 from anyformer.spec import Length, ModelSpec, Width
-from anyformer.training.objectives.objective import LossContext, of_labels
 from benchmarks import measure
 from benchmarks.twins import twins
 
@@ -55,12 +54,12 @@ def steps(name: str) -> dict[str, Step]:
     if masked:
         chosen = torch.rand(labels.shape, generator=torch.Generator().manual_seed(3)) < MASKED
         labels = torch.where(chosen, labels, NOT_PREDICTED)
-    by, n_labels = LossContext(ours, ours.head(), torch.device("cpu")), int((labels != NOT_PREDICTED).sum())
+    head, n_labels = ours.head(), int((labels != NOT_PREDICTED).sum())
 
     def our_loss() -> Tensor:
         given: dict[str, Any] = {"decoder_input_ids": ids} if spec.encoder else {}
         out = ours(source if spec.encoder else ids, output_logits=False, **given)
-        return of_labels(by, out.read_by(by.head), labels.numpy())[0] / n_labels
+        return cross_entropy(head, out.read_by(head), labels)[0] / n_labels
 
     def their_loss() -> Tensor:
         if spec.encoder:

@@ -79,11 +79,11 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
         """(x, weight, 1 / root, x / root but on a GPU), which the norm's own backward pass takes too; saved is read once."""
         if ctx.kept is None:
             x, weight, scale = ctx.saved_tensors
+            plain = None
             if scale is None:
                 scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
-                ctx.kept = x, weight, scale, x * scale
-            else:
-                ctx.kept = x, weight, scale, None
+                plain = x * scale
+            ctx.kept = x, weight, scale, plain
         return ctx.kept
 
     @staticmethod

@@ -103,7 +103,8 @@ class Objective(ABC, Generic[S]):
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         """The losses of what that pass gave: by default of a label for each token; without ever holding all logits."""
-        return Losses(*of_labels(by, out.read_by(by.head), rows.labels), out.notes)
+        read, labels = out.read_by(by.head), on(by.device, rows.labels)
+        return Losses(*cross_entropy(by.head, read, labels, by.options), out.notes)
 
     @property
     def one_pass(self) -> bool:
@@ -176,11 +177,6 @@ def with_head_for(spec: ModelSpec, said: ObjectiveSpec, labels: Sequence[str] | 
     As it is where it has that head, or the objective trains those that it has.
     """
     return loss_of(type(said)).with_head(said, spec, labels)
-
-
-def of_labels(by: LossContext, hidden: Tensor, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-    """`cross_entropy` of what the head reads [batch, token, width]."""
-    return cross_entropy(by.head, hidden, on(by.device, labels), by.options)
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:

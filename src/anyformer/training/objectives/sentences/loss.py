@@ -10,13 +10,14 @@ from torch.nn import functional as F
 
 from anyformer.families.heads import row_classes, with_head
 from anyformer.layers import BySegmentSpec
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.embedding import SegmentsSpec
 from anyformer.model import Output
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.architecture import head_called, no_vocabulary_head, not_an_encoder
 from anyformer.training.objectives.causal.loss import inputs_of
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, of_labels, on
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on
 from anyformer.training.objectives.sentences import SentencePairs
 from anyformer.training.objectives.sentences.noise import SentenceNoise
 
@@ -57,7 +58,7 @@ class SentenceObjective(Objective[SentencePairs]):
         return {**inputs, "heads": [self.said.head] if first.layers is None else [first.name, self.said.head]}
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
-        total, each = of_labels(by, out.read_by(by.head), rows.labels)
+        total, each = cross_entropy(by.head, out.read_by(by.head), on(by.device, rows.labels), by.options)
         classes = on(by.device, rows.apart)[:, 0]
         logits = out.outputs[self.said.head].float()
         nats = F.cross_entropy(logits, classes, reduction="none")

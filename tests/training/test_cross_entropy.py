@@ -84,6 +84,33 @@ def test_equals_the_full_one(
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("share", "shown"), [(0.0, 46), (0.02, 1), (0.15, 7), (0.7, 32), (0.9, 46)])
+@pytest.mark.parametrize("fields", HEADS.values(), ids=HEADS)
+def test_of_few_labels_the_head_answers_at_their_places(
+    fields: dict[str, object], share: float, shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses and gradients are those of a head that answers everywhere, also where no place or one has a label."""
+    head, (hidden, labels), options = head_of(**fields), inputs(), LossOptions(0.1, 1e-2)
+    drawn = torch.rand(labels.shape, generator=torch.Generator().manual_seed(1)).flatten().argsort().argsort()
+    chosen = (drawn < round(share * labels.numel())).view(labels.shape)
+    labels = torch.where(chosen, labels.clamp(min=0), -100)
+    hidden.requires_grad_()
+    answered, seen = loss._answered, list[int]()
+
+    def recorded(head: Head, rows: Tensor, *given: object) -> tuple[Tensor, Tensor]:
+        seen.append(len(rows))
+        return answered(head, rows, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loss, "_answered", recorded)
+    ours, each = cross_entropy(head, hidden, labels, options)
+    theirs, their_each = full(head, hidden, labels, options)
+    assert seen == [shown]
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(each, their_each, rtol=1e-6, atol=2e-6)
+    for mine, other in zip(gradients(head, ours, hidden), gradients(head, theirs, hidden), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+
+
 def test_gradients_are_derivatives() -> None:
     """By finite differences in float64, which knows nothing of how either is computed."""
     head = head_of(bias=True, softcap=2.0)

@@ -23,8 +23,10 @@ from anyformer.layers.head import Head, chunks_of, rows_at_once
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
+from anyformer.layers.tokens import numberless
 
 GRAPHS = 64  # numbers of rows, vocabularies, options of the loss
+MOST_PICKED = 0.75  # of places that have a label: what the others cost the head is worth a copy of those
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
 
 
@@ -44,27 +46,37 @@ def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptio
 
     `hidden` [batch, token, width] is the last hidden state, `labels` [batch, token] are ids, or -100 where nothing is
     predicted; the second result is [batch, token], 0 at -100. Where processes share rows, hidden and the sum are of this one's
-    tokens. Equal to `F.cross_entropy` on the head's logits, summed.
+    tokens. Equal to `F.cross_entropy` on the head's logits, summed. Of few labels on the CPU, wherever hidden is, the head
+    answers at their places alone: elsewhere only the device knows how many there are.
     """
-    if head.stretches is not None:  # hidden is of this process's tokens, labels are of all
-        own, each = _sums(head, hidden, cut(labels, head.stretches), options)
-        return own, joined(each, labels.shape[1], head.stretches, 1)
-    return _sums(head, hidden, labels, options)
+    own = labels if head.stretches is None else cut(labels, head.stretches)
+    total, each = _sums(head, hidden.reshape(-1, hidden.shape[-1]), own.reshape(-1), options)
+    each = each.view(own.shape)
+    return total, each if head.stretches is None else joined(each, labels.shape[1], head.stretches, 1)
 
 
-def _sums(head: Head, hidden: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+def _sums(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+    """Likewise of rows [token, width] and labels [token]."""
+    if labels.is_cpu and not numberless(labels) and backend_of(head, rows) is None:  # a graph is of one number of rows
+        places = (labels != NOT_PREDICTED).nonzero()[:, 0]
+        if 0 < len(places) <= MOST_PICKED * len(labels):
+            index = places.to(rows.device, non_blocking=True)
+            total, each = _answered(head, rows.index_select(0, index), labels[places], options)
+            return total, each.new_zeros(len(labels)).index_copy(0, index, each)
+    return _answered(head, rows, labels, options)
+
+
+def _answered(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     for step in head.transform:
-        hidden = step(hidden)
-    rows = hidden.reshape(-1, hidden.shape[-1])
+        rows = step(rows)
+    labels = labels.to(rows.device, non_blocking=True)
     spec, matrix = head.spec, head.matrix()
     if matrix is None or isinstance(matrix, HeldWeight):
-        total, each = _called(head, rows, labels.reshape(-1), options)
-        return total, each.view(labels.shape)
+        return _called(head, rows, labels, options)
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
-    rows, labels_ = rows if split is None else entering(rows, split.ranks), labels.reshape(-1)
+    rows = rows if split is None else entering(rows, split.ranks)
     how = (scale, spec.softcap, options, split, backend_of(head, rows))
-    total, each = _HeadCrossEntropy.apply(rows, matrix, head.bias, labels_, *how)
-    return total, each.view(labels.shape)
+    return _HeadCrossEntropy.apply(rows, matrix, head.bias, labels, *how)
 
 
 def backend_of(head: Head, rows: Tensor) -> str | None:

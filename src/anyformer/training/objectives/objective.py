@@ -103,8 +103,7 @@ class Objective(ABC, Generic[S]):
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         """The losses of what that pass gave: by default of a label for each token; without ever holding all logits."""
-        read, labels = out.read_by(by.head), on(by.device, rows.labels)
-        return Losses(*cross_entropy(by.head, read, labels, by.options), out.notes)
+        return Losses(*cross_entropy(by.head, out.read_by(by.head), tensor(rows.labels), by.options), out.notes)
 
     @property
     def one_pass(self) -> bool:
@@ -181,4 +180,9 @@ def with_head_for(spec: ModelSpec, said: ObjectiveSpec, labels: Sequence[str] | 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:
     """The array as a tensor there."""
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+    return tensor(array).to(device, non_blocking=True)
+
+
+def tensor(array: np.ndarray) -> Tensor:
+    """The array as a tensor where it is: so `cross_entropy` takes labels."""
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -18,7 +18,7 @@ from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives import OBJECTIVES
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.causal import CausalLM, MultiToken
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on, tensor
 
 
 class CausalObjective(Objective[CausalLM]):
@@ -91,7 +91,7 @@ class MultiTokenObjective(Objective[MultiToken]):
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         """The losses; `each` is of the next token alone, so that it compares with other objectives."""
-        labels, document = on(by.device, rows.labels), on(by.device, rows.document)
+        labels, document = tensor(rows.labels), tensor(rows.document)
         total, each = cross_entropy(by.head, out.last_hidden_state, labels, by.options)
         sums, parts = [], {}
         for k, hidden in enumerate(out.ahead, 1):

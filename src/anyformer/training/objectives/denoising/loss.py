@@ -21,7 +21,7 @@ from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.architecture import no_vocabulary_head
 from anyformer.training.objectives.denoising import RestoredText
 from anyformer.training.objectives.denoising.noise import noise_for
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, on
+from anyformer.training.objectives.objective import LossContext, Losses, Objective, on, tensor
 from anyformer.training.objectives.seq2seq.loss import decoder_refusal, pairs_of
 
 
@@ -53,7 +53,7 @@ class RestoringObjective(Objective[RestoredText]):
             return super().losses(by, out, rows)
         hidden, at = out.read_by(by.head), on(by.device, in_one_row(rows)["predicts"])[..., None]
         hidden = hidden.gather(1, at.expand(-1, -1, hidden.shape[-1]))
-        return Losses(*cross_entropy(by.head, hidden, on(by.device, rows.labels), by.options), out.notes)
+        return Losses(*cross_entropy(by.head, hidden, tensor(rows.labels), by.options), out.notes)
 
 
 def prefix_refusal(spec: ModelSpec) -> str | None:

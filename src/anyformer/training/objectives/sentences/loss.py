@@ -17,7 +17,7 @@ from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.architecture import head_called, no_vocabulary_head, not_an_encoder
 from anyformer.training.objectives.causal.loss import inputs_of
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on, tensor
 from anyformer.training.objectives.sentences import SentencePairs
 from anyformer.training.objectives.sentences.noise import SentenceNoise
 
@@ -58,7 +58,7 @@ class SentenceObjective(Objective[SentencePairs]):
         return {**inputs, "heads": [self.said.head] if first.layers is None else [first.name, self.said.head]}
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
-        total, each = cross_entropy(by.head, out.read_by(by.head), on(by.device, rows.labels), by.options)
+        total, each = cross_entropy(by.head, out.read_by(by.head), tensor(rows.labels), by.options)
         classes = on(by.device, rows.apart)[:, 0]
         logits = out.outputs[self.said.head].float()
         nats = F.cross_entropy(logits, classes, reduction="none")

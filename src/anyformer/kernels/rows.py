@@ -126,12 +126,12 @@ def backward(
         if for_added is not None:
             part = for_s if for_added.shape[1] > 1 else for_s.sum(1, keepdim=True)
             for_added[_of(row, for_added), :, queries, :keys] += part
-        for_s = (for_s * scale).to(q.dtype)
+        for_s = for_s.to(q.dtype)
         for_q[row, :, queries] = products(for_s, of_k.mT)
         for_k[row, :, :keys] += by_group(for_s, k.shape[1]).mT @ by_group(of_q, k.shape[1])
         for_v[row, :, :keys] += by_group(left.to(v.dtype), v.shape[1]).mT @ by_group(of_out, v.shape[1])
     of_added = q.new_empty(0) if for_added is None or added is None else for_added.to(added.dtype)
-    return for_q, for_k.to(k.dtype), for_v.to(v.dtype), of_added
+    return for_q.mul_(scale), for_k.mul_(scale).to(k.dtype), for_v.to(v.dtype), of_added
 
 
 @attention.register_fake

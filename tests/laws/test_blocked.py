@@ -82,6 +82,7 @@ MASKS: dict[str, Mask] = {
     "heads": Heads(masks=(Causal(), Causal() & window(5))),
     "heads of no step": Heads(masks=(Causal(), Causal(), Causal() & window(5), Causal())),
     "heads apart": Heads(masks=(Causal() & window(5), Causal() & Strided(stride=Window(5)))),
+    "heads inside": Causal() & (~Heads(masks=(window(3), Everything())) | Heads(masks=(window(5), window(2), window(7)))),
     "not": Causal() & ~window(3),
     "a user's own": Causal() & ByTable(),
     "a wrong order": Causal() & WronglyOrdered(size=Window(9)),
@@ -202,6 +203,19 @@ def test_hidden_blocks_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None
         assert sum(handed) == 2 * forward == 2 * seen.pairs
         shown = int(seen_of(mask, of).expand(1, HEADS, n, n).sum())
         assert forward < limit * shown, f"{mask}: {forward / shown:.2f} pairs computed for each that is seen"
+
+
+def test_heads_of_one_mask_share_what_hides_their_pairs() -> None:
+    """Written once for all heads that a pattern by head gives the same mask, not once for each."""
+    near, strided, n = Causal() & window(5), Causal() & Strided(stride=Window(5)), 61
+    of, kernel = tokens(n, "plain"), Blocked(TILE)
+
+    def added(mask: Mask, n_heads: int) -> int:
+        made = kernel.prepare(mask, None, of, of, n_heads).added
+        return 0 if made is None else made.numel()
+
+    together = added(near, 1) + added(strided, 1)
+    assert added(Heads(masks=(near, strided)), HEADS) == added(Heads(masks=(near, strided)), 2) == together > 0
 
 
 def test_weights_are_dropped_alike_in_both_passes() -> None:

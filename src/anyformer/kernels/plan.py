@@ -166,9 +166,13 @@ def _asked(mask: Mask, query: Any, key: Any, heads: Numbers) -> Verdict | None:
 
 
 def _row(mask: Mask, query: Facts, key: Facts, n_heads: int, tile: int, row: int | None) -> Iterator[Section]:
-    for part in mask.disjoint():
-        of_queries, of_keys = (_blocks(facts, part.period(), tile) for facts in (query, key))
-        yield from _sections(part, query, key, of_queries, of_keys, n_heads, row)
+    alike: dict[Mask, list[int]] = {}
+    for head in range(n_heads):
+        alike.setdefault(mask.of_head(head), []).append(head)
+    for one, heads in alike.items():
+        for part in one.disjoint():
+            of_queries, of_keys = (_blocks(facts, part.period(), tile) for facts in (query, key))
+            yield from _sections(part, query, key, of_queries, of_keys, np.array(heads), row)
 
 
 def _blocks(facts: Facts, period: int | None, tile: int) -> Numbers:
@@ -185,28 +189,34 @@ def _blocks(facts: Facts, period: int | None, tile: int) -> Numbers:
 
 
 def _sections(
-    mask: Mask, query: Facts, key: Facts, of_queries: Numbers, of_keys: Numbers, n_heads: int, row: int | None
+    mask: Mask, query: Facts, key: Facts, of_queries: Numbers, of_keys: Numbers, heads: Numbers, row: int | None
 ) -> Iterator[Section]:
     n, m = len(of_queries), len(of_keys)
     rows, columns = _bounded(query, of_queries, (1, 1, n, 1)), _bounded(key, of_keys, (1, 1, 1, m))
-    verdict = _asked(mask, rows, columns, np.arange(n_heads).reshape(1, -1, 1, 1))
+    verdict = _asked(mask, rows, columns, heads.reshape(1, -1, 1, 1))
     if verdict is None:
         verdict = Verdict(np.array(True), np.array(False))
     shape = np.broadcast_shapes(*(bits.shape for bits in verdict), (1, 1, n, m))
     may, must = (np.broadcast_to(bits, shape)[0] for bits in verdict)
-    heads = shape[1]
-    seen = _keys_seen(mask, query, key, of_queries, of_keys, may, must)
+    seen = _keys_seen(mask, query, key, of_queries, of_keys, heads, may, must)
     alike: dict[bytes, list[int]] = {}
-    for head in range(heads):
-        alike.setdefault(np.packbits(seen[head]).tobytes() + np.packbits(must[head]).tobytes(), []).append(head)
+    for at in range(shape[1]):
+        alike.setdefault(np.packbits(seen[at]).tobytes() + np.packbits(must[at]).tobytes(), []).append(at)
     for same in alike.values():
         pieces = tuple(_pieces(seen[same[0]], must[same[0]], of_queries, of_keys))
         if pieces:
-            yield Section(mask, row, np.arange(n_heads) if heads == 1 else np.array(same), pieces)
+            yield Section(mask, row, heads if shape[1] == 1 else heads[same], pieces)
 
 
 def _keys_seen(
-    mask: Mask, query: Facts, key: Facts, of_queries: Numbers, of_keys: Numbers, may: Bits, must: Bits
+    mask: Mask,
+    query: Facts,
+    key: Facts,
+    of_queries: Numbers,
+    of_keys: Numbers,
+    heads: Numbers,
+    may: Bits,
+    must: Bits,
 ) -> Bits:
     """Which keys each block of queries may see [head, block of queries, block of keys, key]."""
     tile = of_keys.shape[1]
@@ -219,7 +229,7 @@ def _keys_seen(
         h, q, k = head[some], i[some], j[some]
         rows = _bounded(query, of_queries[q], (-1, 1, 1, 1))
         columns = _bounded(key, of_keys[k][..., None], (len(k), 1, 1, tile))
-        verdict = _asked(mask, rows, columns, h.reshape(-1, 1, 1, 1))
+        verdict = _asked(mask, rows, columns, heads[h].reshape(-1, 1, 1, 1))
         if verdict is not None:
             seen[h, q, k] &= np.broadcast_to(verdict.may, (len(k), 1, 1, tile))[:, 0, 0]
     return seen

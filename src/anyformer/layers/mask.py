@@ -55,6 +55,10 @@ class Mask(Spec, abstract=True):
         """An order of tokens that whoever computes by blocks may take: positions alike modulo this number lie together."""
         return None
 
+    def of_head(self, head: int) -> Mask:
+        """What is left of the mask for one head."""
+        return self
+
     def disjoint(self) -> tuple[Mask, ...]:
         """Masks that show no pair twice and together what this one shows, apart where they offer orders of their own."""
         return (self,)
@@ -264,6 +268,9 @@ class And(Mask):
             before, after = min(before, band[0]), min(after, band[1])
         return before, after
 
+    def of_head(self, head: int) -> Mask:
+        return And(masks=tuple(mask.of_head(head) for mask in self.masks))
+
     def reach(self) -> int | None:
         reaches = [mask.reach() for mask in self.masks]
         return min((reach for reach in reaches if reach is not None), default=None)
@@ -296,6 +303,9 @@ class Or(Mask):
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return reduce(or_, [mask(query, key, head) for mask in self.masks])
 
+    def of_head(self, head: int) -> Mask:
+        return Or(masks=tuple(mask.of_head(head) for mask in self.masks))
+
     def reach(self) -> int | None:
         reaches = [mask.reach() for mask in self.masks]
         return None if None in reaches else max(reach for reach in reaches if reach is not None)
@@ -321,6 +331,9 @@ class Not(Mask):
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return ~self.mask(query, key, head)
 
+    def of_head(self, head: int) -> Mask:
+        return Not(mask=self.mask.of_head(head))
+
 
 class Heads(Mask):
     """Head by head: head i has the i-th mask, and the pattern repeats."""
@@ -329,6 +342,9 @@ class Heads(Mask):
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return reduce(or_, [m(query, key, head) & (head % len(self.masks) == i) for i, m in enumerate(self.masks)])
+
+    def of_head(self, head: int) -> Mask:
+        return self.masks[head % len(self.masks)].of_head(head)
 
     def reach(self) -> int | None:
         return Or(masks=self.masks).reach()

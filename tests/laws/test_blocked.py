@@ -14,6 +14,7 @@ from torch import Tensor
 
 from anyformer.families import preset
 from anyformer.kernels import blocks, choose
+from anyformer.kernels import plan as planning
 from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.fastest import LEAST, Fastest, Taken
@@ -82,7 +83,8 @@ MASKS: dict[str, Mask] = {
     "heads": Heads(masks=(Causal(), Causal() & window(5))),
     "heads of no step": Heads(masks=(Causal(), Causal(), Causal() & window(5), Causal())),
     "heads apart": Heads(masks=(Causal() & window(5), Causal() & Strided(stride=Window(5)))),
-    "heads inside": Causal() & (~Heads(masks=(window(3), Everything())) | Heads(masks=(window(5), window(2), window(7)))),
+    "heads inside": Causal()
+    & (~Heads(masks=(window(3), Everything())) | Heads(masks=(window(5), window(2), window(7)))),
     "not": Causal() & ~window(3),
     "a user's own": Causal() & ByTable(),
     "a wrong order": Causal() & WronglyOrdered(size=Window(9)),
@@ -203,6 +205,25 @@ def test_hidden_blocks_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None
         assert sum(handed) == 2 * forward == 2 * seen.pairs
         shown = int(seen_of(mask, of).expand(1, HEADS, n, n).sum())
         assert forward < limit * shown, f"{mask}: {forward / shown:.2f} pairs computed for each that is seen"
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_blocks_that_see_nearly_the_same_are_one_call(packing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of causal rows and wide windows fewer calls, of narrow ones not; never for many more pairs."""
+    of = tokens(400, packing)
+    fewer = {}
+    for name, mask in {"causal": Causal(), "wide": Causal() & window(200), "narrow": Causal() & window(5)}.items():
+        joined = plan(mask, of, of, HEADS, TILE)
+        with monkeypatch.context() as patch:
+            patch.setattr(planning, "JOINED", 0)
+            alone = plan(mask, of, of, HEADS, TILE)
+        (pairs, calls), (least, most) = (
+            (sum(s.pairs for s in x), sum(len(s.pieces) for s in x)) for x in (joined, alone)
+        )
+        assert least <= pairs <= planning.MORE * least
+        fewer[name] = calls / most
+    assert fewer["causal"] < 0.5
+    assert fewer["wide"] < 0.5 < fewer["narrow"]
 
 
 def test_heads_of_one_mask_share_what_hides_their_pairs() -> None:

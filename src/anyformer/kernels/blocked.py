@@ -18,6 +18,7 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype, numberless
 
+AT_ONCE = 2**18  # pairs whose mask is written together
 NOTHING = np.empty(0, dtype=np.int64)
 
 
@@ -129,12 +130,14 @@ def laid_out(sections: Iterable[Section], bias: Bias | None, query: Tokens, key:
 
 
 def _alike(section: Section, bias: Bias | None) -> Iterable[list[int]]:
-    """The numbers of pieces that something is added to, those of one shape together."""
+    """The numbers of pieces that something is added to, those of one shape together, as many as lie in a core's cache."""
     alike: dict[tuple[int, int], list[int]] = {}
     for i, piece in enumerate(section.pieces):
         if piece.masked or bias is not None:
             alike.setdefault((len(piece.queries), len(piece.keys)), []).append(i)
-    return alike.values()
+    for (n, m), each in alike.items():
+        some = max(1, AT_ONCE // (n * m))
+        yield from (each[at : at + some] for at in range(0, len(each), some))
 
 
 def _made(section: Section, pieces: list[Piece], bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Tensor:

@@ -21,6 +21,7 @@ TILE = 64  # queries, and keys, that are looked at together
 WHOLE = (
     8  # from so many times as many keys in whole blocks as in others on, those have a call of their own, without a mask
 )
+JOINED, MORE = 256, 1.15  # queries that one call takes, where it computes at most so many times the pairs of several
 AT_ONCE = 2**22  # bounds worked out together
 
 Facts = Mapping[str, Numbers | None]
@@ -180,12 +181,10 @@ def _blocks(facts: Facts, period: int | None, tile: int) -> Numbers:
     position = facts["position"]
     assert position is not None
     n = len(position)
-    if period is None or n <= period:
-        each = [np.arange(start, min(n, start + tile)) for start in range(0, n, tile)]
-    else:
-        alike = [np.flatnonzero(position % period == rest) for rest in range(period)]
-        each = [few[start : start + tile] for few in alike for start in range(0, len(few), tile)]
-    return np.stack([np.pad(block, (0, tile - len(block)), mode="edge") for block in each])
+    rests = np.zeros(n, dtype=np.int64) if period is None or n <= period else position % period
+    alike = [np.flatnonzero(rests == rest) for rest in np.unique(rests)]
+    rounded = (np.minimum(np.arange(-(-len(few) // tile) * tile), len(few) - 1) for few in alike)
+    return np.concatenate([few[at].reshape(-1, tile) for few, at in zip(alike, rounded, strict=True)])
 
 
 def _sections(
@@ -236,14 +235,30 @@ def _keys_seen(
 
 
 def _pieces(seen: Bits, must: Bits, of_queries: Numbers, of_keys: Numbers) -> Iterator[Piece]:
-    for i, block in enumerate(of_queries):
-        queries = block[: 1 + int((block[1:] != block[:-1]).sum())]
-        whole = must[i][:, None] & seen[i]
-        keys, plain = of_keys[seen[i]], of_keys[whole]
+    for blocks in _joined(seen.reshape(len(seen), -1), of_queries.shape[1]):
+        each = of_queries[blocks].ravel()
+        queries = each[np.append(True, each[1:] != each[:-1])]
+        some: Bits = np.any(seen[blocks], axis=0)
+        whole = np.all(must[blocks], axis=0)[:, None] & some
+        keys, plain = of_keys[some], of_keys[whole]
         if not len(keys):
             continue
         if len(plain) in (0, len(keys)) or len(plain) < WHOLE * (len(keys) - len(plain)):
             yield Piece(queries, np.sort(keys), len(plain) < len(keys))
         else:
             yield Piece(queries, np.sort(plain), masked=False)
-            yield Piece(queries, np.sort(of_keys[seen[i] & ~whole]), masked=True)
+            yield Piece(queries, np.sort(of_keys[some & ~whole]), masked=True)
+
+
+def _joined(seen: Bits, tile: int) -> Iterator[slice]:
+    """Blocks of queries [block, key] that follow each other and see so nearly the same keys that one call takes them."""
+    first, union, alone = 0, seen[0], int(seen[0].sum())
+    for i in range(1, len(seen)):
+        both, of_both = union | seen[i], alone + int(seen[i].sum())
+        n = i + 1 - first
+        if n * tile > JOINED or n * int(both.sum()) > MORE * of_both:
+            yield slice(first, i)
+            first, union, alone = i, seen[i], int(seen[i].sum())
+        else:
+            union, alone = both, of_both
+    yield slice(first, len(seen))

@@ -220,7 +220,8 @@ def backward(
     """The gradients of q, k, v, what is added (empty unless `learned`) and the sink (empty without one)."""
     for_q, for_k, for_v = (torch.zeros_like(x, dtype=Scores.full(x[:0]).dtype) for x in (q, k, v))
     for_added = torch.zeros_like(added) if added is not None and learned else q.new_empty(0)
-    along = (Scores.full(grad) * out).sum(-1)
+    fused = _fused(q, cap, dropout) and not learned
+    along = q.new_empty(0) if fused and sink is None else (Scores.full(grad) * out).sum(-1)
     for_sink = q.new_empty(0)
     if sink is not None:
         for_sink = -((sink.to(lse.dtype).view(1, -1, 1) - lse).exp() * along).sum((0, 2)).to(sink.dtype)
@@ -230,7 +231,7 @@ def backward(
         x, of_out, y, total = (_take(t, block.rows, block.heads, block.queries) for t in (q, grad, out, sums))
         keys, values = (_take(t, block.rows, block.kv, block.keys) for t in (k, v))
         bias = _added(block, added, x.shape[2], keys.shape[2])
-        if _fused(q, cap, dropout) and not learned:
+        if fused:
             of_x, of_keys, of_values = aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 of_out, x, keys, values, y, total, 0.0, False, attn_mask=bias, scale=scale
             )

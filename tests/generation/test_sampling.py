@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from anyformer.errors import InputError, RunFailed
+from anyformer.generation import sampling
 from anyformer.generation.sampling import Sampling, generators, pick, top_k, top_p
 
 # Multiples of 1/8, so that equal logits occur and the order of additions does not matter.
@@ -29,15 +31,19 @@ def test_top_k_keeps_what_fewer_than_k_others_exceed(row: list[float], k: int) -
     assert all(found[0, i] == row[i] for i in expected)
 
 
-@given(numbers, st.floats(0.01, 1.0))
-def test_top_p_keeps_the_fewest_likeliest_that_reach_p(row: list[float], p: float) -> None:
+@given(numbers, st.floats(0.01, 1.0), st.sampled_from([1, 2, 1024]))
+def test_top_p_keeps_the_fewest_likeliest_that_reach_p(row: list[float], p: float, few: int) -> None:
+    """Among however few tokens it looks first; of equals the first."""
     weights = [math.exp(value) for value in row]
     order = sorted(range(len(row)), key=lambda i: -row[i])
     sums = [sum(weights[i] for i in order[:n]) / sum(weights) for n in range(len(row) + 1)]
     if any(abs(total - p) < 1e-9 for total in sums):
         return  # rounding decides
     fewest = next((n for n, total in enumerate(sums) if total >= p), len(row))
-    assert kept(top_p(torch.tensor([row], dtype=torch.float64), p)) == set(order[:fewest])
+    beside = torch.linspace(0, 1, len(row), dtype=torch.float64)  # a row that is looked at as long as the other needs
+    with patch.object(sampling, "FEW", few):
+        found = top_p(torch.stack([torch.tensor(row, dtype=torch.float64), beside]), p)
+    assert kept(found) == set(order[:fewest])
 
 
 def test_draws_follow_the_probabilities() -> None:
@@ -54,11 +60,11 @@ def test_draws_follow_the_probabilities() -> None:
 @given(st.integers(0, 2**40), st.integers(1, 5))
 def test_a_row_draws_what_it_draws_alone(seed: int, n_rows: int) -> None:
     logits = torch.randn(n_rows, 50, generator=torch.Generator().manual_seed(seed))
-    sampling = Sampling(temperature=0.8, top_k=20, top_p=0.9)
+    way = Sampling(temperature=0.8, top_k=20, top_p=0.9)
     together, alone = generators(seed, n_rows), [generators(seed + row, 1) for row in range(n_rows)]
     for _ in range(3):
-        batch = sampling(logits, together).tolist()
-        assert batch == [int(sampling(logits[row : row + 1], alone[row])) for row in range(n_rows)]
+        batch = way(logits, together).tolist()
+        assert batch == [int(way(logits[row : row + 1], alone[row])) for row in range(n_rows)]
 
 
 def test_temperature_sharpens_and_zero_is_the_likeliest() -> None:

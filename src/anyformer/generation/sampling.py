@@ -16,6 +16,9 @@ from torch.nn import functional as F
 from anyformer.errors import InputError, RunFailed
 
 
+FEW = 1024  # tokens among which a nucleus is looked for first
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How to choose: temperature first, then top_k, then top_p. Temperature 0 takes the likeliest token (greedy).
@@ -89,12 +92,25 @@ def top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """Logits [batch, vocab] with -inf outside the fewest likeliest tokens that have probability p together."""
-    ordered, index = logits.sort(descending=True, stable=True)
-    probabilities = ordered.softmax(-1)
-    # Of all likelier tokens; the likeliest has none, so it always stays.
-    before = probabilities.cumsum(-1) - probabilities
-    return torch.full_like(logits, -math.inf).scatter(-1, index, ordered.masked_fill(before >= p, -math.inf))
+    """Logits [batch, vocab] with -inf outside the fewest likeliest tokens that have probability p together.
+
+    Of equals the first are taken. A CPU looks among few tokens and then among more, since all would take longer to order than
+    all else; another device would have to be waited for.
+    """
+    vocab, whole = logits.shape[-1], logits.logsumexp(-1, keepdim=True)
+    looked_at = min(FEW, vocab) if logits.device.type == "cpu" else vocab
+    while True:
+        likeliest = logits.topk(looked_at).values
+        probabilities = (likeliest - whole).exp()
+        # Of all likelier tokens; the likeliest has none, so it always stays.
+        kept = (probabilities.cumsum(-1) - probabilities < p).sum(-1, keepdim=True)
+        if looked_at == vocab or bool((kept < looked_at).all()):
+            break
+        looked_at = min(8 * looked_at, vocab)
+    least = likeliest.gather(-1, (kept - 1).clamp(min=0))
+    above, equal = logits > least, logits == least
+    first = equal & (equal.cumsum(-1) <= kept - above.sum(-1, keepdim=True))
+    return logits.masked_fill(~(above | first), -math.inf)
 
 
 def pick(weights: Tensor, generators: Sequence[torch.Generator]) -> Tensor:

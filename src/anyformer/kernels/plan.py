@@ -21,7 +21,7 @@ TILE = 64  # queries, and keys, that are looked at together
 WHOLE = (
     8  # from so many times as many keys in whole blocks as in others on, those have a call of their own, without a mask
 )
-JOINED, MORE = 192, 1.15  # queries that one call takes, where it computes at most so many times the pairs of several
+JOINED, MORE = 128, 1.15  # queries that one call takes, where it computes at most so many times the pairs of several
 AT_ONCE = 2**22  # bounds worked out together
 
 Facts = Mapping[str, Numbers | None]

@@ -57,7 +57,8 @@ def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptio
 
 def _sums(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     """Likewise of rows [token, width] and labels [token]."""
-    if labels.is_cpu and not numberless(labels) and backend_of(head, rows) is None:  # a graph is of one number of rows
+    in_graph = torch.compiler.is_compiling() or backend_of(head, rows) is not None  # which is of one number of rows
+    if labels.is_cpu and not numberless(labels) and not in_graph:
         places = (labels != NOT_PREDICTED).nonzero()[:, 0]
         if 0 < len(places) <= MOST_PICKED * len(labels):
             index = places.to(rows.device, non_blocking=True)

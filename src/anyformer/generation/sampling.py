@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from anyformer.errors import InputError, RunFailed
 
-
 FEW = 1024  # tokens among which a nucleus is looked for first
 
 

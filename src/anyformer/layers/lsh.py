@@ -150,7 +150,8 @@ def lsh_attention(
         q, k, v, of_q, of_k = (each[:, :, None] for each in (q, k, v, of_q, of_k))
         return _attend(spec, q, k, v, of_q, of_k, dropout)[0][:, :, 0]
     more = spec.padded(n) - n
-    qk, k, v, of_k = (F.pad(each, (0, 0, 0, more)) for each in (qk, k, v, of_k))
+    if more:
+        qk, k, v, of_k = (F.pad(each, (0, 0, 0, more)) for each in (qk, k, v, of_k))
     given = qk.detach(), of_k[:, 0, :, 1], list(spec.buckets(n + more)), spec.n_hashes, spec.seed
     order = context.decided(lambda: sorted_by_bucket(*given))
     every = range(-spec.before, spec.after + 1)
@@ -231,7 +232,8 @@ def sorted_by_bucket(qk: Tensor, document: Tensor, buckets: Sequence[int], n_has
     along = torch.einsum("bhtd,hdrf->bhrtf", qk, drawn)
     bucket, factor = torch.zeros((), dtype=torch.long, device=qk.device), 1
     for own, size in zip(along.split([size // 2 for size in buckets], -1), buckets, strict=True):
-        bucket = bucket + factor * torch.cat((own, -own), -1).argmax(-1)
+        (ahead, at), (behind, opposite) = own.max(-1), own.min(-1)
+        bucket = bucket + factor * torch.where(ahead >= -behind, at, opposite + size // 2)
         factor *= size
     bucket = torch.where((document > 0)[:, None, None], bucket, factor)
     bucket = bucket + (factor + 1) * torch.arange(n_hashes, device=qk.device)[:, None]

@@ -6,6 +6,7 @@ the operator the values and sums of all rounds (Dao et al. 2022, arXiv:2205.1413
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,16 +38,15 @@ class _SortedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: Sorted) -> Tensor:
         """Values [row, token, width], of some rows at a time."""
-        out = torch.empty_like(q)
-        sums = q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
-        for here in _groups(how):
-            at = _Places(how, here)
+        found: list[tuple[Tensor, Tensor]] = []
+        for at in _groups(how):
             y, of_rounds = aten._scaled_dot_product_flash_attention_for_cpu(
                 at.chunks(q), at.around(at.chunks(k)), at.around(at.chunks(v)), attn_mask=at.added(q), scale=1.0
             )
             y, of_rounds = at.by_round(y), at.by_round(of_rounds[..., None])
-            out[here] = (y * of_rounds.softmax(1)).sum(1)
-            sums[here] = of_rounds.logsumexp(1)[..., 0]
+            y = y if how.rounds == 1 else y * of_rounds.softmax(1)
+            found.append((_summed(y).to(q.dtype), of_rounds.logsumexp(1)[..., 0]))
+        out, sums = _rows(found)
         ctx.how = how
         ctx.save_for_backward(q, k, v, out, sums)
         return out
@@ -55,9 +55,8 @@ class _SortedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         q, k, v, out, sums = ctx.saved_tensors
-        found = [torch.empty_like(x) for x in (q, k, v)]
-        for here in _groups(ctx.how):
-            at = _Places(ctx.how, here)
+        found: list[tuple[Tensor, ...]] = []
+        for at in _groups(ctx.how):
             for_q, *around = aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 at.chunks(grad),
                 at.chunks(q),
@@ -70,16 +69,25 @@ class _SortedAttention(torch.autograd.Function):
                 attn_mask=at.added(q),
                 scale=1.0,
             )
-            for whole, part in zip(found, (for_q, *(at.gathered(x) for x in around)), strict=True):
-                whole[here] = at.by_round(part).sum(1)
-        return *found, None
+            found.append(tuple(_summed(at.by_round(x)) for x in (for_q, *map(at.gathered, around))))
+        return *_rows(found), None
 
 
-def _groups(how: Sorted) -> list[slice]:
-    """Rows that are computed together."""
+def _summed(by_round: Tensor) -> Tensor:
+    """The sum [row, token, width] over rounds [row, round, token, width]."""
+    return by_round[:, 0] if by_round.shape[1] == 1 else by_round.sum(1)
+
+
+def _rows(found: Sequence[tuple[Tensor, ...]]) -> Iterator[Tensor]:
+    """Each tensor of all rows, of what groups of them have."""
+    return (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*found, strict=True))
+
+
+def _groups(how: Sorted) -> Iterator[_Places]:
+    """Rows that are computed together, as many as a processor's cache holds."""
     rows, tokens = how.order.shape
     size = max(1, AT_ONCE // tokens)
-    return [slice(start, min(rows, start + size)) for start in range(0, rows, size)]
+    return (_Places(how, slice(start, min(rows, start + size))) for start in range(0, rows, size))
 
 
 class _Places:
@@ -108,9 +116,13 @@ class _Places:
 
     def gathered(self, around: Tensor) -> Tensor:
         """The sum, for each chunk [row, chunk, of it, width], of what those that see it have for it."""
-        parts = around.split(self.how.chunk, 2)
-        each = [part.roll(step, 1) for step, part in zip(self.how.near, parts, strict=True)]
-        return sum(each[1:], each[0])
+        n, parts = around.shape[1], around.split(self.how.chunk, 2)
+        total = parts[-self.how.near.start].contiguous()
+        for step, part in zip(self.how.near, parts, strict=True):
+            if step:
+                total[:, step % n :] += part[:, : n - step % n]
+                total[:, : step % n] += part[:, n - step % n :]
+        return total
 
     def by_round(self, chunks: Tensor) -> Tensor:
         """[row, round, token, width] of what chunks [row, chunk, of it, width] have, each token in its place."""
@@ -118,16 +130,17 @@ class _Places:
         return flat.view(self.rows, self.how.rounds, self.n, -1)
 
     def added(self, q: Tensor) -> Tensor:
-        """What is added to scores [row, chunk, of it, of those it sees]: -inf hides, and the token itself gives way to any other.
+        """What is added to scores [row, chunk, of it, of those it sees]: a token itself gives way to others, later ones to all.
 
-        Scores are at most the query's length, keys having length 1 at most: no constant that hides itself rounds sums away.
+        Scores are at most the query's length, keys having length 1 at most: no constant that hides one rounds sums away. It is a
+        power of two, by which positions are multiplied exactly.
         """
-        itself = -2 * q[self.here].norm(dim=-1).amax().float() - 100
-        of_q, of_k = self._pairs(self.how.position.float())
-        ahead = of_q - of_k
-        added = torch.where(ahead == 0, itself, 0.0)
-        if self.how.causal:
-            added.masked_fill_(ahead < 0, -torch.inf)
+        hidden = (2 * q[self.here].norm(dim=-1).amax().float() + 100).log2().ceil().exp2()
+        of_q, of_k = self._pairs(self.how.position * hidden)
+        if self.how.causal:  # once for itself, more often for later ones
+            added = (of_q - hidden - of_k).clamp_(max=0)
+        else:
+            added = torch.where(of_q == of_k, -hidden, 0.0)
         if self.how.document is not None:
             of_q, of_k = self._pairs(self.how.document)
             added.masked_fill_(of_q != of_k, -torch.inf)

@@ -43,6 +43,7 @@ from anyformer.layers.local_global import MarkedQueries as MarkedQueries
 from anyformer.layers.lstm import LSTMSpec as LSTMSpec
 from anyformer.layers.shared_kv import SharedKVSpec as SharedKVSpec
 from anyformer.layers.ssd import SSDSpec as SSDSpec
+from anyformer.layers.local_and_vertical import LocalAndVertical as LocalAndVertical
 from anyformer.layers.mask import (
     AdjacentBlocks as AdjacentBlocks,
     And as And,
@@ -50,7 +51,7 @@ from anyformer.layers.mask import (
     Causal as Causal,
     Everything as Everything,
 )
-from anyformer.layers.mask import Heads as Heads, LocalAndVertical as LocalAndVertical, Mask as Mask, Not as Not
+from anyformer.layers.mask import Heads as Heads, Mask as Mask, Not as Not
 from anyformer.layers.mask import Or as Or, Prefix as Prefix, SameBlock as SameBlock, SlidingWindow as SlidingWindow
 from anyformer.layers.mask import Strided as Strided, SymmetricWindow as SymmetricWindow
 from anyformer.layers.mla import MLASpec as MLASpec

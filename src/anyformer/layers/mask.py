@@ -136,7 +136,7 @@ class Strided(Mask):
         return self.stride
 
     def causal_pairs(self, query: int, past: int, n_heads: int) -> int:
-        return n_heads * (query + _floors(past + query, self.stride) - _floors(past, self.stride))
+        return n_heads * (query + sum_of_floors(past + query, self.stride) - sum_of_floors(past, self.stride))
 
 
 class SameBlock(Mask):
@@ -175,7 +175,7 @@ class AdjacentBlocks(Mask):
         """The pairs of a head's first n queries: what is before each in its block, and whole blocks before that."""
         size, (blocks, rest) = self.size, divmod(n, self.size)
         whole = size * sum_of_minima(0, blocks, self.before) + rest * min(blocks, self.before)
-        return n * (n + 1) // 2 - size * (_floors(n, size) - whole)
+        return n * (n + 1) // 2 - size * (sum_of_floors(n, size) - whole)
 
 
 class BlockEnds(Mask):
@@ -189,42 +189,6 @@ class BlockEnds(Mask):
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return (key.position % self.size >= self.size - self.last) & (query.position >= 0)
-
-
-class LocalAndVertical(Mask):
-    """Blocks of `size` keys: a query sees the last `near` ones, its own included, and every `stride`-th (Phi-3-small,
-    arXiv:2404.14219, section 2).
-
-    Head h starts counting h blocks earlier than head 0. What comes after the query is left to other masks.
-    """
-
-    size: Window
-    near: Window
-    stride: Window
-
-    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        q, k = query.position // self.size, key.position // self.size
-        return (q - k < self.near) | ((k + head + 1) % self.stride == 0)
-
-    def causal_pairs(self, query: int, past: int, n_heads: int) -> int:
-        return self._of_first(past + query, n_heads) - self._of_first(past, n_heads)
-
-    def _of_first(self, n: int, n_heads: int) -> int:
-        """The pairs of the first n queries."""
-        size, (blocks, rest) = self.size, divmod(n, self.size)
-        far = max(0, blocks - self.near + 1)  # blocks of keys that are not near to the queries of the last block
-        total = n_heads * (n * (n + 1) // 2 - size * (size * _floors(far, 1) + rest * far))
-        for head in range(min(n_heads, self.stride)):
-            alike = len(range(head, n_heads, self.stride))  # heads that start counting alike
-            seen = size * _floors(far + head, self.stride) + rest * ((far + head) // self.stride)
-            total += alike * size * seen
-        return total
-
-
-def _floors(n: int, by: int) -> int:
-    """The sum of i // by for i from 0 to n - 1."""
-    times, rest = divmod(n, by)
-    return by * times * (times - 1) // 2 + times * rest
 
 
 class Prefix(Mask):
@@ -406,6 +370,12 @@ def sum_of_minima(start: int, stop: int, bound: float) -> int:
     bent = max(start, min(stop, stop if math.isinf(bound) else int(bound)))
     rising = (bent * (bent - 1) - start * (start - 1)) // 2
     return rising + (0 if bent == stop else (stop - bent) * int(bound))
+
+
+def sum_of_floors(n: int, by: int) -> int:
+    """The sum of i // by for i from 0 to n - 1."""
+    times, rest = divmod(n, by)
+    return by * times * (times - 1) // 2 + times * rest
 
 
 def _order(tokens: Tokens) -> Tensor:

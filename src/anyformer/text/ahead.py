@@ -68,11 +68,18 @@ def encoded_ahead(
 
 def _end(pool: ProcessPoolExecutor) -> None:
     """End what is left of a broken pool, which waits for its processes for ever, as they heed no SIGTERM; and, on some Pythons,
-    for what it still writes to them (gh-94777)."""
+    for what it still writes to them (gh-94777), which is read here. To close its end instead, while it does, can hang it too."""
     for process in [*pool._processes.values()]:
         process.kill()
     with suppress(OSError):
-        pool._call_queue._reader.close()  # type: ignore[attr-defined]
+        own = os.dup(pool._call_queue._reader.fileno())  # type: ignore[attr-defined]
+        threading.Thread(target=_drain, args=(own,), daemon=True).start()
+
+
+def _drain(descriptor: int) -> None:
+    with suppress(OSError), open(descriptor, "rb", buffering=0) as pipe:
+        while pipe.read(1 << 16):
+            pass
 
 
 def leave_signals_to_the_run() -> None:

@@ -6,7 +6,7 @@ could be anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -56,11 +56,11 @@ def plan(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int = TILE)
         if not key.turned and all(tokens.segment is None and tokens.mark is None for tokens in (query, key)):
             return _plain(mask, query.span, key.span, n_heads, tile)
     of_queries, of_keys = _facts(query), _facts(key)
-    rows = max(1 if fact is None else len(fact) for facts in (of_queries, of_keys) for fact in facts.values())
+    rows, parts = _n_rows(of_queries, of_keys), _parts(mask, n_heads)
     if rows == 1:
-        return tuple(_row(mask, _of_row(of_queries, 0), _of_row(of_keys, 0), n_heads, tile, None))
+        return tuple(_row(parts, _of_row(of_queries, 0), _of_row(of_keys, 0), tile, None))
     each = ((_of_row(of_queries, row), _of_row(of_keys, row), row) for row in range(rows))
-    return tuple(s for queries, keys, row in each for s in _row(mask, queries, keys, n_heads, tile, row))
+    return tuple(s for queries, keys, row in each for s in _row(parts, queries, keys, tile, row))
 
 
 def tiles(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int) -> Verdict:
@@ -69,9 +69,8 @@ def tiles(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int) -> Ve
     Each [row or 1, head or 1, block of queries, block of keys].
     """
     of_queries, of_keys = _facts(query), _facts(key)
-    rows = max(1 if fact is None else len(fact) for facts in (of_queries, of_keys) for fact in facts.values())
     found: list[Verdict] = []
-    for row in range(rows):
+    for row in range(_n_rows(of_queries, of_keys)):
         queries, keys = (_of_row(facts, row) for facts in (of_queries, of_keys))
         i, j = _blocks(queries, None, tile), _blocks(keys, None, tile)
         verdict = _asked(
@@ -90,7 +89,7 @@ def tiles(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int) -> Ve
 def _plain(mask: Mask, query: Span, key: Span, n_heads: int, tile: int) -> tuple[Section, ...]:
     queries, keys = ({"position": np.arange(*span)} for span in (query, key))
     keys["end"] = np.full_like(keys["position"], key[1] - 1)
-    return tuple(_row(mask, queries, keys, n_heads, tile, None))
+    return tuple(_row(_parts(mask, n_heads), queries, keys, tile, None))
 
 
 def _facts(tokens: Tokens) -> dict[str, Numbers | None]:
@@ -124,6 +123,10 @@ def _numbers(fact: Tensor | None) -> Numbers | None:
     if numberless(fact):
         return np.full(tuple(fact.shape), -FAR)
     return fact.detach().cpu().numpy().astype(np.int64)
+
+
+def _n_rows(*given: Facts) -> int:
+    return max(1 if fact is None else len(fact) for facts in given for fact in facts.values())
 
 
 def _of_row(facts: Facts, row: int) -> dict[str, Numbers | None]:
@@ -166,14 +169,20 @@ def _asked(mask: Mask, query: Any, key: Any, heads: Numbers) -> Verdict | None:
     return verdict if isinstance(verdict, Verdict) else None
 
 
-def _row(mask: Mask, query: Facts, key: Facts, n_heads: int, tile: int, row: int | None) -> Iterator[Section]:
+def _parts(mask: Mask, n_heads: int) -> list[tuple[Mask, Numbers]]:
+    """Masks that show no pair of a head twice, and the heads that have each."""
     alike: dict[Mask, list[int]] = {}
     for head in range(n_heads):
         alike.setdefault(mask.of_head(head), []).append(head)
-    for one, heads in alike.items():
-        for part in one.disjoint():
-            of_queries, of_keys = (_blocks(facts, part.period(), tile) for facts in (query, key))
-            yield from _sections(part, query, key, of_queries, of_keys, np.array(heads), row)
+    return [(part, np.array(heads)) for one, heads in alike.items() for part in one.disjoint()]
+
+
+def _row(
+    parts: Iterable[tuple[Mask, Numbers]], query: Facts, key: Facts, tile: int, row: int | None
+) -> Iterator[Section]:
+    for part, heads in parts:
+        of_queries, of_keys = (_blocks(facts, part.period(), tile) for facts in (query, key))
+        yield from _sections(part, query, key, of_queries, of_keys, heads, row)
 
 
 def _blocks(facts: Facts, period: int | None, tile: int) -> Numbers:

@@ -120,8 +120,9 @@ class _Places:
         total = parts[-self.how.near.start].contiguous()
         for step, part in zip(self.how.near, parts, strict=True):
             if step:
-                total[:, step % n :] += part[:, : n - step % n]
-                total[:, : step % n] += part[:, n - step % n :]
+                over = step % n  # chunks go round
+                total[:, over:] += part[:, : n - over]
+                total[:, :over] += part[:, n - over :]
         return total
 
     def by_round(self, chunks: Tensor) -> Tensor:

@@ -77,6 +77,7 @@ def _end(pool: ProcessPoolExecutor) -> None:
 
 
 def _drain(descriptor: int) -> None:
+    """Read a pipe until nobody writes to it, and close this end."""
     with suppress(OSError), open(descriptor, "rb", buffering=0) as pipe:
         while pipe.read(1 << 16):
             pass

@@ -53,21 +53,21 @@ def check_near(found: Steps, wanted: Steps, times: float = 1.0) -> None:
         } == {}
 
 
-def check_equal(found: Steps, wanted: Steps, steps: int | None = None) -> None:
-    """Of all, or of so many steps' losses and gradients."""
-    assert found.losses[:steps] == wanted.losses[:steps]
+def check_equal(found: Steps, wanted: Steps, last_digit: float = 0.0) -> None:
+    """Weights at most so far apart, by their own size."""
+    assert found.losses == wanted.losses
     torch.testing.assert_close(torch.tensor(found.norms), torch.tensor(wanted.norms), rtol=LOSS, atol=0)
     assert found.loads == wanted.loads
-    both = list(zip([*found.gradients, found.weights], [*wanted.gradients, wanted.weights], strict=True))
-    for mine, one in both[:steps]:
+    for mine, one in zip([*found.gradients, found.weights], [*wanted.gradients, wanted.weights], strict=True):
+        apart = last_digit if one is wanted.weights else 0.0
         assert mine.keys() == one.keys()
-        assert [name for name in one if not torch.equal(mine[name], one[name])] == []
+        unequal = [name for name in one if not torch.equal(mine[name], one[name])]
+        assert [name for name in unequal if not (apart and torch.allclose(mine[name], one[name], apart, 0))] == []
 
 
-def check_first_equal(found: Steps, wanted: Steps) -> None:
-    """PyTorch's fused Adam rounds a shard of four numbers otherwise than a tensor of eight: by one in a hundred last digits."""
-    check_equal(found, wanted, 1)
-    check_near(found, wanted)
+def check_equal_of_shards(found: Steps, wanted: Steps) -> None:
+    """PyTorch's fused Adam rounds a shard of four numbers otherwise than a tensor of eight: one number in a hundred."""
+    check_equal(found, wanted, 2.0**-23)
 
 
 def alone(name: str, **how: Any) -> Steps:
@@ -85,7 +85,7 @@ def test_two_processes_are_one_to_the_bit(two: Processes, mesh: str, name: str) 
     """Without clipping: the norm of gradients that are shared out is a sum in another order."""
     changes = {"clip": None if "fsdp" in mesh else 0.5}
     n = 2 if name in FAST else 5
-    check = check_equal if "fsdp" not in mesh else check_near if name in READ_BY_SEVERAL else check_first_equal
+    check = check_equal if "fsdp" not in mesh else check_near if name in READ_BY_SEVERAL else check_equal_of_shards
     check(two(trained, name, mesh, n, ROWS, ROWS, changes)[0], alone(name, n=n, micro_rows=4, changes=changes))
 
 

@@ -109,7 +109,7 @@ def test_killed_it_goes_on(
         parts.append(json.loads(index.read_text())["parts"])
     assert 0 < parts[0] < parts[1] < parts[2]
     asked = []
-    monkeypatch.setattr(Tokenizer, "encode", lambda own, text: (asked.append(text), encode(own, text))[1])
+    monkeypatch.setattr(Tokenizer, "array", lambda own, text: (asked.append(text), array(own, text))[1])
     found = encode_corpus(read_corpus(text), tokenizer, cache)
     assert 0 < len(asked) == sum(1 for _ in encoded.parts_of_documents(tokenizer, read_corpus(text))) - parts[-1]
     tokens, offsets = plain(tokenizer, DOCUMENTS)
@@ -118,7 +118,7 @@ def test_killed_it_goes_on(
     assert len(list((cache / "encoded").iterdir())) == 1
 
 
-encode = Tokenizer.encode
+array = Tokenizer.array
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="one process encodes elsewhere")

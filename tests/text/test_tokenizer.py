@@ -16,6 +16,7 @@ from tokenizers import pre_tokenizers
 
 from anyformer.errors import TextError
 from anyformer.text import Tokenizer
+from anyformer.text.byte_level import _NO_TOKEN
 from tests.text.samples import TEXT, TEXTS, letters, llama_like
 
 
@@ -35,11 +36,12 @@ def oracle(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Hu
 @example(text="")
 @example(text=" " * 3000 + "x")
 @example(text="\n" * 3000)
+@example(text=f"{_NO_TOKEN}a{_NO_TOKEN}")
 def test_same_ids_as_hugging_face(tokenizer: Tokenizer, oracle: HuggingFace, text: str) -> None:
     assert tokenizer.fast is not None
     expected = oracle.encode(text, add_special_tokens=False).ids
     assert tokenizer.encode(text) == expected
-    (array,) = tokenizer.encode_corpus([text])
+    array = tokenizer.array(text)
     assert array.dtype == np.uint16
     assert array.tolist() == expected
     assert tokenizer.decode(expected) == text
@@ -240,4 +242,4 @@ def test_what_cannot_be_encoded_or_trained(tokenizer: Tokenizer, tmp_path: Path)
 def test_a_vocabulary_beyond_two_bytes(tmp_path: Path) -> None:
     tokenizer, _ = loaded(letters(["a b"], {"ab": 70_000}), tmp_path)
     assert (tokenizer.vocab_size, tokenizer.dtype) == (70_001, np.uint32)
-    assert [ids.tolist() for ids in tokenizer.encode_corpus(["ab"])] == [[70_000]]
+    assert tokenizer.array("ab").tolist() == [70_000]

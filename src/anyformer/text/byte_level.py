@@ -22,6 +22,10 @@ PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\
 _BLANK_CHARACTERS = 250_000
 
 
+# Without a special token tiktoken looks at every character for one that is spelled with nothing. No text is taken for this one,
+# as all were before tiktoken 0.11.
+_NO_TOKEN = "<|special|>"
+
 # Of a BPE model: with any of them it is not the plain one that tiktoken computes.
 _OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
 
@@ -71,7 +75,8 @@ def fast_encoding(data: dict[str, Any]) -> tiktoken.Encoding | None:
 
     import tiktoken
 
-    return tiktoken.Encoding("anyformer", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+    special = {_NO_TOKEN: max(ranks.values()) + 1}
+    return tiktoken.Encoding("anyformer", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
 
 
 def _ranks(data: dict[str, Any]) -> dict[bytes, int] | None:

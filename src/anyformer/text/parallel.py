@@ -83,7 +83,7 @@ class EncodedPairs:
             raise TextError(f"this {tokenizer.kind} tokenizer names no token that ends a text")
         self._begin = tokenizer.start_of_answer
         closing = np.array([end], dtype=tokenizer.dtype)
-        ids = [np.concatenate((line, closing)) for line in tokenizer.encode_corpus(corpus.texts())]
+        ids = [np.concatenate((line, closing)) for line in map(tokenizer.array, corpus.texts())]
         self.source, self.target = ids[0::2], ids[1::2]
         self.lengths = np.array([len(line) for line in ids], dtype=np.int64).reshape(-1, 2)
 

@@ -61,7 +61,7 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[str], name: str) -> Ite
 
 def ids_of(tokenizer: Tokenizer, part: Part) -> np.ndarray:
     """The ids of a part, in the tokenizer's `dtype`."""
-    return np.array(tokenizer.encode(part), dtype=tokenizer.dtype) if isinstance(part, str) else part
+    return tokenizer.array(part) if isinstance(part, str) else part
 
 
 def parts_of(tokenizer: Tokenizer, pieces: Iterable[str], name: str) -> Iterator[Part]:

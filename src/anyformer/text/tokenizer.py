@@ -244,11 +244,9 @@ class Tokenizer:
         What is spelled like a special token is plain text unless `specials` is True (prompts, chat templates): a
         document that mentions `<|endoftext|>` does not end there. Raises TextError for a lone surrogate.
         """
-        if not isinstance(text, str):
-            raise TextError(f"only text can be encoded, not {type(text).__name__}")
-        _refuse_surrogates(text)
-        if not specials and self.fast is not None and not is_blank_run(text):
-            return self.fast.encode_ordinary(text)
+        fast = self._fast_for(text)
+        if fast and not specials:
+            return fast.encode_ordinary(text)
         inner = self._inner if specials else self._plain
         inner.encode_special_tokens = not specials
         with guarded("the tokenizer cannot encode this text"):  # as a batch, for which other threads need not wait
@@ -272,10 +270,18 @@ class Tokenizer:
         found = self.encoding(text)
         return [(i, token, text[a:b]) for i, token, (a, b) in zip(found.ids, found.tokens, found.offsets, strict=True)]
 
-    def encode_corpus(self, documents: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of each document in turn, as `encode` gives them: one array of `dtype` each."""
-        for text in documents:
-            yield np.array(self.encode(text), dtype=self.dtype)
+    def array(self, text: str) -> np.ndarray:
+        """The ids [token] that `encode` gives, of `dtype`; without a list between, which takes a tenth of tiktoken's time."""
+        fast = self._fast_for(text)
+        ids = fast.encode_to_numpy(text, disallowed_special=()) if fast else np.array(self.encode(text))
+        return ids.astype(self.dtype)
+
+    def _fast_for(self, text: str) -> tiktoken.Encoding | None:
+        """What encodes this text in its place, where something does. Raises TextError for what is no text."""
+        if not isinstance(text, str):
+            raise TextError(f"only text can be encoded, not {type(text).__name__}")
+        _refuse_surrogates(text)
+        return None if self.fast is None or is_blank_run(text) else self.fast
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:

@@ -118,7 +118,8 @@ def _lines(axes: Axes, models: list[str], points: list[tuple[str, float, float]]
             axes.plot(*zip(*of, strict=True), marker=mark, markersize=4, color=f"C{at % 10}", label=name)
     axes.set_xscale("log")
     _ticks(axes, [x for _, x, _ in points], lambda x: f"{x:,g}")
-    axes.legend(fontsize="small")
+    outside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # of many, which would hide points
+    axes.legend(fontsize="small", **(outside if len(models) > 10 else {}))
 
 
 def _ticks(axes: Axes, values: list[float], said: Callable[[float], str]) -> None:

@@ -5,12 +5,16 @@ eager, one thread.
     python -m benchmarks.classes --quick
 
 Both sides start from the same weights, which went through files, and see the same tokens. Ours computes the loss as
-`anyformer train` does, theirs as `labels=` does. What a layer computes is summed, without loss and head.
+`anyformer train` does, theirs as `labels=` does. What a layer computes is summed, without loss and head. Each row has a
+process of its own: what models before it left in the heap decides which side waits for new pages.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +28,7 @@ from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import NOT_PREDICTED, cross_entropy
 from anyformer.resizing import resize
 from anyformer.spec import Length, ModelSpec, Width
+from anyformer.training.step.device import keep_heap
 from benchmarks import measure
 from benchmarks.twins import twins
 
@@ -136,21 +141,37 @@ def compared(name: str, sides: dict[str, Step], n: int, least: float) -> dict[st
     )
 
 
+def rows(n: int) -> dict[str, Callable[[], dict[str, Any]]]:
+    """By its name what measures a row, in n turns."""
+    found: dict[str, Callable[[], dict[str, Any]]] = {}
+    for model, bar in MODELS.items():
+        name = f"training step like {model}, x transformers"
+        found[name] = lambda name=name, model=model, bar=bar: compared(name, steps(model), n, bar)
+    for (layer, length), bar in LAYERS.items():
+        name = f"layer of {layer} at {length:,}, x transformers"
+        found[name] = lambda name=name, of=(layer, length), bar=bar: compared(name, passes(*of), n, bar)
+    name = f"layer of {HASHES}: time of 32,768 over 8,192"
+    return {**found, name: partial(grown, name, max(1, n // 3))}
+
+
+def grown(name: str, n: int) -> dict[str, Any]:
+    """The row of how time grows with length, memory being kept as training keeps it: no new pages for the longer one alone."""
+    keep_heap()
+    taken = measure.turns({str(length): growing(length) for length in (8192, 32_768)}, n)
+    return measure.row(name, measure.speed_ratio(taken, "8192", "32768"), most=5.0, seconds=measure.rounded(taken))
+
+
 def main() -> None:
-    given = measure.arguments("Training steps beside transformers' classes.")
     torch.set_num_threads(1)
+    if "--row" in sys.argv:
+        name, n = sys.argv[sys.argv.index("--row") + 1 :]
+        print(json.dumps(rows(int(n))[name]()))
+        return
+    given = measure.arguments("Training steps beside transformers' classes.")
     n = 3 if given.quick else 9
-    rows = [compared(f"training step like {name}, x transformers", steps(name), n, bar) for name, bar in MODELS.items()]
-    for (name, length), bar in LAYERS.items():
-        rows.append(compared(f"layer of {name} at {length:,}, x transformers", passes(name, length), n, bar))
-    work = {str(n): growing(n) for n in (8192, 32_768)}
-    taken = measure.turns(work, max(1, n // 3))
-    growth = measure.speed_ratio(taken, "8192", "32768")
-    rows.append(
-        measure.row(f"layer of {HASHES}: time of 32,768 over 8,192", growth, most=5.0, seconds=measure.rounded(taken))
-    )
+    found = [measure.printed_elsewhere("benchmarks.classes", "--row", name, str(n), mapped=False) for name in rows(n)]
     shape = {"batch": BATCH, "seq_len": SEQ_LEN, "vocab_size": VOCAB, "parameters": SIZE, "layer_width": 256}
-    measure.record("classes", given.out, rows, {"shape": shape})
+    measure.record("classes", given.out, found, {"shape": shape})
 
 
 if __name__ == "__main__":

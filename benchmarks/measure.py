@@ -84,12 +84,12 @@ def growth_nbytes(step: Callable[[], Any]) -> int:
     return highest - start
 
 
-def printed_elsewhere(module: str, *arguments: str) -> Any:
+def printed_elsewhere(module: str, *arguments: str, mapped: bool = True) -> Any:
     """Return what a process of its own prints as JSON, `python -m MODULE …`: how far one step of it raised its resident set, say.
 
-    Large blocks are mapped one by one there, so that what is freed goes back at once and the growth is the step's own.
+    `mapped`: large blocks are mapped one by one there, so that what is freed goes back at once and the growth is the step's own.
     """
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"} if mapped else None
     command = [sys.executable, "-m", module, *arguments]
     found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return json.loads(found.stdout.splitlines()[-1])

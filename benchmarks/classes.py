@@ -128,8 +128,9 @@ def growing(length: int) -> Step:
     return lambda: measure.cpu_seconds(once)
 
 
-def compared(name: str, sides: dict[str, Step], n: int, least: float) -> dict[str, Any]:
+def compared(name: str, made: Callable[[], dict[str, Step]], n: int, least: float) -> dict[str, Any]:
     """The row of a comparison; the numbers that both sides give are compared first."""
+    sides = made()
     found: dict[str, list[float]] = {side: [] for side in sides}
     work = {side: lambda side=side: measure.cpu_seconds(lambda: found[side].append(sides[side]())) for side in sides}
     taken = measure.turns(work, n)
@@ -143,13 +144,11 @@ def compared(name: str, sides: dict[str, Step], n: int, least: float) -> dict[st
 
 def rows(n: int) -> dict[str, Callable[[], dict[str, Any]]]:
     """By its name what measures a row, in n turns."""
-    found: dict[str, Callable[[], dict[str, Any]]] = {}
-    for model, bar in MODELS.items():
-        name = f"training step like {model}, x transformers"
-        found[name] = lambda name=name, model=model, bar=bar: compared(name, steps(model), n, bar)
-    for (layer, length), bar in LAYERS.items():
-        name = f"layer of {layer} at {length:,}, x transformers"
-        found[name] = lambda name=name, of=(layer, length), bar=bar: compared(name, passes(*of), n, bar)
+    models = {f"training step like {name}, x transformers": (partial(steps, name), bar) for name, bar in MODELS.items()}
+    layers = {
+        f"layer of {of[0]} at {of[1]:,}, x transformers": (partial(passes, *of), bar) for of, bar in LAYERS.items()
+    }
+    found = {name: partial(compared, name, made, n, bar) for name, (made, bar) in {**models, **layers}.items()}
     name = f"layer of {HASHES}: time of 32,768 over 8,192"
     return {**found, name: partial(grown, name, max(1, n // 3))}
 

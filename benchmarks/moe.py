@@ -25,6 +25,7 @@ from benchmarks import measure
 BATCH, SEQ_LEN, D_MODEL, D_EXPERT, TOP_K = 16, 256, 384, 512, 2
 EMULATED_BATCH = 2  # rows of bfloat16 where that is emulated
 DEVIATION = 0.05
+Layer = tuple[nn.Module, Callable[[Tensor], Tensor]]  # its weights, and its pass
 
 
 def gated(d_ff: int) -> GatedFeedForwardSpec:
@@ -38,9 +39,6 @@ def filled(module: nn.Module) -> nn.Module:
     for parameter in module.parameters():
         parameter.data.normal_(0.0, DEVIATION, generator=generator)
     return module
-
-
-Layer = tuple[nn.Module, Callable[[Tensor], Tensor]]  # its weights, and its pass
 
 
 def ours(spec: MixerSpec) -> Layer:

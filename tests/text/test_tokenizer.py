@@ -107,6 +107,15 @@ def test_tiktoken_only_where_it_gives_the_same_ids(data: dict[str, Any], is_fast
         assert tokenizer.encode(text) == oracle.encode(text, add_special_tokens=False).ids
 
 
+def test_a_prompt_does_not_wait_for_tiktoken() -> None:
+    """To make it every token of the vocabulary is tried; where special tokens are read as such it encodes nothing."""
+    tokenizer = Tokenizer.train(["a b"], vocab_size=300)
+    tokenizer.encode("a b", specials=True)
+    assert "fast" not in vars(tokenizer)
+    tokenizer.encode("a b")
+    assert "fast" in vars(tokenizer)
+
+
 @given(corpus=st.lists(st.text(alphabet="ab ", max_size=40), min_size=1), text=st.text(alphabet="ab ", max_size=60))
 def test_everything_trained_is_fast_and_equal(
     corpus: list[str], text: str, tmp_path_factory: pytest.TempPathFactory

@@ -76,27 +76,26 @@ class Reversible(Part[ReversibleSpec]):
         """(what the final norm sees [batch, token, `width`], the state to go on from): from here a backward pass can begin."""
         last, x, rewinding = state
         if rewinding is not None:
-            last, x = _Keep.apply(torch.stack((last, x)), rewinding).unbind()  # pyright: ignore[reportAttributeAccessIssue]
+            last, x = _Keep.apply(last, x, rewinding)  # pyright: ignore[reportGeneralTypeIssues]
         seen = torch.cat((last, x), -1) if self.spec.output == "both" else (last + x) / 2
         return seen, Pair(last, x, rewinding)
 
 
 class _Keep(torch.autograd.Function):
-    """The streams [2, batch, token, d_model], kept for the backward pass to go back from."""
+    """The two streams, each [batch, token, d_model], kept for the backward pass to go back from."""
 
     @staticmethod
-    def forward(ctx: Any, streams: Tensor, rewinding: Rewinding) -> Tensor:
-        """The streams [2, batch, token, d_model] as they are."""
+    def forward(ctx: Any, last: Tensor, x: Tensor, rewinding: Rewinding) -> tuple[Tensor, Tensor]:
+        """The streams [batch, token, d_model] as they are."""
         ctx.rewinding = rewinding
-        ctx.save_for_backward(streams)
-        return streams.view_as(streams)
+        ctx.save_for_backward(last, x)
+        return last.view_as(last), x.view_as(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        (streams,) = ctx.saved_tensors
-        ctx.rewinding.streams = (streams[0], streams[1])
-        return grad, None
+    def backward(ctx: Any, for_last: Tensor, for_x: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        ctx.rewinding.streams = ctx.saved_tensors
+        return for_last, for_x, None
 
 
 class _Rewind(torch.autograd.Function):

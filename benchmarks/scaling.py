@@ -113,7 +113,7 @@ def timed(step: Step) -> float:
 def compare(world: World, n_turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Return (the seconds of every step by name, the first loss by name): those alone of rank 0."""
     meshes = {"ours dp": Mesh(dp=2), "ours fsdp": Mesh(fsdp=2)}
-    together = {name: ours(World(world.rank, 2, world.local_rank, 2, mesh)) for name, mesh in meshes.items()} | {
+    together = {name: ours(World(world.rank, 2, 2, mesh)) for name, mesh in meshes.items()} | {
         "DDP": bare("ddp", world),
         "FSDP2": bare("fsdp2", world),
     }

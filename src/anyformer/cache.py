@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -159,14 +160,16 @@ class KVCache:
         key: tuple[str, int | None]
         if kept.every > 1:
             key = "blocks", kept.every
-            index = BlockIndex(kept.every, self.batch, length, device)
+            make = partial(BlockIndex, kept.every, self.batch, length, device)
         else:
             slots = length if kept.reach is None else min(kept.reach, longest) + self.slack
             ring = kept.reach is not None and kept.reach <= longest
             key = "tokens", kept.reach if ring else None
             name = f"ring of {slots}" if ring else "full"
-            index = SlotIndex(name, self.batch, slots if ring else length, ring, device, self.slack)
-        return self.slot_indexes.setdefault(key, index)
+            make = partial(SlotIndex, name, self.batch, slots if ring else length, ring, device, self.slack)
+        if key not in self.slot_indexes:
+            self.slot_indexes[key] = make()
+        return self.slot_indexes[key]
 
     def admit(self, tokens: Tokens, batch: int) -> None:
         """Take note of the tokens of a pass over `batch` rows, before its layers run."""

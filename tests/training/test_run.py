@@ -18,6 +18,7 @@ from anyformer.spec import ModelSpec
 from anyformer.training.checkpoint.metrics import StepMetrics, read_metrics
 from anyformer.training.run import Run, RunOptions, TrainingResult, train
 from anyformer.training.run import plan as plans
+from anyformer.training.run.budget import seconds_a_step
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
 from anyformer.training.step import StepResult, Trainer
@@ -165,13 +166,16 @@ def test_a_divergent_run_fails_by_itself() -> None:
         train(SPEC, hot, text_data(), options=HOW)
 
 
-def test_memory_that_runs_out_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plan", [False, True])
+def test_memory_that_runs_out_is_said_so(monkeypatch: pytest.MonkeyPatch, plan: bool) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Trainer, "step", full)
+    monkeypatch.setattr(Trainer, "gradients", full)
     with pytest.raises(RunFailed, match="out of memory; take fewer tokens at once"):
-        train(SPEC, RECIPE, text_data(), options=HOW)
+        train(SPEC, RECIPE, text_data(), options=replace(HOW, plan=plan))
+    with pytest.raises(RunFailed, match="out of memory; take fewer tokens at once"):
+        seconds_a_step(SPEC, RECIPE, text_data(), HOW)
 
 
 @pytest.mark.parametrize("micro_tokens", [16, 48])

@@ -26,7 +26,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """
     create_directories(target.parent)
     remove_unfinished(target)
-    aside = target.parent / f"{ASIDE}{os.getpid()}-{target.name}"
+    aside = _aside(target)
     os.mkdir(aside)
     held = hold(aside)
     try:
@@ -34,6 +34,27 @@ def new_directory(target: Path) -> Iterator[Path]:
         put_in_place(aside, target)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
+        raise
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """An empty file beside `target` to fill, likewise; what stands at `target` is replaced."""
+    remove_unfinished(target)
+    aside = _aside(target)
+    write_file(aside, b"")
+    held = hold(aside)
+    try:
+        yield aside
+        sync(aside)
+        os.rename(aside, target)
+        sync(target.parent)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside)
         raise
     finally:
         if held is not None:
@@ -66,7 +87,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Give a file new content; whoever reads it sees the old or the new one, whole. Raises OSError."""
-    aside = path.parent / f"{ASIDE}{os.getpid()}-{path.name}"
+    aside = _aside(path)
     try:
         with suppress(FileNotFoundError):
             os.unlink(aside)
@@ -108,7 +129,7 @@ def remove_directory(path: Path) -> None:
 
 
 def remove_unfinished(target: Path) -> None:
-    """Delete what processes killed while they made this directory have left beside it: nobody holds it any more."""
+    """Delete what processes killed while they made this directory or file have left beside it: nobody holds it any more."""
     for aside in sorted(target.parent.glob(f"{ASIDE}*")):
         if re.fullmatch(rf"\d+-{re.escape(target.name)}", aside.name.removeprefix(ASIDE)):
             _reclaim(aside)
@@ -157,10 +178,18 @@ def sync(path: Path) -> None:
 
 
 def _reclaim(aside: Path) -> None:
-    """Delete a directory unless somebody holds it."""
+    """Delete a directory or a file unless somebody holds it."""
     held = hold(aside)
     if held is not None:
         try:
-            shutil.rmtree(aside)
+            if aside.is_dir():
+                shutil.rmtree(aside)
+            else:
+                os.unlink(aside)
         finally:
             os.close(held)
+
+
+def _aside(target: Path) -> Path:
+    """Where what is to be `target` is made."""
+    return target.parent / f"{ASIDE}{os.getpid()}-{target.name}"

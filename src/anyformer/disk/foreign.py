@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -44,32 +45,33 @@ def inside(path: Path, error: type[AnyformerError]) -> Path:
     return path
 
 
-def read_json(path: Path, error: type[AnyformerError], remedy: str = "copy it again") -> Any:
+def read_json(path: Path, error: type[AnyformerError]) -> Any:
     """What a JSON file says. Raises `error` for a file that `read_bytes` or `parse_json` refuses."""
-    return parse_json(read_bytes(path, error, remedy), str(path), error, remedy)
+    return parse_json(read_bytes(path, error), str(path), error)
 
 
-def read_bytes(path: Path, error: type[AnyformerError], remedy: str = "copy it again") -> bytes:
+def read_bytes(path: Path, error: type[AnyformerError]) -> bytes:
     """What a file of settings, or a vocabulary, holds. Raises `error` for one that cannot be read or is far too large."""
     try:
         if path.stat().st_size > LARGEST_NBYTES:
-            raise error(f"{path} has more than {LARGEST_NBYTES:,} bytes, which no settings take; {remedy}")
+            raise error(f"{path} has more than {LARGEST_NBYTES:,} bytes, which no settings take; copy it again")
         return path.read_bytes()
     except OSError as reason:
-        raise error(f"{path} cannot be read ({reason.strerror}); {remedy}") from None
+        raise error(f"{path} cannot be read ({reason.strerror}); copy it again") from None
 
 
 def parse_json(content: bytes, where: str, error: type[AnyformerError], remedy: str = "copy it again") -> Any:
     """What JSON says; `where` names it in messages.
 
-    Raises `error` for what is no JSON (NaN among it; an infinity is a table that says so), for keys that stand twice and say two
-    things, for half characters, and
-    beyond the bounds of this module.
+    Infinity, as transformers 5 spells it, is a table that says so. Raises `error` for what is no JSON (NaN among it), for numbers
+    that float64 does not hold, for keys that stand twice and say two things, for half characters, and beyond the bounds of this
+    module.
     """
     try:
         found = json.loads(
             content.decode("utf-8"),
             parse_int=_integer,
+            parse_float=_real,
             parse_constant=_constant,
             object_pairs_hook=_table,
         )
@@ -89,6 +91,13 @@ def _integer(digits: str) -> int:
     if len(digits) > LONGEST_NUMBER:
         raise ValueError(f"a number of {len(digits):,} digits")
     return int(digits)
+
+
+def _real(digits: str) -> float:
+    found = float(digits)
+    if math.isinf(found):
+        raise ValueError(f"{digits[:LONGEST_NUMBER]} is beyond the numbers that are held")
+    return found
 
 
 def _constant(word: str) -> dict[str, str]:

@@ -52,7 +52,7 @@ def is_held(path: Path) -> bool:
 
 
 def hold(directory: Path) -> int | None:
-    """The lock on a directory itself, for `os.close` to release; None where there is none to be had.
+    """The lock on a directory, or a file, itself, for `os.close` to release; None where there is none to be had.
 
     It is another's, or the directory is gone, or the file system or the operating system knows no locks.
     """
@@ -63,7 +63,7 @@ def hold(directory: Path) -> int | None:
     try:
         if _taken(descriptor) and os.path.samestat(os.fstat(descriptor), os.stat(directory)):
             return descriptor
-    except OSError:
+    except (OSError, ImportError):
         pass
     os.close(descriptor)
     return None

@@ -108,11 +108,11 @@ class Batch:
             return row, None
         chosen = self._choose(logits, [row])[row]
         if not row.ended:
-            self.rows.append(row)
             if self.cache is None:
                 self.cache = cache
             else:
                 self.cache.join(cache)
+            self.rows.append(row)
         return row, chosen
 
     @torch.inference_mode()

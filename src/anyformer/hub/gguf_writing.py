@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.disk.atomic import sync
+from anyformer.disk.atomic import new_file
 from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError
 from anyformer.families import FAMILIES, Family
 from anyformer.families.gguf import DIALECTS, Dialect, config_of, key_of, llama3_scaling, metadata_of
@@ -103,35 +102,27 @@ def write_gguf(
     if pools is not None:
         plan.metadata[POOLING] = pools
         notes += ["its readers scale its vectors to length 1 or do not"] if source.spec.heads[-1].transform else []
-    aside = target.with_name(f".anyformer-{os.getpid()}-{target.name}")
-    writer = gguf.GGUFWriter(aside, plan.architecture)
     try:
-        _say(writer, {key_of(plan.dialect, key): value for key, value in plan.metadata.items()} | words)
-        writer.add_name(target.stem)
-        writer.add_file_type(FILE_TYPES[kind])
-        if plan.frequencies is not None:
-            writer.add_tensor_info(FREQUENCIES, plan.frequencies.shape, np.dtype(np.float32), plan.frequencies.nbytes)
-        for name, shape in shapes.items():
-            _announce(writer, name, shape, kinds[name])
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        if plan.frequencies is not None:
-            writer.write_tensor_data(plan.frequencies.numpy())
-        tensors = held.through(plan.rows, alike=False)
-        for (name, tensor), announced in zip(tensors, shapes, strict=True):
-            assert name == announced
-            writer.write_tensor_data(_packed(tensor.float(), kinds[name]))
-        writer.close()
-        sync(aside)
-        os.rename(aside, target)
-        sync(target.absolute().parent)
+        with new_file(target) as aside, closing(gguf.GGUFWriter(aside, plan.architecture)) as writer:
+            _say(writer, {key_of(plan.dialect, key): value for key, value in plan.metadata.items()} | words)
+            writer.add_name(target.stem)
+            writer.add_file_type(FILE_TYPES[kind])
+            if plan.frequencies is not None:
+                found = plan.frequencies
+                writer.add_tensor_info(FREQUENCIES, found.shape, np.dtype(np.float32), found.nbytes)
+            for name, shape in shapes.items():
+                _announce(writer, name, shape, kinds[name])
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            if plan.frequencies is not None:
+                writer.write_tensor_data(plan.frequencies.numpy())
+            tensors = held.through(plan.rows, alike=False)
+            for (name, tensor), announced in zip(tensors, shapes, strict=True):
+                assert name == announced
+                writer.write_tensor_data(_packed(tensor.float(), kinds[name]))
     except OSError as error:
         raise RunFailed(f"could not write {target}: {error.strerror or error}") from None
-    finally:
-        for tidy in (writer.close, aside.unlink):  # which have nothing to do where all went well
-            with suppress(OSError):
-                tidy()
     counted: Counter[str] = Counter(kinds.values())
     return SavedFile(
         target, plan.architecture, {each: counted[each] for each in FILE_TYPES if counted[each]}, tuple(notes)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anyformer.disk.foreign import read_json
 from anyformer.disk.run_layout import CHECKPOINTS, LABELS
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES
@@ -37,12 +38,10 @@ def read_labels(directory: Path) -> tuple[str, ...] | None:
     file = directory / LABELS
     if not file.is_file():
         return None
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))["labels"]
-        if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
-            raise TypeError("labels must be a list of words")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} is damaged ({error}); restore it from a copy") from None
+    said = read_json(file, CheckpointError)
+    found = said.get("labels") if isinstance(said, dict) else None
+    if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
+        raise CheckpointError(f"{file} has no list of words as labels; copy it again")
     return tuple(found)
 
 

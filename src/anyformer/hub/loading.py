@@ -97,7 +97,7 @@ def load_into(model: Transformer, path: str | Path) -> list[str]:
     Heads may be missing there: return the names of their tensors, which stay as they were. So does what says the labels,
     where the model's own are others. Raises CheckpointError, naming the first field that differs.
     """
-    other = load(path)[0]
+    other = _filled(find(path), None, None)
     carried = carried_over(other.spec, model.spec, str(path))
     if other.labels is not None and model.labels is not None and other.labels != model.labels:
         carried = {name: theirs for name, theirs in carried.items() if name not in _rows_of_labels(model.spec)}

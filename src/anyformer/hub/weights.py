@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, reduce
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +193,10 @@ def opened(file: Path) -> Any:
         raise CheckpointError(f"{file} is truncated or no safetensors file ({error}); {remedy}") from None
 
 
-def listed(names: Collection[str], most: int = 10) -> str:
-    """Names for a message, the first of many."""
-    names = list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def listed(names: Collection[str]) -> str:
+    """Names for a message, the first ten of many."""
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(islice(names, 10)) + more
 
 
 def write_tensors(

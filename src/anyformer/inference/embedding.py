@@ -21,7 +21,7 @@ from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed, UsageError, did_you_mean
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.inference.classification import longest_of
-from anyformer.inference.opened import TrainedModel, opened
+from anyformer.inference.opened import Opened, TrainedModel, opened
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec
 from anyformer.layers.head import Head
 from anyformer.model import Transformer, make_tokens
@@ -133,23 +133,55 @@ def embedded(
         raise UsageError(f"--batch-tokens {batch_tokens} is nothing; give 1 or more")
     texts = _lines(texts) if isinstance(texts, Path) else texts
     found = opened(model, tokenizer, device=device)
-    trained, truncate = found.framing(Contrastive, truncate)
-    embedder, longest = found.model, longest or trained or longest_of(found.model.spec)
-    head = _head(embedder, pool)
-    if not texts:
-        raise InputError("there are no texts to embed; give one at least")
-    ids, cut = _framed(found.tokenizer, texts, longest, truncate)
-    lengths = np.array([len(one) for one in ids])
-    vectors: Tensor | None = None
-    for numbers in length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))):
-        rows, mask = padded([ids[i] for i in numbers], 0)
-        hidden = _run(embedder, head, torch.from_numpy(rows), torch.from_numpy(mask))
-        vectors = torch.empty(len(texts), hidden.shape[-1]) if vectors is None else vectors
-        vectors[torch.from_numpy(numbers)] = hidden
-    assert vectors is not None
+    given = prepared(found, texts, pool=pool, longest=longest, truncate=truncate, batch_tokens=batch_tokens)
+    vectors = given.in_order([given.vectors(numbers) for numbers in given.batches])
     if file is not None:
         _write(vectors, file)
-    return Embedded(texts, vectors, cut, pool_of(embedder.spec, pool).kind, file)
+    return Embedded(texts, vectors, given.cut, pool_of(found.model.spec, pool).kind, file)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Texts as a model reads them, and the batches in which it makes their vectors."""
+
+    model: Transformer
+    head: Head
+    ids: Sequence[np.ndarray]  # of each text
+    cut: int  # texts that were longer than the model was to read
+    batches: Sequence[np.ndarray]  # numbers of texts
+
+    def vectors(self, numbers: np.ndarray) -> Tensor:
+        """Those of a batch, [text, width] float32 on the CPU."""
+        device = next(self.model.parameters()).device
+        ids, mask = (torch.from_numpy(each).to(device) for each in padded([self.ids[i] for i in numbers], 0))
+        with torch.inference_mode():
+            hidden = self.model(ids, mask.long(), output_logits=False).last_hidden_state
+            return self.head(hidden, make_tokens(ids, mask.long())).float().cpu()
+
+    def in_order(self, parts: Sequence[Tensor]) -> Tensor:
+        """The vectors of all batches [text, width] in the order of the texts."""
+        made = torch.cat(list(parts))
+        return torch.empty_like(made).index_copy_(0, torch.from_numpy(np.concatenate(self.batches)), made)
+
+
+def prepared(
+    found: Opened,
+    texts: Sequence[str],
+    *,
+    pool: Pool | None = None,
+    longest: int | None = None,
+    truncate: bool = False,
+    batch_tokens: int = BATCH_TOKENS,
+) -> Prepared:
+    """What `embed` reads of texts, and how. Raises InputError as it does."""
+    trained, truncate = found.framing(Contrastive, truncate)
+    head = _head(found.model, pool)
+    if not texts:
+        raise InputError("there are no texts to embed; give one at least")
+    ids, cut = _framed(found.tokenizer, texts, longest or trained or longest_of(found.model.spec), truncate)
+    lengths = np.array([len(one) for one in ids])
+    batches = list(length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))))
+    return Prepared(found.model, head, ids, cut, batches)
 
 
 def _lines(file: Path) -> list[str]:
@@ -201,14 +233,6 @@ def _framed(
         found.append(one.ids)
         cut += one.cut > 0
     return found, cut
-
-
-def _run(model: Transformer, head: Head, ids: Tensor, mask: Tensor) -> Tensor:
-    device = next(model.parameters()).device
-    with torch.inference_mode():
-        ids, attended = ids.to(device), mask.long().to(device)
-        hidden = model(ids, attended, output_logits=False).last_hidden_state
-        return head(hidden, make_tokens(ids, attended)).float().cpu()
 
 
 def _head(model: Transformer, pool: Pool | None) -> Head:

@@ -1,8 +1,9 @@
-"""Ways to compute attention: a kernel is one file and one line in KERNELS. An option it lacks is refused, never dropped."""
+"""Ways to compute attention: a kernel is one file and one name in KERNELS. An option it lacks is refused, never dropped.
+
+Who names none has the first of IN_ORDER that can, or what `fastest.py` takes pass by pass.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from anyformer.errors import KernelError, did_you_mean
 from anyformer.kernels.blocked import Blocked
@@ -16,7 +17,7 @@ from anyformer.layers.tokens import Kernel
 
 BLOCKED, FLEX = Blocked(), Flex()
 IN_ORDER: tuple[Kernel, ...] = (BLOCKED, SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
-KERNELS: Mapping[str, Kernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Rows(), FLEX)}
+KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Rows(), FLEX)}
 
 
 def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel:

@@ -149,6 +149,13 @@ def kept(generator: torch.Generator | None, q: Tensor, keys: int, dropout: float
     return numbers.bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
 
 
+def joined(y: Tensor, lse: Tensor, more: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    """Values [batch, heads, query, width] of queries on two sets of keys, and the logarithms of their sums, by each set's."""
+    both = torch.logaddexp(lse, total)
+    by = both.masked_fill(both == -torch.inf, 0.0)  # of a query that sees nothing
+    return y * (lse - by).exp()[..., None] + more * (total - by).exp()[..., None], both
+
+
 @torch.library.custom_op("anyformer::blocked_attention", mutates_args=())
 def attention(
     q: Tensor,
@@ -185,10 +192,7 @@ def attention(
         if pieces[FIELDS * i + FIELDS - 1]:  # a part of these rows is there already
             before = _take(out, block.rows, block.heads, block.queries)
             sums = _take(lse, block.rows, block.heads, block.queries)
-            both = torch.logaddexp(sums, total)
-            by = both.masked_fill(both == -torch.inf, 0.0)
-            y = before * (sums - by).exp()[..., None] + y * (total - by).exp()[..., None]
-            total = both
+            y, total = joined(before, sums, y, total)
         _put(out, y, block.rows, block.heads, block.queries)
         _put(lse, total, block.rows, block.heads, block.queries)
     if sink is not None:

@@ -90,10 +90,9 @@ def _keeps_weights(q: Tensor, v: Tensor, how: How) -> bool:
     The same with and without gradients, so that a layer that runs again draws the same dropout.
     """
     n, width = q.shape[2:]
-    if n == 1 or exporting():
-        return False
-    slow = (autocast_dtype(q) or q.dtype) == torch.bfloat16 and n <= MOST_BF16
-    return slow or how.dropout > 0 or v.shape[3] != width or how.scores is not None
+    keeps = how.dropout > 0 or how.scores is not None or v.shape[3] != width
+    slow = n <= MOST_BF16 and (autocast_dtype(q) or q.dtype) == torch.bfloat16
+    return n > 1 and (keeps or slow) and not exporting()
 
 
 class FastestOnGPU:

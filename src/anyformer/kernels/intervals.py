@@ -132,10 +132,10 @@ class Interval:
     __radd__, __rmul__ = __add__, __mul__
 
 
-def bounds(numbers: Numbers, axis: int = -1) -> Interval:
-    """What lies between the least and the greatest along an axis, which keeps its place with length 1."""
-    lo, hi = numbers.min(axis, keepdims=True), numbers.max(axis, keepdims=True)
-    return Interval(lo, hi, np.gcd.reduce(numbers - lo, axis=axis, keepdims=True))
+def bounds(numbers: Numbers) -> Interval:
+    """What lies between the least and the greatest along the last axis, which keeps its place with length 1."""
+    lo, hi = numbers.min(-1, keepdims=True), numbers.max(-1, keepdims=True)
+    return Interval(lo, hi, np.gcd.reduce(numbers - lo, axis=-1, keepdims=True))
 
 
 def _spread(lo: Numbers, hi: Numbers) -> Interval:

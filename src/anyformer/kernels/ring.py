@@ -74,7 +74,7 @@ class _Ring(torch.autograd.Function):
         found = _part(q, k, v, scale, seen)
         for turn in _turns(ring.stretches.rank, ring.stretches.size):
             for part in _values_of(turn, ring, q, k, v, found[1], scale):
-                found = _joined(*found, *part)
+                found = blocks.joined(*found, *part)
         out, lse = found[0].to(q.dtype), found[1]
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.how = ring, seen, scale
@@ -167,9 +167,3 @@ def _gradients(
     seed = torch.zeros((), dtype=torch.long)
     found = blocks.backward(grad, q, k, v, added, None, out, lse, tokens, seed, pieces, pairs, scale, None, 0.0, False)
     return list(found[:3])
-
-
-def _joined(y: Tensor, sums: Tensor, more: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of queries on two sets of keys, in float32 at least, and the logarithms of their sums."""
-    both = torch.logaddexp(sums, total)
-    return y * (sums - both).exp()[..., None] + more * (total - both).exp()[..., None], both

@@ -49,7 +49,7 @@ class MemoryEfficientDown(torch.autograd.Function):
 
 
 class MemoryEfficientRMSNorm(torch.autograd.Function):
-    """F.rms_norm, of which x and the weight stay; the backward pass makes the rest again, for linear maps of it too.
+    """F.rms_norm, of which x, weight and root stay; the backward pass makes the rest again, for linear maps of it too.
 
     On a GPU one kernel of PyTorch's goes either way; on a CPU it has none for the way back.
     """
@@ -58,7 +58,7 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """The normed x […, width]; weight [width]."""
         ctx.eps, ctx.kept, ctx.made, ctx.again = eps, None, None, MemoryEfficientRMSNorm.again
-        y, scale = _rms_norm(x, weight, eps) if x.is_cuda else (F.rms_norm(x, x.shape[-1:], weight, eps), None)
+        y, scale = _rms_norm(x, weight, eps)
         ctx.save_for_backward(x, _own(weight), scale)
         return y
 
@@ -79,11 +79,7 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
         """(x, weight, 1 / root, x / root but on a GPU), which the norm's own backward pass takes too; saved is read once."""
         if ctx.kept is None:
             x, weight, scale = ctx.saved_tensors
-            plain = None
-            if scale is None:
-                scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
-                plain = x * scale
-            ctx.kept = x, weight, scale, plain
+            ctx.kept = x, weight, scale, None if x.is_cuda else x * scale
         return ctx.kept
 
     @staticmethod
@@ -105,7 +101,7 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    """(the normed x, 1 / root) by the kernel that a GPU has."""
+    """(F.rms_norm of x […, width], 1 / root […, 1])."""
     return torch.ops.aten._fused_rms_norm(x, x.shape[-1:], weight, eps)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anyformer.errors import AnyformerError
 from anyformer.generation import Chosen, Wanted
 from anyformer.generation.text import encode_prompt, encode_source
-from anyformer.inference import embedded
+from anyformer.inference.embedding import prepared
 from anyformer.inference.opened import Opened
 from anyformer.screen import say
 from anyformer.serving.answer import Answer, Form
@@ -45,7 +45,6 @@ class Service:
         self.most_characters = limits.characters(found)
         self.encoding = asyncio.Lock()
         self.engine = Engine(found.model, self.longest, limits.rows, limits.waiting)
-        self.vectors_tokenizer = found.tokenizer.with_specials()  # its state is the engine's thread's
         self.chat_template = Chat(found.tokenizer) if found.tokenizer.chat_template is not None else None
         self.metrics, self.begun = Metrics(), int(time.time())
         self.rates = None if limits.rate is None else Rates(limits.rate)
@@ -83,15 +82,15 @@ class Service:
         body = await self._body(request)
         texts, coded = read_embedding(body)
         self._check_model(body)
-        model, tokenizer = self.found.model, self.vectors_tokenizer
-
-        def vectors() -> tuple[Any, int]:
-            found = embedded(model, tokenizer, texts, longest=self.longest)
-            return found.vectors.numpy().astype("<f4"), sum(len(tokenizer.frame((text,)).ids) for text in texts)
-
-        future = asyncio.wrap_future(self._or_busy(partial(self.engine.between_steps, vectors)))
         async with asyncio.timeout(self.limits.seconds):
-            rows, n = await unless_gone(request, future)
+            async with self.encoding:
+                given = await asyncio.to_thread(partial(prepared, self.found, texts, longest=self.longest))
+            parts = []
+            for numbers in given.batches:  # each between two steps of texts that grow
+                work = partial(self.engine.between_steps, partial(given.vectors, numbers))
+                parts.append(await unless_gone(request, asyncio.wrap_future(self._or_busy(work))))
+        rows = given.in_order(parts).numpy().astype("<f4")
+        n = sum(map(len, given.ids))
         self.metrics.tokens["prompt"] += n
         data = [
             {
@@ -217,7 +216,9 @@ class Service:
         from starlette.responses import JSONResponse, StreamingResponse
 
         wanted = [
-            self._wanted(asked, prompt, i * asked.n + j) for i, prompt in enumerate(prompts) for j in range(asked.n)
+            self._wanted(form, asked, prompt, i * asked.n + j)
+            for i, prompt in enumerate(prompts)
+            for j in range(asked.n)
         ]
         most = self.engine.most_rows + self.engine.most_waiting
         if len(wanted) > most:
@@ -242,7 +243,7 @@ class Service:
         pieces = self._pieces(request, answer, choices, first, growth)
         return StreamingResponse(pieces, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
-    def _wanted(self, asked: Asked, prompt: list[int], number: int) -> Wanted:
+    def _wanted(self, form: Form, asked: Asked, prompt: list[int], number: int) -> Wanted:
         """A prompt with what is asked of it. Raises Refusal where there is no room."""
         reads = self.found.model.encoder is not None
         held = 1 if reads else len(prompt)
@@ -250,12 +251,12 @@ class Service:
         n = max(1, min(self.limits.max_tokens, self.longest - held)) if n is None else n
         if n > self.limits.max_tokens:
             raise Refusal(
-                f"{n} new tokens are more than the {self.limits.max_tokens} of an answer here", param="max_tokens"
+                f"{n} new tokens are more than the {self.limits.max_tokens} of an answer here", param=asked.limit
             )
         if held + n > self.longest or len(prompt) > self.longest:
             raise Refusal(
                 f"this model's context is {self.longest} tokens; the prompt has {len(prompt)}, and {n} are asked for",
-                param="messages" if asked.max_tokens is None else "prompt",
+                param="messages" if form == "chat" else "prompt",
                 code="context_length_exceeded",
             )
         tokenizer = self.found.tokenizer

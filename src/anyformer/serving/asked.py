@@ -10,7 +10,7 @@ from typing import Any
 from anyformer.generation import GREEDY, Sampling
 from anyformer.serving.limits import Refusal
 
-MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES = 16, 20, 64
+MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES, MOST_TEXTS = 16, 20, 64, 2048
 MOST_ID = 2**31 - 1  # which numbers of tensors and of tokenizers hold; the model says which of them it has
 # Fields that change nothing with these values, and are refused with any other.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -77,9 +77,9 @@ class Fields:
             raise Refusal(f"{name} must be a number from {least:g} to {most:g}", param=name)
         return float(value)
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        """True or false."""
-        value = self.body.get(name, default)
+    def flag(self, name: str) -> bool:
+        """True or, as it is by default, false."""
+        value = self.body.get(name, False)
         if type(value) is not bool:
             raise Refusal(f"{name} must be true or false", param=name)
         return value
@@ -103,11 +103,14 @@ class Asked:
     usage: bool  # a stream ends with how many tokens there were
     n: int
     max_tokens: int | None
+    limit: str  # the field that says how many
     likeliest: int | None  # tokens told of beside each chosen one; None: no probabilities
     echo: bool = False
 
 
-def read_way(fields: Fields, likeliest: int | None, max_tokens: int | None, *, echo: bool = False) -> Asked:
+def read_way(
+    fields: Fields, likeliest: int | None, max_tokens: int | None, limit: str = "max_tokens", *, echo: bool = False
+) -> Asked:
     """The fields that completions and chats share."""
     temperature = fields.number("temperature", 1.0, 0, 100)
     top_p, top_k = fields.number("top_p", 1.0, 0, 1), fields.whole("top_k", None, 1, 10**9)
@@ -126,6 +129,7 @@ def read_way(fields: Fields, likeliest: int | None, max_tokens: int | None, *, e
         usage=options.get("include_usage") is True,
         n=fields.whole("n", 1, 1, MOST_CHOICES) or 1,
         max_tokens=max_tokens,
+        limit=limit,
         likeliest=likeliest,
         echo=echo,
     )
@@ -158,8 +162,9 @@ def read_chat(body: Any) -> tuple[Asked, list[dict[str, str]]]:
     told = fields.flag("logprobs")
     if likeliest and not told:
         raise Refusal("top_logprobs needs logprobs: true", param="top_logprobs")
-    limits = [fields.whole(name, None, 1, 10**9) for name in ("max_completion_tokens", "max_tokens")]
-    asked = read_way(fields, likeliest if told else None, next((each for each in limits if each), None))
+    limits = {name: fields.whole(name, None, 1, 10**9) for name in ("max_completion_tokens", "max_tokens")}
+    limit = next((name for name, n in limits.items() if n), "max_tokens")
+    asked = read_way(fields, likeliest if told else None, limits[limit], limit)
     messages = fields.body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refusal("messages must be a list of {'role', 'content'}, and not empty", param="messages")
@@ -174,6 +179,8 @@ def read_embedding(body: Any) -> tuple[list[str], bool]:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
         raise Refusal("input must be a text or a list of texts", param="input")
+    if len(texts) > MOST_TEXTS:
+        raise Refusal(f"a request may have {MOST_TEXTS:,} texts at most; send several", param="input")
     return texts, coded
 
 

@@ -24,15 +24,14 @@ class Ticket:
 
     def __init__(self, wanted: Wanted, tell: Callable[[Told], None]) -> None:
         self.wanted, self.tell = wanted, tell
-        self.row: Row | None = None
         self.gone = False  # nobody listens any more
 
 
 class Engine:
     """Runs a model for everybody who asks: at most `most_rows` texts grow at once, and `most_waiting` wait for their turn.
 
-    Between two steps of those that grow one prompt is read, so that a stream pauses for one prompt at most. `longest`:
-    tokens of a prompt and its continuation.
+    Between two steps of those that grow one prompt is read, and a piece of other work is done, so that a stream pauses for
+    these at most. `longest`: tokens of a prompt and its continuation.
     """
 
     def __init__(self, model: Transformer, longest: int, most_rows: int = 32, most_waiting: int = 256) -> None:

@@ -30,17 +30,18 @@ def serve(app: Starlette, host: str, port: int, *, grace_seconds: int = 30) -> N
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=grace_seconds
     )
+    server = uvicorn.Server(config)
+
+    def end(number: int, frame: object) -> None:
+        """Obey a signal that comes before uvicorn runs, which takes both while it does; it raises them once more at its end."""
+        server.should_exit = True
+
     shown = f"[{host}]" if ":" in host else host
-    say(f"serving at http://{shown}:{listener.getsockname()[1]}/v1; Ctrl-C or SIGTERM ends it")
-    before = {number: signal.signal(number, _ended) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        # uvicorn takes both signals while it runs, and raises them once more when all is answered.
-        uvicorn.Server(config).run(sockets=[listener])
+        say(f"serving at http://{shown}:{listener.getsockname()[1]}/v1; Ctrl-C or SIGTERM ends it")
+        server.run(sockets=[listener])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         listener.close()
-
-
-def _ended(number: int, frame: object) -> None:
-    """Take a signal that was obeyed already."""

@@ -26,6 +26,7 @@ DISTINCT = 6  # runs that tell five constants apart
 STARTS = tuple(itertools.product((0.0, 5.0, 10.0, 15.0, 20.0, 25.0), repeat=2))  # of ln A and ln B
 EXPONENTS = tuple(itertools.product((0.0, 0.5, 1.0, 1.5, 2.0), repeat=2))
 NEAREST = 100  # starts
+LEVELS = 9  # of FLOPs, at which sizes are compared
 ROUNDING = 1e-9  # of levels of FLOPs, by which a size's first and last budget are at them
 FLOORS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of ln E
 BOUNDS = ((-700.0, 700.0),) * 3 + ((None, None),) * 2  # within which ln A, ln B and ln E are of numbers
@@ -155,8 +156,8 @@ def final_loss(run: RunResult) -> float | None:
     return loss if run.finished and loss is not None and math.isfinite(loss) else None
 
 
-def equal_flops(runs: Sequence[RunResult], levels: int = 9) -> tuple[EqualFlops, ...]:
-    """Of levels from the fewest to the most FLOPs, evenly in logarithms, those that three sizes or more have runs around.
+def equal_flops(runs: Sequence[RunResult]) -> tuple[EqualFlops, ...]:
+    """Of LEVELS from the fewest to the most FLOPs, evenly in logarithms, those that three sizes or more have runs around.
 
     A size's loss there lies on the straight line of logarithms between its budgets, means over seeds (Hoffmann et al. 2022,
     section 3.2, whose sizes had runs at each level).
@@ -169,7 +170,7 @@ def equal_flops(runs: Sequence[RunResult], levels: int = 9) -> tuple[EqualFlops,
         return ()
     means = {n: sorted((flops, float(np.mean(each))) for flops, each in of.items()) for n, of in sorted(curves.items())}
     found = []
-    for level in np.geomspace(min(of[0][0] for of in means.values()), max(of[-1][0] for of in means.values()), levels):
+    for level in np.geomspace(min(of[0][0] for of in means.values()), max(of[-1][0] for of in means.values()), LEVELS):
         losses = {
             n: math.exp(float(np.interp(math.log(level), *np.log(of).T)))
             for n, of in means.items()

@@ -46,24 +46,24 @@ def encoded_ahead(
         yield from ((number, ids_of(tokenizer, part)) for number, part in parts)
         return
     _ = tokenizer.fast, tokenizer.dtype  # made here, they are shared
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # what threads there are rest
-        pool = ProcessPoolExecutor(processes, get_context("fork"), _begin, (tokenizer,))
-        under_way: deque[tuple[list[int], Future[list[np.ndarray]]]] = deque()
-        try:
-            for numbers, texts in _lots(parts):
+    pool = ProcessPoolExecutor(processes, get_context("fork"), _begin, (tokenizer,))
+    under_way: deque[tuple[list[int], Future[list[np.ndarray]]]] = deque()
+    try:
+        for numbers, texts in _lots(parts):
+            with warnings.catch_warnings():  # what threads there are rest when the first lot has the pool fork
+                warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)
                 under_way.append((numbers, pool.submit(_encoded, texts)))
-                if len(under_way) > _AHEAD * processes:
-                    yield from _answer(*under_way.popleft())
-            while under_way:
+            if len(under_way) > _AHEAD * processes:
                 yield from _answer(*under_way.popleft())
-        except BrokenProcessPool:
-            _end(pool)
-            raise RunFailed(
-                "a process that encodes text has been killed, perhaps for want of memory; the same command goes on from there"
-            ) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
+        while under_way:
+            yield from _answer(*under_way.popleft())
+    except BrokenProcessPool:
+        _end(pool)
+        raise RunFailed(
+            "a process that encodes text has been killed, perhaps for want of memory; the same command goes on from there"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _end(pool: ProcessPoolExecutor) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anyformer.disk.atomic import replace_file
 from anyformer.disk.foreign import inside, parse_json
 from anyformer.errors import TextError
 
@@ -53,10 +54,10 @@ def read_companions(directory: Path) -> dict[str, bytes]:
 
 
 def write_companions(files: Mapping[str, bytes], directory: Path) -> None:
-    """Write files by relative name."""
-    for name, content in files.items():
+    """Write files by relative name, `tokenizer.json` last: it makes a directory a tokenizer's."""
+    for name in sorted(files, key=PATTERNS[0].__eq__):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_bytes(content)
+        replace_file(directory / name, files[name])
 
 
 def read_config(directory: Path) -> dict[str, Any]:

@@ -89,9 +89,9 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None
     return EncodedCorpus(*made.arrays(), vocab_size=tokenizer.vocab_size, fingerprint=made.key)
 
 
-def encoded_when_read(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None = None) -> EncodedCorpus:
+def encoded_when_read(corpus: Corpus, tokenizer: Tokenizer) -> EncodedCorpus:
     """What `encode_corpus` gives, made when its tokens are first read; RunFailed is raised then."""
-    return _Deferred(_Encoding.of(corpus, tokenizer, cache))
+    return _Deferred(_Encoding.of(corpus, tokenizer, None))
 
 
 @dataclass(frozen=True)

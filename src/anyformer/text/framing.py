@@ -29,9 +29,9 @@ class Framed(NamedTuple):
 def framed(inner: tokenizers.Tokenizer, texts: Sequence[str], longest: int | None, *, words: bool) -> Framed:
     """One or two texts, or `words`, as one input of at most `longest` tokens; the longer text is cut first.
 
+    `inner` takes what is spelled like a special token for text.
     Raises TextError where there is no room for the special tokens, and for a word that no token stands for.
     """
-    inner.encode_special_tokens = True  # what is spelled like a special token is text
     sides = [" ".join(texts)] if words else list(texts)
     each = [inner.encode(side, add_special_tokens=False) for side in sides]
     firsts = _firsts(texts, each[0]) if words else ()

@@ -59,6 +59,7 @@ class Tokenizer:
         # Files of sentence encoders cut or pad every text to a length, which would silently lose the rest of a corpus.
         inner.no_truncation()
         inner.no_padding()
+        inner.encode_special_tokens = False
         self._inner = inner
         self._config, self._files = config, dict(files or {})
         self._data: dict[str, Any] = json.loads(inner.to_str())
@@ -250,22 +251,26 @@ class Tokenizer:
         if not specials and (fast := self._fast_for(text)):
             return fast.encode_ordinary(text)
         inner = self._inner if specials else self._plain
-        inner.encode_special_tokens = not specials
         with guarded("the tokenizer cannot encode this text"):  # as a batch, for which other threads need not wait
             return inner.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def encoding(self, text: str) -> tokenizers.Encoding:
         """Ids of `text` as `encode` gives them, with the characters that each stands for."""
         _refuse_surrogates(text)
-        self._plain.encode_special_tokens = True  # what is spelled like one is text
         with guarded("the tokenizer cannot encode this text"):
             return self._plain.encode(text, add_special_tokens=False)
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """What encodes text in which a special token's spelling is text like any other."""
+        """What encodes text in which a special token's spelling is text like any other: one of its own, since threads may ask
+        for both at once."""
+        from tokenizers import Tokenizer as Inner
+
         specials = {self.spelling(token) for token in self.special_ids}
-        return self._inner if "merges" in self._data["model"] else without_pieces(self._data, specials)
+        merges = "merges" in self._data["model"]
+        plain = Inner.from_str(self._inner.to_str()) if merges else without_pieces(self._data, specials)
+        plain.encode_special_tokens = True
+        return plain
 
     def pieces(self, text: str) -> list[tuple[int, str, str]]:
         """The tokens of `text`, each with its id, its spelling in the vocabulary and the part of the text it stands for."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +29,7 @@ from anyformer.recipe import (
     mixture_of,
 )
 from anyformer.resizing import resize
-from anyformer.screen import counted
+from anyformer.screen import counted, say
 from anyformer.spec import ModelSpec, is_path
 from anyformer.text import (
     Corpus,
@@ -66,10 +66,7 @@ VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 Say = Callable[[str], None]
 
 
-def to_stderr(line: str) -> None:
-    """Where what is worth knowing is said, unless another place is given."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+to_stderr: Say = partial(say, stderr=True)  # where what is worth knowing is said, unless another place is given
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from anyformer.layers.cross_entropy import LossOptions, cross_entropy
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.training.cluster.mesh import parse
-from anyformer.training.cluster.parts import together
+from anyformer.training.cluster.parts import here, together
 from anyformer.training.cluster.sharding import built, shard
-from anyformer.training.cluster.tensor_parallel import here
 from anyformer.training.cluster.world import World
 from tests.laws.models import randomised
 from tests.training.cluster.processes import Processes

@@ -105,13 +105,7 @@ class InferencePlan(ShowsItself):
         }
 
 
-def plan_inference(
-    architecture: Architecture,
-    on: Hardware,
-    *,
-    seq_len: int | None = None,
-    efficiency: Efficiency | None = None,
-) -> InferencePlan:
+def plan_inference(architecture: Architecture, on: Hardware, *, seq_len: int | None = None) -> InferencePlan:
     """How a model can be served on some hardware, sequences of `seq_len` tokens each.
 
     Raises UsageError for a model that does not write text, or a device whose rates were measured and not printed.
@@ -127,7 +121,7 @@ def plan_inference(
         )
     if spec.encoder is not None or not cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, dtype=torch.bfloat16):
         raise UsageError("--inference is for decoders, which write text token by token")
-    found = _Served(spec, on.device, seq_len, efficiency or on.device.efficiency)
+    found = _Served(spec, on.device, seq_len, on.device.efficiency)
     ways = [
         found.way(weight_bits, cache_bits, tp, on.devices // tp)
         for weight_bits in WEIGHT_BITS

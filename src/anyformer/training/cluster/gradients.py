@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from anyformer.model import Transformer
-from anyformer.training.cluster.parts import is_part
+from anyformer.training.cluster.parts import here
 from anyformer.training.cluster.world import World
 
 BUCKET_NBYTES = 25 << 20  # of gradients reduced at once: large enough to be bound by bandwidth, small beside the model
@@ -85,17 +85,12 @@ def _everywhere(
 
 def _add(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
     """Put the sums over a group, by default of all processes, in the gradients' place."""
-    gradients = [_here(p.grad) for p in parameters if p.grad is not None]
+    gradients = [here(p.grad) for p in parameters if p.grad is not None]
     for bucket in _buckets(gradients):
         flat = torch.cat([gradient.flatten() for gradient in bucket])
         dist.all_reduce(flat, group=group)
         for gradient, reduced in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
             gradient.copy_(reduced.view_as(gradient))
-
-
-def _here(tensor: Tensor) -> Tensor:
-    """What of a tensor this process has, not copied."""
-    return tensor.to_local() if is_part(tensor) else tensor  # type: ignore[operator]  # a DTensor
 
 
 def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -75,7 +75,7 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
         try:
             chosen = None if mesh in (None, AUTO) else parse(mesh, size)
-            yield World(rank, size, local, int(os.environ.get("LOCAL_WORLD_SIZE", size)), chosen)
+            yield World(rank, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)), chosen)
         finally:
             dist.destroy_process_group()
 

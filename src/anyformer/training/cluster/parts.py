@@ -10,6 +10,11 @@ def is_part(tensor: Tensor) -> bool:
     return hasattr(tensor, "device_mesh")
 
 
+def here(tensor: Tensor) -> Tensor:
+    """What of a tensor this process has, not copied."""
+    return tensor.to_local() if is_part(tensor) else tensor  # type: ignore[operator]  # a DTensor
+
+
 def put(target: Tensor, whole: Tensor) -> None:
     """Copy a tensor, which every process has whole or in the same parts, into one of which each may have a part."""
     target.copy_(part_as(target, whole))

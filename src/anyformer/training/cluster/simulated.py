@@ -27,6 +27,7 @@ from anyformer.training.cluster.context_parallel import of_row, stretch_rows
 from anyformer.training.cluster.expert_parallel import GroupTravel, experts_of
 from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.mesh import Mesh
+from anyformer.training.cluster.parts import here
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.sharding import device_mesh, expert_mesh, last_of_step, outline
 from anyformer.training.cluster.traffic import ACTIVATIONS, GRADIENTS, Traffic, TrainingStep
@@ -150,12 +151,11 @@ def _send(tensors: Iterable[Tensor], to: int, group: dist.ProcessGroup) -> None:
 
 def _held(parameter: Tensor) -> Held:
     mesh, placements = getattr(parameter, "device_mesh", None), getattr(parameter, "placements", ())
-    here: Any = parameter if mesh is None else parameter.to_local()  # type: ignore[operator]  # a DTensor
     names = () if mesh is None else mesh.mesh_dim_names
     split: dict[str, int] = {
         name: each.dim for name, each in zip(names, placements, strict=True) if hasattr(each, "dim")
     }
-    return Held(tuple(parameter.shape), tuple(here.shape), split)
+    return Held(tuple(parameter.shape), tuple(here(parameter).shape), split)
 
 
 class _Pretended(World):

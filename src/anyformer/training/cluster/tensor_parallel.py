@@ -109,11 +109,6 @@ def see(owned: Iterable[tuple[Owned, Cut | None]], module: nn.Module, given: Any
         holder.__dict__[name] = local if taken is None else local.narrow(taken.dim, taken.start, taken.length)
 
 
-def here(tensor: Tensor) -> Tensor:
-    """What of a tensor is on this process, not copied."""
-    return cast(Tensor, tensor.to_local()) if isinstance(tensor, DTensor) else tensor
-
-
 def _owner(model: nn.Module, name: str) -> Owned:
     owner, _, last = name.rpartition(".")
     return model.get_submodule(owner), last

@@ -24,8 +24,7 @@ class World:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # on its machine
-    local_size: int = 1
+    local_size: int = 1  # on its machine
     mesh: Mesh | None = _ONE  # None: still to be chosen
     group: dist.ProcessGroup | None = None  # that they speak by; None: PyTorch's default one
 

@@ -7,6 +7,7 @@ import numpy as np
 from anyformer.errors import TextError
 from anyformer.recipe import ObjectiveSpec
 from anyformer.text import Tokenizer
+from anyformer.text.companions import content_of
 
 # Tried in this order where no configuration names one.
 _USUAL = {
@@ -36,8 +37,7 @@ def known_mask(tokenizer: Tokenizer) -> int | None:
 
 
 def _of_role(tokenizer: Tokenizer, role: str) -> int | None:
-    named, known = tokenizer.config.get(role), specials(tokenizer)
-    spelled = named.get("content") if isinstance(named, dict) else named
+    spelled, known = content_of(tokenizer.config.get(role)), specials(tokenizer)
     return next((known[spelling] for spelling in (spelled, *_USUAL.get(role, ())) if spelling in known), None)
 
 

@@ -14,6 +14,7 @@ from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.run.loop import Run, RunOptions
+from anyformer.training.step.device import memory_told
 
 TIMED = 4  # steps; the first, which warms up, does not count
 FOR_STEPS = 0.85  # of the time; the rest is for validation and checkpoints
@@ -28,7 +29,8 @@ def seconds_a_step(
     for number in range(1, 1 + TIMED):
         batch = next(run.feed)
         start = time.perf_counter()
-        run.trainer.step(number, batch)
+        with memory_told():
+            run.trainer.step(number, batch)
         seconds.append(time.perf_counter() - start)
     return run.world.told(median(seconds[1:]))
 

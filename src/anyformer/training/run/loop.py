@@ -32,7 +32,7 @@ from anyformer.training.run.plan import WEIGHT_NBYTES, RunPlan, disk_needed, flo
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped, noted_signals
 from anyformer.training.step import Trainer
-from anyformer.training.step.device import best_device, compute_dtype, keep_heap, out_of_memory
+from anyformer.training.step.device import best_device, compute_dtype, keep_heap, memory_told
 
 Peak = Callable[[torch.dtype, torch.device], float]  # measured FLOPs a second of large matrix products
 
@@ -173,15 +173,17 @@ class Run:
             # However far the run goes on: losses of samples of other sizes would rank no checkpoints.
             share = int(self.saving.begun().tokens * self.options.validation_share)
             self.sampled = max(self.recipe.batch_tokens, share)
-            with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
+            workers = self.options.workers if self.saved.step < self.steps else 0
+            with memory_told(), prepared(self.feed, workers) as batches:
                 return self._train(batches)
 
     def _train(self, batches: Feed | Iterator[Rows]) -> TrainingResult:
-        self.watcher.begin(self.plan())
-        self.saving.open(self.log, self.saved)
+        plan = self.plan()
         validate_every = -(-self.steps // (self.options.validations or 1))
         save_every = self.options.save_every or validate_every
         try:
+            self.watcher.begin(plan)
+            self.saving.open(self.log, self.saved)
             with noted_signals() as received:
                 for step in range(self.saved.step + 1, self.steps + 1):
                     self._step(step, batches)
@@ -202,8 +204,6 @@ class Run:
             evaluation = self._validate_whole()
             if self.trainer.adapter is not None:
                 self.trainer.adapter.merge()
-        except (MemoryError, RuntimeError) as error:
-            raise out_of_memory(error) from error
         finally:
             self.log.close()
             self.watcher.end()
@@ -220,7 +220,8 @@ class Run:
     def foreseen(self) -> RunPlan:
         """The plan of a run that is not begun here: its directory, where there is one, is read and left as it is."""
         self.saved = self.saving.foreseen()
-        return self.plan()
+        with memory_told():
+            return self.plan()
 
     def plan(self) -> RunPlan:
         """The plan of the steps that are still to come."""

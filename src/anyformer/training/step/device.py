@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -67,11 +68,15 @@ def keep_heap() -> bool:
     return all(taken)
 
 
-def out_of_memory(error: BaseException) -> BaseException:
-    """The error to raise: RunFailed for memory that ran out, anything else as it is."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
-        return RunFailed(
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Raise RunFailed where memory runs out, which says what takes less."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise RunFailed(
             "out of memory; take fewer tokens at once (--micro-tokens), make layers again instead of keeping what they make "
             "(--recompute full), or take a smaller batch or model"
-        )
-    return error
+        ) from error

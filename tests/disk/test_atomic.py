@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.disk.atomic import ASIDE, new_directory, remove_unfinished
+from anyformer.disk.atomic import ASIDE, new_directory, new_file, remove_abandoned, remove_unfinished
 from anyformer.disk.lock import hold
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -98,3 +98,28 @@ def test_a_directory_has_one_holder(tmp_path: Path) -> None:
     assert again is not None
     os.close(again)
     assert hold(tmp_path / "none") is None
+
+
+def test_a_file_is_there_whole_or_not_at_all_and_what_a_kill_left_goes(tmp_path: Path) -> None:
+    target, left = tmp_path / "model.gguf", tmp_path / f"{ASIDE}1-model.gguf"
+    left.write_text("half")
+    with new_file(target) as aside:
+        assert not left.exists()
+        aside.write_text("whole")
+        remove_unfinished(target)
+        assert names(tmp_path) == [aside.name]  # its maker lives
+    assert target.read_text() == "whole"
+
+    def failing() -> None:
+        with new_file(target) as aside:
+            aside.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        failing()
+    assert names(tmp_path) == ["model.gguf"]
+    assert target.read_text() == "whole"
+    left.write_text("half")
+    os.utime(left, (0, 0))
+    remove_abandoned(tmp_path)
+    assert names(tmp_path) == ["model.gguf"]

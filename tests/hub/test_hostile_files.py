@@ -17,6 +17,7 @@ from anyformer.errors import AnyformerError, CheckpointError, UsageError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.hub import convert, load, load_spec, save
+from anyformer.hub.labels import read_labels
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.model import build
 from anyformer.resizing import shrink
@@ -91,7 +92,7 @@ class TestConfig:
         [
             ('{"model_type": "llama", "hidden_size": ' + "9" * 5000 + "}", "a number of 5,000 digits"),
             ('{"model_type": "llama", "hidden_size": NaN}', "NaN is no number"),
-            ('{"model_type": "llama", "rope_theta": 1e999, "hidden_size": 8}', "config.json"),
+            ('{"model_type": "llama", "rope_theta": 1e999, "hidden_size": 8}', "1e999 is beyond the numbers"),
             ('{"model_type": "llama", "rope_scaling": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested deeper than 64"),
             ('{"model_type": "llama", "rope_scaling": ' + "[" * 200 + "]" * 200 + "}", "nested deeper than 64"),
             ('{"model_type": "llama", "hidden_size": 8, "hidden_size": 16}', "'hidden_size' stands twice"),
@@ -305,3 +306,9 @@ def test_answers_begin_with_a_token_of_the_model(tmp_path: Path) -> None:
     save(build(spec), tmp_path / "model", Tokenizer.train(["the cat"], 258))
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"decoder_start_token_id": 10**6}))
     assert "answers begin with the token 1000000" in refusal(lambda: load(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"labels": [1]}', "[]", "{}", "\xff"])
+def test_damaged_labels_are_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "labels.json").write_text(text, encoding="latin-1")
+    assert "labels.json" in refusal(lambda: read_labels(tmp_path))

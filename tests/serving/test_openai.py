@@ -223,3 +223,30 @@ def test_what_is_wrong_is_named(client: openai.OpenAI, change: dict[str, object]
         client.completions.create(**request)  # type: ignore[call-overload]
     assert caught.value.status_code in (400, 404)
     assert caught.value.type in ("invalid_request_error", "not_found_error")
+
+
+@pytest.mark.parametrize(
+    ("limits", "param"),
+    [({"max_tokens": 199}, "messages"), ({"max_completion_tokens": 5000}, "max_completion_tokens"), ({}, "messages")],
+)
+def test_a_chat_is_told_of_its_own_fields(client: openai.OpenAI, limits: dict[str, int], param: str) -> None:
+    messages = [{"role": "user", "content": "if x > 0 " * (1 if limits else 300)}]
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.chat.completions.create(model="tiny", messages=messages, **limits)  # type: ignore[call-overload]
+    assert caught.value.param == param
+
+
+def test_many_texts_let_streams_go_on(running: Running, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vectors of a request are made batch by batch, each between two steps of texts that grow."""
+    batches: list[int] = []
+    engine = running.app.state.service.engine  # type: ignore[attr-defined]
+    ask = engine.between_steps
+    monkeypatch.setattr(engine, "between_steps", lambda work: (batches.append(1), ask(work))[1])
+    texts = [f"the fox {'and more ' * 10}{i}" for i in range(200)]
+    expected = embed(running.found.model, running.found.tokenizer, texts)
+    told = client.embeddings.create(model="tiny", input=texts)
+    assert torch.allclose(torch.tensor([each.embedding for each in told.data]), expected, atol=1e-6)
+    assert told.usage.prompt_tokens == sum(len(running.found.tokenizer.frame((text,)).ids) for text in texts)
+    assert len(batches) > 1
+    with pytest.raises(openai.BadRequestError, match="2,048 texts at most"):
+        client.embeddings.create(model="tiny", input=["x"] * 2049)

@@ -15,6 +15,8 @@ import pytest
 
 import anyformer as af
 from anyformer.inference.opened import Opened
+from anyformer.serving import Limits, application
+from anyformer.serving.server import serve
 from tests.cli.running import refused, run
 
 
@@ -57,3 +59,19 @@ def test_what_cannot_be_served(directory: Path, tmp_path: Path) -> None:
     refused(run("serve", directory, "--host", "256.0.0.1"), "--host 256.0.0.1")
     refused(run("serve", directory, "--api-key", ""), "--api-key is empty")
     refused(run("serve", "gpt2"), "architecture without weights")
+
+
+def test_a_signal_before_the_server_runs_ends_it(found: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever read its address may end it at once."""
+    monkeypatch.setattr("anyformer.serving.server.say", lambda line: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    app = application(found, "tiny", Limits(longest=100))
+    watch = threading.Timer(60, os.kill, (os.getpid(), signal.SIGINT))
+    watch.start()
+    begun = time.monotonic()
+    try:
+        serve(app, "127.0.0.1", 0)
+    finally:
+        watch.cancel()
+    assert time.monotonic() - begun < 30
+    assert signal.getsignal(signal.SIGTERM) is before

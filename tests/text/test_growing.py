@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def test_two_processes_make_the_tokens_of_one(tokenizer: Tokenizer, tmp_path: Pa
     tokens, offsets = plain(own, DOCUMENTS)
     assert np.array_equal(found.tokens, tokens)
     assert np.array_equal(found.offsets, offsets)
+
+
+@pytest.mark.usefixtures("two")
+def test_whoever_reads_the_ids_keeps_its_own_warnings(tokenizer: Tokenizer) -> None:
+    parts = ((i, document.text) for i, document in enumerate(DOCUMENTS))
+    before = list(warnings.filters)
+    ids = ahead.encoded_ahead(tokenizer, parts, 2)
+    next(ids)
+    assert list(warnings.filters) == before
+    ids.close()  # type: ignore[attr-defined]
 
 
 def test_small_texts_need_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:

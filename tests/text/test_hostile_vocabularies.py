@@ -11,6 +11,8 @@ import pytest
 
 from anyformer.errors import TextError
 from anyformer.text import Tokenizer
+from anyformer.training.data.vocabulary import known_mask
+from tests.text.samples import llama_like
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +130,9 @@ def test_text_that_a_vocabulary_cannot_spell_is_one_line(tmp_path: Path) -> None
     assert tokenizer.encode("a") == [0]
     with pytest.raises(TextError, match="the tokenizer cannot encode this text"):
         tokenizer.encode("b")
+
+
+@pytest.mark.parametrize("named", [["<mask>"], {"content": ["<mask>"]}, 7, {}])
+def test_a_mask_named_as_nothing_spells_is_none(named: Any) -> None:
+    tokenizer = Tokenizer(llama_like(), {"eos_token": "</s>", "mask_token": named})
+    assert known_mask(tokenizer) is None

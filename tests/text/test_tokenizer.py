@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,29 @@ def test_a_vocabulary_beyond_two_bytes(tmp_path: Path) -> None:
     tokenizer, _ = loaded(letters(["a b"], {"ab": 70_000}), tmp_path)
     assert (tokenizer.vocab_size, tokenizer.dtype) == (70_001, np.uint32)
     assert tokenizer.array("ab").tolist() == [70_000]
+
+
+def test_threads_that_ask_for_specials_and_for_text_do_not_meet() -> None:
+    """Where no tiktoken encodes in their place."""
+    own = Tokenizer(llama_like(), {"bos_token": "<s>", "eos_token": "</s>"})
+    text = "the cat </s> sat " * 2000
+    wanted = {specials: own.encode(text, specials=specials) for specials in (False, True)}
+    assert wanted[False] != wanted[True]
+    with ThreadPoolExecutor(4) as pool:
+        asked = [specials for _ in range(30) for specials in (False, True)]
+        found = list(pool.map(lambda specials: own.encode(text, specials=specials), asked))
+    assert all(ids == wanted[specials] for ids, specials in zip(found, asked, strict=True))
+
+
+def test_what_makes_a_directory_a_tokenizers_is_written_last(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill before leaves none that opens and closes texts otherwise."""
+    tokenizer.save(tmp_path / "one")
+    read, written = Tokenizer.load(tmp_path / "one"), list[str]()
+    for own, name in ((tokenizer, "anyformer.text.tokenizer"), (read, "anyformer.text.companions")):
+        monkeypatch.setattr(f"{name}.replace_file", lambda path, content: written.append(path.name))
+        own.save(tmp_path / "two")
+        assert written.pop() == "tokenizer.json"
+        assert written
+        written.clear()

@@ -132,7 +132,7 @@ class Together:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """What each map makes [batch, token, d_out] of x [batch, token, d_in]."""
-        return F.linear(x, self.weight, self.bias).split(self.sizes, -1)
+        return F.linear(x, self.weight, self.bias).split_with_sizes(self.sizes, -1)
 
 
 def _lies_in(part: Any, whole: Tensor | None) -> bool:

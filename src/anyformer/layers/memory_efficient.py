@@ -213,8 +213,9 @@ class MemoryEfficientConvolution(torch.autograd.Function):
 
 def saves_activations() -> bool:
     """Whether a backward pass may follow in plain PyTorch; a compiler, or torch.func, decides by itself what is made again."""
-    decided = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return torch.is_grad_enabled() and not decided
+    if not torch.is_grad_enabled():
+        return False
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
 def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: ForwardContext) -> Any:

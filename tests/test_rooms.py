@@ -31,7 +31,8 @@ ROOMS: dict[str, set[str]] = {
     "kernels": {"layers", "spec"},
     "cache": {"spec", "layers"},
     "memory": {"spec", "layers", "cache"},
-    "model": {"spec", "layers", "cache", "kernels"},
+    "new_tokens": {"layers", "cache"},
+    "model": {"spec", "layers", "cache", "kernels", "new_tokens"},
     "recipe": {"disk", "spec"},
     "families": {"spec", "layers", "recipe"},
     "resizing": {"spec"},
@@ -44,7 +45,8 @@ ROOMS: dict[str, set[str]] = {
     "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"}
     | {"observation"},
     "generation": {"model", "text", "cache", "layers", "spec"},
-    "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"},
+    "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"}
+    | {"new_tokens"},
 }
 ROOMS["serving"] = {"generation", "inference", "layers", "model", "text"}
 ROOMS["measure"] = set(ROOMS)

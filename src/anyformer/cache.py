@@ -18,7 +18,7 @@ from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.int8_vectors import SCALE, group, nbytes, packed, unpacked
 from anyformer.layers.slots import BlockIndex, SlotIndex, taken
 from anyformer.layers.tokens import Store, Tokens
-from anyformer.spec import KeptCall, ModelSpec, cached_calls
+from anyformer.spec import KeptCall, ModelSpec, StackSpec, cached_calls
 
 STATE_NBYTES = 4  # a number of a state: float32, in which rounding does not add up
 
@@ -60,7 +60,7 @@ class LayerCache(Store):
             if value.requires_grad:
                 raise CacheError("a cache keeps no gradients; call the model under torch.no_grad() or without a cache")
             if self.held[name].dtype != torch.int8:
-                seen[name] = self._extended(name, value)
+                seen[name] = self._extended(name, value).to(value.dtype)
                 continue
             # What is new is seen as it is held, so that it does not matter in what chunks a text is read.
             numbers, scales = packed(value)
@@ -144,6 +144,13 @@ class KVCache:
         # each row's last position and document
         self.last = torch.full((2, batch, 1), -1, dtype=torch.long, device=device)
         self.plain = True
+        self.under_way = False  # whether a pass has begun and not come to its end
+        self.behind = 0  # how far `n` is behind the most tokens that were written, for the row that went back furthest
+        if seeing := later_tokens_seen(spec.stack, after_prefix=True):
+            raise CacheError(
+                f"{seeing} shows tokens later ones, as encoders do, so that no cache goes on; give whole rows"
+            )
+        self.stack = spec.stack
         for kept in cached_calls(spec):
             if kept.how == "memory":
                 self.stores.append(CrossAttentionCache(dtype))
@@ -162,7 +169,8 @@ class KVCache:
             key = "blocks", kept.every
             make = partial(BlockIndex, kept.every, self.batch, length, device)
         else:
-            slots = length if kept.reach is None else min(kept.reach, longest) + self.slack
+            # Of two at least: where the last is taken back, the one before says the position.
+            slots = length if kept.reach is None else min(max(kept.reach, 2), longest) + self.slack
             ring = kept.reach is not None and kept.reach <= longest
             key = "tokens", kept.reach if ring else None
             name = f"ring of {slots}" if ring else "full"
@@ -171,15 +179,23 @@ class KVCache:
             self.slot_indexes[key] = make()
         return self.slot_indexes[key]
 
-    def admit(self, tokens: Tokens, batch: int) -> None:
-        """Take note of the tokens of a pass over `batch` rows, before its layers run."""
+    def admit(self, tokens: Tokens, batch: int, stack: StackSpec | None = None) -> None:
+        """Take note of the tokens of a pass over `batch` rows, by this stack, before its layers run. Raises CacheError."""
         if batch != self.batch:
             raise CacheError(f"the cache holds {self.batch} rows and was given {batch}; make one of that batch")
+        if stack is not None and stack is not self.stack and stack != self.stack:
+            raise CacheError("the cache is of another model; make one of this, by its new_cache()")
+        if self.under_way:
+            raise CacheError(
+                "a pass over this cache failed before its end, so that it holds parts of it; make a new one"
+            )
+        self.under_way = True
         for slot_index in self.slot_indexes.values():
             slot_index.admit(tokens)
         for store in self.stores:
             store.document = self.last[1] if self.n else None
         self.n += tokens.n
+        self.behind = max(0, self.behind - tokens.n)
         self.plain = self.plain and tokens.span is not None
         if tokens.document is None:  # nothing is padding: the last token is the last real one
             last = tokens.position[:, -1:]
@@ -190,6 +206,10 @@ class KVCache:
         at = real.argmax(-1, keepdim=True)  # the last real token of each row; rows of padding alone keep what they had
         now = torch.stack((position.gather(1, at), document.gather(1, at)))
         self.last = torch.where(now[1] > 0, now, self.last)
+
+    def settle(self) -> None:
+        """Take note that the pass has come to its end."""
+        self.under_way = False
 
     def rewind(self, drop: int | Sequence[int]) -> None:
         """Forget the last tokens: `drop` of every row, or drop[b] of row b, which then stands as if padded on the left."""
@@ -202,12 +222,12 @@ class KVCache:
             raise CacheError(
                 f"rewind({drop}): a state holds all tokens as one sum; select() copies rows before they part"
             )
-        if max(drops) > 1 + self.slack and any(
-            slot_index.ring and self.n > slot_index.slots for slot_index in self.slot_indexes.values()
-        ):
+        behind, most = self.behind + max(drops), self.n + self.behind
+        if behind > 1 + self.slack and any(index.ring and most > index.slots for index in self.slot_indexes.values()):
             raise CacheError(
-                f"rewind({drop}) asks for tokens that a window's ring no longer holds; make the cache with slack={max(drops) - 1}"
+                f"rewind({drop}) asks for tokens that a window's ring no longer holds; make the cache with slack={behind - 1}"
             )
+        self.behind = behind
         amounts = torch.tensor(drops, device=self.last.device)
         of_tokens = [index for index in self.slot_indexes.values() if not isinstance(index, BlockIndex)]
         if of_tokens:  # what is full holds all
@@ -249,6 +269,7 @@ class KVCache:
                 "join() takes rows that have read their prompts, of a model without an encoder; run one alone"
             )
         self.plain = self.plain and other.plain and self.n == other.n
+        self.behind = max(self.behind, other.behind)
         n = max(self.n, other.n)
         for cache in (self, other):
             cache._shift(n - cache.n)

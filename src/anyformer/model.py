@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from anyformer.layers.init import initialise
 from anyformer.layers.part import Part, SharedParts
 from anyformer.layers.stretch import Stretches, stretched
 from anyformer.layers.tokens import Dropout, ForwardContext, KeepNothing, Kernel, Notes, Store, Tokens, plain_tokens
+from anyformer.new_tokens import make_tokens
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, parameters, specification
 
 
@@ -112,6 +114,9 @@ class Transformer(Part[ModelSpec]):
         self.shares: Any = None  # how processes share its layers, where they do (training.cluster.tensor_parallel)
         # Where processes share rows: without a cache, what comes out is of this process's stretch of the tokens that go in.
         self.stretches: Stretches | None = None
+        self._predicts_next: bool | None = None
+        with suppress(InputError):  # of a mask that goes by more than plain tokens have, which is told when it is asked
+            _ = self.predicts_next  # asked here: a compiler cannot ask a mask
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
         placed = {id(block): block for stack in spec.stacks.values() for block in stack.layers}  # as depth makes them
         keys = {value.key: value for part in (spec, *placed.values()) for value in part.nested()}
@@ -158,6 +163,8 @@ class Transformer(Part[ModelSpec]):
         """
         named = [head for head in self.heads if not head.spec.by_name] if heads is None else map(self.head, heads)
         asked = list(named)
+        if logits_to_keep < 0:
+            raise InputError(f"logits_to_keep={logits_to_keep} is no number of tokens; give 0, for all, or more")
         output_attentions = output_attentions or (output_logits and any(head.spec.by_name for head in asked))
         name = "eager" if output_attentions and kernel is None else kernel or self.kernel
         given = decoder_input_ids if input_ids is None else input_ids
@@ -186,7 +193,7 @@ class Transformer(Part[ModelSpec]):
         if cache is not None:
             if output_ahead:
                 raise InputError("output_ahead is for whole rows, in training; leave the cache out")
-            cache.admit(tokens, ids.shape[0])
+            cache.admit(tokens, ids.shape[0], self.spec.stack)
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
         elif self.stretches is not None:
@@ -220,6 +227,8 @@ class Transformer(Part[ModelSpec]):
             read, more = one.layers(x if begin is None else begin, ids, self.stack.residual, context, stores)
             out.of_layers[one.spec.name] = read
             out.notes += more
+        if cache is not None:
+            cache.settle()
         if output_logits:
             _refuse_pooling([head.spec for head in asked if head.pool is not None], tokens, cache)
             for one in asked:
@@ -270,12 +279,15 @@ class Transformer(Part[ModelSpec]):
         context = ForwardContext(make_tokens(later_ids, cache=cache), kernels, ids=later_ids)
         cache.admit(context.tokens, 1)
         x, _ = module(x, embedded, context, self.stack.residual, iter(cache.stores))
+        cache.settle()
         return x, self.head()(mapped(module.spec.norm, module.norm, x[:, -1:], context), context.tokens)
 
     @property
     def predicts_next(self) -> bool:
         """Whether a token is told what comes after it, so that labels are shifted: in a decoder alone."""
-        return self.encoder is None and not later_tokens_seen(self.spec.stack, after_prefix=True)
+        if self._predicts_next is None:
+            self._predicts_next = self.encoder is None and not later_tokens_seen(self.spec.stack, after_prefix=True)
+        return self._predicts_next
 
     def _encode(
         self,
@@ -323,59 +335,6 @@ def _refuse_pooling(heads: Sequence[HeadSpec], tokens: Tokens, cache: KVCache | 
 def _experts(kernel: str | None) -> Literal["sorted", "loop"]:
     """How experts run: one after the other beside the attention that is the oracle too."""
     return "loop" if kernel == "eager" else "sorted"
-
-
-def make_tokens(
-    ids: Tensor,
-    attention_mask: Tensor | None = None,
-    position_ids: Tensor | None = None,
-    token_type_ids: Tensor | None = None,
-    facts: Mapping[str, Tensor] | None = None,
-    cache: KVCache | None = None,
-) -> Tokens:
-    """What is known about new tokens `ids` [batch, token]. Raises InputError for facts of another name or shape."""
-    if ids.dim() != 2:
-        raise InputError(f"token ids have shape {tuple(ids.shape)}; they must be [batch, token]")
-    n, past = ids.shape[1], cache.n if cache else 0
-    if attention_mask is not None and attention_mask.shape[1] == past + n:
-        attention_mask = attention_mask[:, past:]
-    more = dict(facts or {})
-    if unknown := set(more) - {"order", "mark"}:
-        raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order' and 'mark'")
-    given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids, **more}
-    for name, fact in given.items():
-        if fact is not None and (fact.dim() != 2 or fact.shape[1] != n or fact.shape[0] not in (len(ids), 1)):
-            raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")
-    if attention_mask is not None and position_ids is None and not torch.compiler.is_compiling():
-        attention_mask = None if bool((attention_mask == 1).all()) else attention_mask
-    if attention_mask is None and position_ids is None and (cache is None or cache.plain):
-        plain = plain_tokens(n, ids.device, past)
-        return replace(plain, segment=token_type_ids, span=None if more else plain.span, **more)
-    last_position, last_document = (cache.last[0], cache.last[1]) if cache else (-1, -1)
-    if attention_mask is not None:
-        document = attention_mask.long()
-    elif position_ids is not None:
-        before, document = position_ids[:, :1] - 1, 1
-        if cache is not None and past:
-            position_ids = position_ids.expand(len(ids), -1)
-            before, document = cache.last[0], cache.last[1].clamp(min=1)
-        document = document + (position_ids != torch.cat((before, position_ids[:, :-1]), 1) + 1).cumsum(-1)
-    else:
-        assert cache is not None
-        document = cache.last[1].clamp(min=1).expand(*ids.shape)
-    if position_ids is None:
-        position_ids = _positions(document, last_position, last_document)
-    return Tokens(position_ids, document, more.get("order"), token_type_ids, more.get("mark"))
-
-
-def _positions(document: Tensor, last_position: Tensor | int, last_document: Tensor | int) -> Tensor:
-    """Count real tokens within each document [batch, token], from 0, or on from the last one that a cache holds."""
-    order = document.argsort(dim=1, stable=True)
-    grouped, at = document.gather(1, order), torch.arange(document.shape[1], device=document.device)
-    begins = grouped.diff(dim=1, prepend=grouped[:, :1] - 1) != 0
-    rank = at - torch.where(begins, at, 0).cummax(1).values
-    count = torch.empty_like(rank).scatter_(1, order, rank).masked_fill(document == 0, -1)
-    return (count + (document == last_document) * (last_position + 1)).clamp(min=0)
 
 
 def build(

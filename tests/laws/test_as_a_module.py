@@ -164,6 +164,23 @@ def test_functions_of_its_weights_have_their_gradients(name: str) -> None:
         assert gradient_distance({name: grads[i] for name, grads in each.items()}, wanted) < FLOAT32
 
 
+@pytest.mark.parametrize("name", ["mamba-130m", "recurrentgemma-2b", "jamba-v0.1", "lstm-medium", "gru-medium"])
+def test_derivatives_along_a_direction_are_those_of_the_gradient(name: str) -> None:
+    """And a function of its weights, wherever a part finds them."""
+    model = randomised(shrink(preset(name).spec)).double()
+    model.kernel = "eager"
+    ids, weights = ids_for(model.spec, 2, 8), dict[str, Tensor](model.named_parameters())
+    along = {key: torch.randn_like(value) / 10 for key, value in weights.items()}
+
+    def score(weights: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(model, weights, (ids,)).logits.square().mean()
+
+    found = torch.func.jvp(score, (weights,), (along,))[1]
+    gradient = torch.autograd.grad(score(weights), list(weights.values()), allow_unused=True)
+    wanted = sum((g * along[key]).sum() for key, g in zip(weights, gradient, strict=True) if g is not None)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
 def test_labels_of_a_row_and_what_does_not_fit() -> None:
     spec = shrink(preset("albert-base").spec)
     model, ids = randomised(spec), ids_for(spec, 3, 8)
@@ -178,6 +195,8 @@ def test_labels_of_a_row_and_what_does_not_fit() -> None:
     for labels, keep, says in ((ids[:, 1:], 0, r"\(3, 7\) .* \(3, 8\)"), (ids, 1, r"\(3, 8\) .* \(3, 1\)")):
         with pytest.raises(InputError, match="labels have shape " + says):
             decoder(ids, labels=labels, logits_to_keep=keep)
+    with pytest.raises(InputError, match="logits_to_keep=-3 is no number of tokens"):
+        decoder(ids, logits_to_keep=-3)
     with pytest.raises(KeyError):
         out["nothing"]
 

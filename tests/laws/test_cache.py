@@ -24,7 +24,7 @@ from anyformer.layers import (
     SlidingWindow,
 )
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Window
+from anyformer.spec import ModelSpec, Window, dumps, loads
 from tests.laws.combinations import decoders, without_blocks
 from tests.laws.models import DECODERS, WRITERS, ids_for, one_chunk, randomised, runner, waives
 from tests.laws.parity import InDouble, of_few_features
@@ -221,6 +221,40 @@ def test_rewind_refuses_what_a_ring_has_lost() -> None:
         cache.rewind(4)
 
 
+@pytest.mark.parametrize(
+    ("slack", "lost"), [(0, [1, 1]), (2, [3, 3]), (2, [2, 2]), (2, [3, -1, 3]), (0, [1, -1, 1, 1])]
+)
+def test_nor_does_it_in_pieces(slack: int, lost: list[int]) -> None:
+    """Tokens taken back, or, below 0, written again: the last step asks for what the ring lost for the first ones."""
+    spec = windowed(next(iter(DECODERS.values())))
+    model, ids, cache = randomised(spec), ids_for(spec, 1, 24), KVCache(spec, length=40, slack=slack)
+    with torch.no_grad():
+        whole = model(ids).logits
+        model(ids[:, :20], cache=cache)
+        for step in lost[:-1]:
+            if step > 0:
+                cache.rewind(step)
+            else:
+                close(model(ids[:, cache.n : cache.n - step], cache=cache).logits, whole[:, cache.n + step : cache.n])
+        with pytest.raises(CacheError, match="no longer holds"):
+            cache.rewind(lost[-1])
+        at = cache.n  # what was refused changed nothing
+        close(model(ids[:, at:], cache=cache).logits, whole[:, at:])
+
+
+def test_the_token_before_the_last_of_a_window_of_one() -> None:
+    """Says the position of rows that were padded."""
+    spec = windowed(next(iter(DECODERS.values())), 1)
+    model, ids, cache = randomised(spec), ids_for(spec, 2, 20), KVCache(spec, batch=2, length=30)
+    mask = torch.ones_like(ids)
+    mask[1, :2] = 0
+    with torch.no_grad():
+        whole = model(ids, mask).logits
+        model(ids[:, :19], mask[:, :19], cache=cache)
+        cache.rewind(1)
+        close(model(ids[:, 18:19], cache=cache).logits, whole[:, 18:19])
+
+
 @given(spec=decoders(), rows=st.lists(st.integers(0, 2), min_size=1, max_size=5))
 @settings(max_examples=combinations(30), deadline=None)
 def test_select(spec: ModelSpec, rows: list[int]) -> None:
@@ -275,3 +309,47 @@ def test_a_wrong_batch_is_refused() -> None:
     spec = next(iter(DECODERS.values()))
     with pytest.raises(CacheError, match="holds 2 rows"), torch.no_grad():
         randomised(spec)(ids_for(spec, 3, 4), cache=KVCache(spec, batch=2))
+
+
+def test_a_pass_that_failed_leaves_a_cache_that_says_so() -> None:
+    spec = next(iter(DECODERS.values()))
+    model, ids = randomised(spec), ids_for(spec, 1, 7)
+
+    def broken(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    cache = KVCache(spec)
+    handle = model.heads[0].register_forward_hook(broken)
+    with torch.no_grad():
+        with pytest.raises(KeyboardInterrupt):
+            model(ids, cache=cache)
+        handle.remove()
+        close(model(ids[:, -1:], cache=cache).logits, model(torch.cat((ids, ids[:, -1:]), 1)).logits[:, -1:])
+        cache, handle = KVCache(spec), model.stack.blocks[-1].register_forward_hook(broken)
+        with pytest.raises(KeyboardInterrupt):
+            model(ids, cache=cache)
+        handle.remove()
+        with pytest.raises(CacheError, match="failed before its end"):
+            model(ids, cache=cache)
+
+
+def test_whose_a_cache_is_and_who_has_none() -> None:
+    one, other = (shrink(preset(name).spec) for name in ("gpt2", "llama2-7b"))
+    model, cache = randomised(other), KVCache(one)
+    with torch.no_grad():
+        randomised(one)(ids_for(one, 1, 4), cache=cache)
+        with pytest.raises(CacheError, match="of another model"):
+            model(ids_for(other, 1, 4), cache=cache)
+        model(ids_for(other, 1, 4), cache=KVCache(loads(dumps(other))))
+    with pytest.raises(CacheError, match="shows tokens later ones"):
+        KVCache(shrink(preset("bert-base").spec))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_what_is_held_in_another_dtype_is_seen_in_the_layers_own(dtype: torch.dtype) -> None:
+    spec = next(iter(DECODERS.values()))
+    model, ids = randomised(spec), ids_for(spec, 2, 9)
+    cache = KVCache(spec, batch=2, dtype=dtype)
+    with torch.no_grad():
+        got = torch.cat([model(each, cache=cache).logits for each in ids.split(4, 1)], 1)
+        close(got, model(ids).logits, 0.05)

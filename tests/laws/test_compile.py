@@ -8,6 +8,7 @@ from torch._dynamo.utils import counters
 
 from anyformer.cache import KVCache
 from anyformer.families import preset
+from anyformer.hub import load_spec
 from anyformer.layers.block import compile_layers
 from anyformer.model import Output, Transformer
 from anyformer.resizing import shrink
@@ -25,6 +26,15 @@ def test_no_graph_break(spec: ModelSpec) -> None:
 @every_preset
 def test_no_graph_break_with_its_backward_pass_ahead_of_time(spec: ModelSpec) -> None:
     compiles(spec, "aot_eager")
+
+
+@pytest.mark.parametrize("name", ["llama2-7b+mask=Strided(stride=3)", "bert-base", "gpt2"])
+def test_no_graph_break_with_labels(name: str) -> None:
+    torch.compiler.reset()
+    spec = loads(dumps(shrink(load_spec(name))))
+    model, ids = randomised(spec), ids_for(spec, 2, 12)
+    expected = model(ids, labels=ids).loss
+    close(torch.compile(model, backend="eager", fullgraph=True)(ids, labels=ids).loss, expected)
 
 
 def compiles(spec: ModelSpec, backend: str) -> None:

@@ -14,7 +14,7 @@ from anyformer.errors import InputError
 from anyformer.families import preset
 from anyformer.layers import AxialPositionsSpec, FactorisedPositionsSpec
 from anyformer.layers.embedding import learned_positions
-from anyformer.model import make_tokens
+from anyformer.new_tokens import make_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders, dropping_tokens

@@ -372,7 +372,7 @@ def order(*names: str) -> dict[str, Any]:
     [
         (
             {"claims": [{"kind": "SameLoss", "says": "x", "model": "rms", "than": "lay"}]},
-            "speaks of 'lay', no model of the study",
+            "of 'lay', no model of the study",
         ),
         ({"models": [{"name": "a", "architecture": "gpt2"}] * 2}, "has two called 'a'; name each once"),
         ({"sizes": [20_000, 30_000, 20_000]}, "sizes = .* has one twice; give each once"),
@@ -391,7 +391,7 @@ def order(*names: str) -> dict[str, Any]:
         (pair(kind="LessSensitive"), "speak of sensitivity to rates of which a model has none"),
         ({"seeds": 1001}, "are more than 1,000, beyond which seeds choose rates"),
         (order("rms", "layer", "rms"), "SameOrder.published.* leaves 3 losses besides extremes"),
-        (order("rms", "layer", "rms", "gpt"), "speaks of 'gpt', no model of the study"),
+        (order("rms", "layer", "rms", "gpt"), "of 'gpt', no model of the study"),
     ],
 )
 def test_bad_files_are_refused(folder: Path, changes: dict[str, Any], says: str) -> None:

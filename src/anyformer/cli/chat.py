@@ -100,10 +100,15 @@ def command(
 
 
 def _line() -> str | None:
-    """The next line of input; None at its end."""
+    """The next line of input, "" for one that is no text; None at its end."""
     if sys.stdin.isatty():
         say("> ", end="", stderr=True)
     line = sys.stdin.readline()
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        say("error: that line is not UTF-8 text; convert it, or write it again", stderr=True)
+        return ""
     return line.strip() if line else None
 
 

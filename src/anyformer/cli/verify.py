@@ -46,7 +46,7 @@ def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None
             ours, theirs = max(p.ours for p in found.places), max(p.theirs for p in found.places)
             say(
                 f"{what}: they agree: at most {ours:.1e} apart, where its own kernels are {theirs:.1e} apart; "
-                f"the same next token at {found.same_next_tokens:.1%} of places"
+                f"the same first choice at {found.same_next_tokens:.1%} of places"
             )
         else:
             say(

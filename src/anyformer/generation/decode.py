@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 import torch
 from torch import Tensor
 
-from anyformer.cache import KVCache
+from anyformer.cache import KVCache, cache_kinds
+from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import InputError, UsageError
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
@@ -17,6 +18,8 @@ from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, StackSpec, TableSpec
+
+ROOM = 4096  # tokens to be written that a cache has room for at first
 
 
 class Decoding(Iterator[dict[int, int]]):
@@ -166,9 +169,19 @@ def arriving(ids: Tensor) -> Callable[[], list[int]]:
 
 
 def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int, *, static: bool = False) -> KVCache:
-    """A cache for a prompt [batch, token] and what is written after it; the last token is never read."""
-    length = prompt.shape[1] + max_new_tokens - 1
-    return model.new_cache(len(prompt), static_length(length) if static else length)
+    """A cache for a prompt [batch, token] and what is written after it; the last token is never read.
+
+    A full one grows while a long text is written. One that is `static` cannot: UsageError is raised where it has no room.
+    """
+    n = prompt.shape[1]
+    length = n + max_new_tokens - 1
+    if not static:
+        return model.new_cache(len(prompt), min(length, n + ROOM), longest=length)
+    slots, kept = static_length(length), model.cache_dtype or torch.float32
+    kinds = cache_kinds(model.spec, batch=len(prompt), seq_len=slots, source_len=n, dtype=kept)
+    nbytes, remedy = sum(kind.nbytes for kind in kinds), "ask for fewer new tokens, or decode without compiling"
+    refuse_beyond_memory(nbytes, prompt.device, f"a cache of {slots:,} tokens", remedy)
+    return model.new_cache(len(prompt), slots)
 
 
 def next_logits(

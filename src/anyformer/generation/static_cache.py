@@ -13,6 +13,7 @@ from anyformer.cache import CrossAttentionCache, KVCache, LayerCache, StateCache
 from anyformer.errors import CacheError
 from anyformer.layers.slots import BlockIndex, SlotIndex
 from anyformer.layers.tokens import FACTS, Tokens
+from anyformer.spec import StackSpec
 
 LEAST = 64  # slots of the shortest cache, and tokens of the shortest memory
 
@@ -148,7 +149,7 @@ class StaticCache(KVCache):
         for store in self.stores:
             yield from store.held.values()
 
-    def admit(self, tokens: Tokens, batch: int) -> None:
+    def admit(self, tokens: Tokens, batch: int, stack: StackSpec | None = None) -> None:
         """Take note of one new token of each row."""
         if (batch, tokens.n) != (self.batch, 1):
             raise CacheError(
@@ -157,6 +158,9 @@ class StaticCache(KVCache):
         for slot_index in self.slot_indexes.values():
             slot_index.admit(tokens)
         self.last[0].copy_(tokens.position.expand(self.batch, 1))
+
+    def settle(self) -> None:
+        """Nothing: a compiler need not see it."""
 
     def rewind(self, drop: int | Sequence[int]) -> NoReturn:
         """Not of this cache."""

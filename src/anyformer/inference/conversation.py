@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from anyformer.disk.atomic import replace_file
-from anyformer.errors import InputError, RunFailed
+from anyformer.errors import InputError, RunFailed, UsageError
 from anyformer.generation import GREEDY, CompiledStep, Continuation, Decoding, GrowingText, Sampling
 from anyformer.inference.opened import Opened
 from anyformer.text.chat import Chat
@@ -31,6 +31,7 @@ class Conversation:
         self.found, self.chat, self.compiled = found, Chat(found.tokenizer), compiled
         self._begun = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[dict[str, str]] = []
+        self._saved: set[Path] = set()  # files that hold this conversation
         self.reset()
 
     def __enter__(self) -> Conversation:
@@ -80,8 +81,11 @@ class Conversation:
         return written
 
     def save(self, file: Path) -> None:
-        """Write the messages as JSON. Raises RunFailed where they cannot be written."""
+        """Write the messages as JSON. Raises UsageError for a file that somebody else wrote, RunFailed where it cannot be."""
+        if file.exists() and file.resolve() not in self._saved:
+            raise UsageError(f"{file} exists already; give a new name")
         try:
             replace_file(file, (json.dumps(self.messages, indent=1, ensure_ascii=False) + "\n").encode())
         except OSError as error:
             raise RunFailed(f"could not write {file}: {error.strerror or error}") from None
+        self._saved.add(file.resolve())

@@ -24,7 +24,8 @@ from anyformer.inference.classification import longest_of
 from anyformer.inference.opened import Opened, TrainedModel, opened
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec
 from anyformer.layers.head import Head
-from anyformer.model import Transformer, make_tokens
+from anyformer.model import Transformer
+from anyformer.new_tokens import make_tokens
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive
 from anyformer.spec import ModelSpec, Place, PoolSpec
@@ -129,6 +130,8 @@ def embedded(
     file = Path(out) if out is not None else None
     if file is not None and file.suffix not in (".safetensors", ".npy"):
         raise UsageError(f"--out {out}: vectors go into a .safetensors or an .npy file; give it one of these endings")
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {file.parent}; make it first, or name another")
     if batch_tokens < 1:
         raise UsageError(f"--batch-tokens {batch_tokens} is nothing; give 1 or more")
     texts = _lines(texts) if isinstance(texts, Path) else texts

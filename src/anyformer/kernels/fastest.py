@@ -21,7 +21,7 @@ from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, How, Kernel, Tokens, autocast_dtype, exporting
+from anyformer.layers.tokens import Bias, How, Kernel, Tokens, autocast_dtype, exporting, transformed
 
 # Queries from which on blocks take less time than the other kernel, each pass's plan included.
 LEAST = {"sdpa": 1024, "eager": 512}
@@ -57,7 +57,7 @@ class Fastest:
         self, mask: Mask, query: Tokens, key: Tokens, n_heads: int, *, biased: bool
     ) -> tuple[Section, ...] | None:
         """The blocks to compute, or None where the other kernel is faster. A compiler is left PyTorch's own operators."""
-        if self.blocked is None or torch.compiler.is_compiling() or query.n < LEAST[self.other.name]:
+        if self.blocked is None or query.n < LEAST[self.other.name] or torch.compiler.is_compiling() or transformed():
             return None
         dense = self.rows is None  # written out, all scores in memory
         if not dense and not biased and flagged(mask, query, key) is not None:
@@ -72,7 +72,7 @@ class Fastest:
         sections = self.sections(mask, query, key, n_heads, biased=bias is not None)
         if self.blocked is not None and sections is not None:
             return Taken(self.blocked, laid_out(sections, bias, query, key, n_heads))
-        biased = bias is not None and query.n > 1 and not exporting()
+        biased = bias is not None and query.n > 1 and not (exporting() or transformed())
         kernel = self.rows if self.rows is not None and biased else self.other
         return Taken(kernel, kernel.prepare(mask, bias, query, key, n_heads))
 
@@ -92,7 +92,7 @@ def _keeps_weights(q: Tensor, v: Tensor, how: How) -> bool:
     n, width = q.shape[2:]
     keeps = how.dropout > 0 or how.scores is not None or v.shape[3] != width
     slow = n <= MOST_BF16 and (autocast_dtype(q) or q.dtype) == torch.bfloat16
-    return n > 1 and (keeps or slow) and not exporting()
+    return n > 1 and (keeps or slow) and not (exporting() or transformed())
 
 
 class FastestOnGPU:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.convolution import ConvolutionSpec
@@ -29,10 +30,11 @@ def sees_later_tokens(mask: Mask, *, after_prefix: bool = False) -> bool:
     """
     if (band := mask.band()) is not None:
         return band[1] > 0
-    positions = torch.tensor([POSITIONS], device="cpu") + BEYOND * after_prefix
-    tokens = Tokens(positions, segment=torch.full_like(positions, after_prefix))
-    seen = visible(mask, tokens, tokens, HEADS)
-    return seen is None or bool(seen.expand(1, -1, len(POSITIONS), len(POSITIONS)).triu(1).any())
+    with unset_fake_temporarily(), torch.device("cpu"):  # wherever a model is being made
+        positions = torch.tensor([POSITIONS]) + BEYOND * after_prefix
+        tokens = Tokens(positions, segment=torch.full_like(positions, after_prefix))
+        seen = visible(mask, tokens, tokens, HEADS)
+        return seen is None or bool(seen.expand(1, -1, len(POSITIONS), len(POSITIONS)).triu(1).any())
 
 
 def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:

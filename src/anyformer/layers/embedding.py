@@ -169,10 +169,12 @@ class FactorisedPositionsSpec(TermSpec):
 
 
 class FactorisedPositions(Part[FactorisedPositionsSpec]):
+    weight_0: Tensor
+
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
         """Vectors [batch or 1, token, width] of the tokens' positions. Raises InputError beyond the last."""
         first, *others = digits_of(tokens, self.spec.shape)
-        total = F.embedding(first, self.get_parameter("weight_0"))
+        total = F.embedding(first, self.weight_0)
         for i, at in enumerate(others, 1):
             total = total + F.embedding(at, getattr(self, f"weight_{i}"))
         return total

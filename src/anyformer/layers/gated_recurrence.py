@@ -71,7 +71,7 @@ class GatedRecurrence(Recurrent[R]):
         for i, (_, width) in enumerate(spec.widths(self.place)):
             names = [f"{name}_{i}" for name in spec.held]
             before = [self._before(state, name, x, width, dtype) for name in names]
-            weight = self.get_parameter(f"state_{i}")
+            weight = getattr(self, f"state_{i}")
             if rates and rates.recurrent:
                 weight = F.dropout(weight, rates.recurrent)
             ways = self.layer(i, x, weight.to(dtype), before, keep)
@@ -83,7 +83,7 @@ class GatedRecurrence(Recurrent[R]):
 
     def mapped(self, i: int, x: Tensor, bias: Tensor | None) -> Tensor:
         """What gates read of the input [batch, step, gates · d_out], in float32 at least, since a state adds up its rounding."""
-        y = product(x, self.get_parameter(f"input_{i}"), bias)
+        y = product(x, getattr(self, f"input_{i}"), bias)
         return y.to(torch.promote_types(x.dtype, torch.float32))
 
     def bias(self, name: str, i: int) -> Tensor | None:

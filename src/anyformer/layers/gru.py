@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.gated_recurrence import GatedRecurrence, GatedRecurrenceSpec, outer, shifted, stepped
-from anyformer.layers.tokens import as_given
+from anyformer.layers.tokens import as_given, transformed
 
 
 class GRUSpec(GatedRecurrenceSpec):
@@ -26,11 +26,11 @@ class GRU(GatedRecurrence[GRUSpec]):
         gates, bias = self.mapped(i, x, self.bias("input", i)), self.bias("state", i)
         bias = gates.new_zeros(weight.shape[0]) if bias is None else bias.to(gates.dtype)
         with as_given(x):
-            return recurrence(gates, weight, bias, *before, keep)[:1]
+            given = gates, weight, bias, before[0], keep
+            return (plain(*given) if transformed() else recurrence(*given))[:1]
 
 
-@torch.library.custom_op("anyformer::gru", mutates_args=())
-def recurrence(x: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+def plain(x: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
     """(outputs [batch, step, width], gates [batch, step, 4 · width]) of the gates' inputs x [batch, step, 3 · width].
 
     The gates are r, z and n, and behind them what r is multiplied by.
@@ -46,6 +46,9 @@ def recurrence(x: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor, keep: Te
 
     y, gates = stepped(x, keep, (hidden,), step)
     return y, gates
+
+
+recurrence = torch.library.custom_op("anyformer::gru", plain, mutates_args=())
 
 
 @torch.library.custom_op("anyformer::gru_backward", mutates_args=())

@@ -11,10 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.layers.tokens import transformed
 
-@torch.library.custom_op("anyformer::linear_scan", mutates_args=())
+
 def linear_scan(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:
     """The states h [batch, token, channels] of decays a and x of that shape, after `state` [batch, channels]."""
+    if not transformed():
+        return _scan(decay, x, state)
+    states = []
+    for now, left in zip(x.unbind(1), decay.unbind(1), strict=True):
+        state = now + left * state
+        states.append(state)
+    return torch.stack(states, 1)
+
+
+@torch.library.custom_op("anyformer::linear_scan", mutates_args=())
+def _scan(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:
     states = x.clone(memory_format=torch.contiguous_format)
     for now, left in zip(states.unbind(1), decay.unbind(1), strict=True):
         state = now.addcmul_(left, state)
@@ -31,7 +43,7 @@ def _gradient(grad: Tensor, decay: Tensor) -> Tensor:
     return made
 
 
-@linear_scan.register_fake
+@_scan.register_fake
 def _(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
@@ -52,4 +64,4 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return of_x * torch.cat((state[:, None], states[:, :-1]), 1), of_x, of_x[:, 0] * decay[:, 0]
 
 
-linear_scan.register_autograd(_backward, setup_context=_keep)
+_scan.register_autograd(_backward, setup_context=_keep)

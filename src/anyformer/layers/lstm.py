@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.gated_recurrence import GatedRecurrence, GatedRecurrenceSpec, outer, shifted, stepped
-from anyformer.layers.tokens import as_given
+from anyformer.layers.tokens import as_given, transformed
 
 
 class LSTMSpec(GatedRecurrenceSpec):
@@ -28,7 +28,18 @@ class LSTM(GatedRecurrence[LSTMSpec]):
         both = None if biases[0] is None or biases[1] is None else biases[0] + biases[1]
         gates = self.mapped(i, x, both)
         with as_given(x):
-            return recurrence(gates, weight, *before, keep)[:2]
+            return plain(gates, weight, before, keep) if transformed() else recurrence(gates, weight, *before, keep)[:2]
+
+
+def plain(x: Tensor, weight: Tensor, before: Sequence[Tensor], keep: Tensor | None) -> Sequence[Tensor]:
+    """(outputs, cells) as `recurrence` makes them, by PyTorch's own operators."""
+
+    def step(x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        i, f, g, o = torch.addmm(x, hidden, weight.t()).chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        return o.sigmoid() * cell.tanh(), cell
+
+    return stepped(x, keep, before, step)
 
 
 @torch.library.custom_op("anyformer::lstm", mutates_args=())

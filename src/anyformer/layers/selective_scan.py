@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.layers.linear_scan import linear_scan
+from anyformer.layers.tokens import transformed
+
 CHUNK = 32  # tokens: of 1,024 channels with states of 16, two megabytes; it changes time and memory, no number
 
 
@@ -27,6 +30,11 @@ def selective_scan(
     goes_on = None if begins is None else (~begins).to(x.dtype)
     if state is None:
         state = x.new_zeros(x.shape[0], *rate.shape)
+    if transformed():
+        decay, writes = (step[:, :, None] * rate).exp(), b[..., None] * (step * x)[:, :, None]
+        decay = decay if goes_on is None else decay * goes_on[..., None, None]
+        states = linear_scan(decay.flatten(2), writes.flatten(2), state.flatten(1)).unflatten(2, rate.shape)
+        return (c[:, :, None] @ states)[:, :, 0], states[:, -1]
     y, last, _ = _scan(x, step, rate, b, c, goes_on, state.to(x.dtype))
     return y, last
 

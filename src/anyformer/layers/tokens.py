@@ -238,6 +238,11 @@ def exporting() -> bool:
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
+def transformed() -> bool:
+    """Whether torch.func transforms this pass: it sees into no operator of ours, and would lose what depends on one."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
     """The dtype to which autocast would cast the operands of products with x now; None where it would not."""
     kind = x.device.type

@@ -25,6 +25,7 @@ def serve(app: Starlette, host: str, port: int, *, grace_seconds: int = 30) -> N
         listener = socket.socket(address[0], socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address[4])
+        listener.listen()  # whoever reads the address may ask at once
     except OSError as error:
         raise UsageError(f"--host {host} --port {port}: {error.strerror or error}; take another") from None
     config = uvicorn.Config(

@@ -188,7 +188,11 @@ class Spec:
     def refusal(self, name: str, remedy: str) -> SpecError:
         """The error that says which field of which part cannot be, and what would do."""
         value = getattr(self, name, "?")
-        said = f"{len(value):,} values" if isinstance(value, tuple) and len(value) > 100 else repr(value)
+        said = repr(value)
+        if isinstance(value, tuple) and any(isinstance(each, Spec) for each in value):
+            said = f"[{', '.join(getattr(each, 'kind', repr(each)) for each in value[:10])}{', …' if len(value) > 10 else ''}]"
+        elif isinstance(value, tuple) and len(value) > 100:
+            said = f"{len(value):,} values"
         return SpecError(f"{self.kind}.{name} = {said} {remedy}")
 
     def divided(self, name: str, ranks: int) -> Any:

@@ -20,6 +20,7 @@ from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.study.budget import in_time
 from anyformer.study.compare import Question, Watch, check, first_words, named, refuses, run_all
 from anyformer.study.describe import describe
+from anyformer.study.encoding import refuse_other
 from anyformer.study.report import write_report
 from anyformer.study.results import Study
 from anyformer.study.statistics import Analysis, analyse
@@ -33,6 +34,7 @@ from anyformer.training.run.chart import LossCurves
 from anyformer.training.run.progress import live_view
 from anyformer.training.step.device import choose_device, compute_dtype
 
+STUDY = "study.json"
 STDLIB = "Python's standard library"
 
 
@@ -118,6 +120,7 @@ def compare(
         prompt=first_words(text) if prompt is None else prompt,
     )
     check(question, text)
+    refuse_other(Path(out) / STUDY, ("data", "fingerprint"), text.fingerprint, "a comparison on another text")
     where, dtype, directory = choose_device(device), compute_dtype(chosen.precision), Path(out)
     machine = measure.calibrate(where, (dtype,))
     say(f"{words}\nruns and report: {directory}")
@@ -140,7 +143,7 @@ def compare(
     study = describe(question, runs, tuning, text, corpus=words, command=command, machine=machine)
     analysis = analyse(study)
     report = write_report(study, directory / "report.html", analysis)
-    replace_file(directory / "study.json", study.to_json().encode())
+    replace_file(directory / STUDY, study.to_json().encode())
     replace_file(directory / "runs.csv", study.to_csv().encode())
     return Comparison(study, analysis, report)
 

@@ -3,10 +3,12 @@
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from anyformer.disk.foreign import read_json
 from anyformer.errors import UsageError, did_you_mean
 
 T = TypeVar("T")
@@ -80,3 +82,12 @@ def _array(data: Any, where: str) -> list[Any]:
     if not isinstance(data, list):
         raise UsageError(f"{where} must be an array, not {type(data).__name__}")
     return data
+
+
+def refuse_other(file: Path, names: Sequence[str], wanted: str, what: str) -> None:
+    """Raise UsageError where results are there already that say something else under these names: they would be lost."""
+    said = read_json(file, UsageError) if file.is_file() else None
+    for name in names:
+        said = said.get(name) if isinstance(said, dict) else None
+    if said not in (None, wanted):
+        raise UsageError(f"{file} holds {what}; give another --out, or delete it")

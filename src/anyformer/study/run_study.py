@@ -21,6 +21,7 @@ from anyformer.screen import counted
 from anyformer.study.cells import Cell, Runs, read_texts
 from anyformer.study.compare import Question
 from anyformer.study.describe import describe
+from anyformer.study.encoding import refuse_other
 from anyformer.study.findings import Findings, as_markdown, find, foreseen
 from anyformer.study.report import write_report
 from anyformer.study.results import RunResult
@@ -32,6 +33,7 @@ from anyformer.training.run import RunOptions
 from anyformer.training.run.plan import duration
 from anyformer.training.step.device import choose_device, compute_dtype
 
+FINDINGS = "findings.json"
 SHARE_OF_PEAK = 0.3  # that training reaches of a machine's measured peak, where no run has told
 
 
@@ -104,6 +106,10 @@ def run_study(
     runs = _prepared(file, data, _folder(file, out, runs_in), device, say)
     cells = list(runs.cells())
     say(f"{runs.texts.about}\n{counted(len(cells), 'run')} known to be needed, in {runs.folder}; {foreseen(runs.spec)}")
+    if not runs_only:
+        findings = _out(file, out) / FINDINGS
+        refuse_other(findings, ("data",), runs.texts.about, "findings on another text")
+        refuse_other(findings, ("title",), runs.spec.title, "findings of another study")
     others = [_another(file, data, runs.folder, device, imports, jobs) for _ in range(jobs - 1)]
     if jobs > 1:
         torch.set_num_threads(_threads(jobs))
@@ -183,7 +189,7 @@ def _written(runs: Runs, file: str | Path, out: Path) -> StudyResult:
     command = shlex.join(["anyformer", "study", Path(file).name])
     try:
         replace_file(page, as_markdown(findings, command).encode())
-        replace_file(out / "findings.json", json.dumps(findings.as_json(), indent=1).encode())
+        replace_file(out / FINDINGS, json.dumps(findings.as_json(), indent=1).encode())
         for size in spec.sizes:
             for tokens in spec.tokens:
                 _report(runs, out / f"report-{size}-{tokens}.html", size, tokens, found, findings, command)

@@ -145,7 +145,9 @@ class StudySpec(Spec):
             for name in claim.names:
                 if name not in names:
                     raise self.refusal(
-                        "claims", f"speaks of {name!r}, no model of the study{did_you_mean(name, names)}"
+                        "claims",
+                        f"has one, {claim.says!r}, of {name!r}, no model of the study{did_you_mean(name, names)}; "
+                        f"there are {', '.join(names)}",
                     )
             if isinstance(claim, PairSpec):
                 self._check_pair(claim)

@@ -61,6 +61,8 @@ class Chat:
         told = self._ask({"template": self.template, "values": values})
         if "text" not in told:
             raise TextError(f"the chat template refuses this conversation: {told.get('error', 'no reason is given')}")
+        if not told["text"]:
+            raise TextError("the chat template writes nothing for this conversation; restore it from a copy")
         return told["text"]
 
     def token_ids(self, messages: Sequence[Message]) -> list[int]:

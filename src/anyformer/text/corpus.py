@@ -232,6 +232,10 @@ def read_corpus(source: str | Path) -> Corpus:
 
 def _named(source: str | Path) -> Source:
     """The files that a name stands for."""
+    if not str(source):
+        raise TextError("a corpus has an empty name; give a file, a folder, an address or the word stdlib")
+    if str(source).endswith((".yaml", ".yml")) and not Path(source).is_dir():
+        raise TextError(f"{source} is a mixture by its name, and no text; give one of the texts that it names")
     if source == "stdlib":
         return stdlib_files()
     if is_elsewhere(source):

@@ -45,7 +45,8 @@ def lacking(tokenizer: Tokenizer, objective: ObjectiveSpec, spelling: str) -> Te
     """The refusal of a vocabulary without a token that an objective needs."""
     return TextError(
         f"this {tokenizer.kind} tokenizer has no special token {spelling}, which {objective.kind} needs; train one with "
-        f"`anyformer tokenizer train --special '{spelling}'`, or leave --tokenizer out to have one trained on the way"
+        f"`anyformer tokenizer train --special '{spelling}'`, leave --tokenizer out to have one trained on the way, or, with "
+        f"--init, take an --objective that its tokenizer serves"
     )
 
 

@@ -49,6 +49,12 @@ def train(data: Path, out: Path, *, model: object = "llama2-7b", **changed: str)
         (("convert", "nowhere", "out"), ("nothing at nowhere", "give a model's directory")),
         (("generate", "--model", "gpt2", "x"), ("gpt2 is an architecture without weights",)),
         (("tokenizer", "train", "nowhere.txt", "--out", "out"), ("no corpus at nowhere.txt",)),
+        (
+            ("tokenizer", "train", "mix.yaml", "--out", "out"),
+            ("mix.yaml is a mixture by its name", "give one of the texts"),
+        ),
+        (("tokenizer", "train", "", "--out", "out"), ("a corpus has an empty name",)),
+        (("train", "gpt2", "--data", "", "--out", "out"), ("a corpus has an empty name",)),
         (("tokenizer", "encode", "--tokenizer", "nowhere"), ("'nowhere' does not exist",)),
     ],
     ids=lambda value: " ".join(value),

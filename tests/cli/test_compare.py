@@ -8,7 +8,7 @@ import pytest
 
 from anyformer.disk.seal import read_seal, seal
 from anyformer.study.results import Study
-from tests.cli.running import SIZES, run, succeeded, write_text
+from tests.cli.running import SIZES, everything, refused, run, succeeded, write_text
 
 pytestmark = pytest.mark.usefixtures("_quick")
 OPTIONS = tuple(word for option in SIZES.items() for word in option)
@@ -194,3 +194,13 @@ def test_what_cannot_be_compared_is_one_line(given: tuple[str, ...], says: str, 
     assert result.exit_code == 2
     assert says in result.stderr.splitlines()[-1]
     assert not (tmp_path / "out").exists()
+
+
+def test_results_on_another_text_are_not_written_over(compared: tuple[Path, list[str]], tmp_path: Path) -> None:
+    out, command = compared
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(f"another line, number {i}" for i in range(400)))
+    before = everything(out)
+    given = [str(other) if word == command[command.index("--data") + 1] else word for word in command]
+    refused(run(*given), "study.json holds a comparison on another text; give another --out")
+    assert everything(out) == before

@@ -136,6 +136,7 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     "nothing": ((), "give either --data, or --text"),
     "no out": (("--data", "LINES"), "--out is missing"),
     "an ending": (("--text", "a", "--out", "v.txt"), "vectors go into a .safetensors or an .npy file"),
+    "no folder": (("--data", "LINES", "--out", "none/v.npy"), "there is no folder none; make it first"),
     "a blank line": (("--data", "BLANK", "--out", "v.npy"), "line 2: there is no text"),
     "an empty file": (("--data", "EMPTY", "--out", "v.npy"), "line 1: there is no text"),
     "a blank text": (("--text", " "), "text 1 is blank"),

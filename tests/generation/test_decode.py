@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, UsageError
 from anyformer.families import preset
-from anyformer.generation import Decoding, generate_ids
+from anyformer.generation import Decoding, PromptLookup, SpeculativeDecoding, decode, generate_ids, guesses
+from anyformer.generation.decode import cache_for
 from anyformer.generation.sampling import Sampling, generators
 from anyformer.layers import Causal, Mask, MoESpec, Prefix, SlidingWindow
 from anyformer.model import Transformer
@@ -177,3 +178,20 @@ def masked(spec: ModelSpec, masks: list[Mask]) -> ModelSpec:
 def windowed(size: int, alternating: bool) -> ModelSpec:
     local = Causal() & SlidingWindow(size=Window(size))
     return masked(decoder(), [local, Causal()] if alternating else [local])
+
+
+def test_room_is_made_as_a_text_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it may become."""
+    monkeypatch.setattr(decode, "ROOM", 4)
+    monkeypatch.setattr(guesses, "ROOM", 4)
+    for name in ("llama2-7b", "gemma3-1b", "deepseek-v3"):
+        model = randomised(shrink(preset(name).spec))
+        ids = ids_for(model.spec, 1, 5)
+        wanted = generate_ids(model, ids, max_new_tokens=40, cache=False)
+        assert torch.equal(generate_ids(model, ids, max_new_tokens=40), wanted)
+        steps = SpeculativeDecoding(model, ids, None, PromptLookup(3), max_new_tokens=40)
+        assert [step[0] for step in steps] == wanted[0].tolist()
+        first = next(Decoding(model, ids, max_new_tokens=10**12))
+        assert first[0] == wanted[0, 0]
+    with pytest.raises(UsageError, match=r"a cache of 1,\d+,\d+,\d+,\d+ tokens needs .* ask for fewer new tokens"):
+        cache_for(model, ids, 10**12, static=True)

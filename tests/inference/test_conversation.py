@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,12 @@ def test_chat(directory: Path, tmp_path: Path) -> None:
     ]
     assert "there is no /what so; /reset" in result.stderr
     assert "could not write" in result.stderr
+    (tmp_path / "mine.json").write_text("mine")
+    typed = f"/save {tmp_path}/mine.json\n/save {tmp_path}/new.json\n/save {tmp_path}/new.json\n"
+    result = succeeded(run("chat", directory, typed=typed))
+    assert "mine.json exists already; give a new name" in result.stderr
+    assert (tmp_path / "mine.json").read_text() == "mine"
+    assert result.stderr.count("saved in") == 2  # what it wrote it may write again
     assert succeeded(run("chat", directory, typed="")).stdout == ""
 
 
@@ -98,6 +106,7 @@ def test_chat(directory: Path, tmp_path: Path) -> None:
         ("{{ ''.__class__.__mro__ }}", "__class__"),
         ("{% for a in range(99999) %}{% for b in range(99999) %}xxxx{% endfor %}{% endfor %}", "more than"),
         ("{% if %}", "TemplateSyntaxError"),
+        ("{# nothing #}", "the chat template writes nothing"),
     ],
 )
 def test_templates_that_are_none(template: str | None, says: str, tmp_path: Path) -> None:
@@ -105,3 +114,11 @@ def test_templates_that_are_none(template: str | None, says: str, tmp_path: Path
     af.save(found.model, tmp_path / "fox", tokenizer=found.tokenizer)
     refused(run("chat", tmp_path / "fox", typed="hello\n"), says)
     refused(run("generate", "hello", "--model", tmp_path / "fox", "--chat"), says)
+
+
+def test_a_line_that_is_no_text_does_not_end_a_chat(directory: Path) -> None:
+    command = [sys.executable, "-m", "anyformer", "chat", str(directory), "--max-new-tokens", "8", "--temperature", "0"]
+    result = subprocess.run(command, input=b"caf\xe9\nthe fox?\n", capture_output=True, check=True)
+    assert result.stderr.decode().strip() == "error: that line is not UTF-8 text; convert it, or write it again"
+    text = written(opened(), "user: the fox?\nassistant:", 8)
+    assert result.stdout.decode() == f"{visible(text)}\n"

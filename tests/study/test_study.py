@@ -134,6 +134,16 @@ def test_a_study_runs_and_is_written_up_once(folder: Path, tmp_path: Path, monke
     assert once_more is not None
     assert once_more.findings.as_json() == found.findings.as_json()
     assert plan_study(file, out=tmp_path, say=quiet).done == 4
+    before = found.page.read_text()
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(f"another line, number {i}" for i in range(2000)))
+    for given, says in (
+        ((file, str(other)), "findings on another text"),
+        ((written(folder, title="another"), None), "findings of another study"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            run_study(given[0], data=given[1], out=tmp_path, say=quiet)
+    assert found.page.read_text() == before
 
 
 def test_studies_share_equal_runs_whatever_their_models_are_called(folder: Path, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 from anyformer.disk.lock import hold
@@ -25,40 +26,51 @@ def new_directory(target: Path) -> Iterator[Path]:
     directory is removed, what living ones are filling is not. Raises OSError.
     """
     create_directories(target.parent)
-    remove_unfinished(target)
-    aside = _aside(target)
-    os.mkdir(aside)
-    held = hold(aside)
-    try:
+    with _made(target, os.mkdir, put_in_place) as aside:
         yield aside
-        put_in_place(aside, target)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    finally:
-        if held is not None:
-            os.close(held)
 
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
     """An empty file beside `target` to fill, likewise; what stands at `target` is replaced."""
+    with _made(target, partial(write_file, content=b""), _moved) as aside:
+        yield aside
+
+
+@contextmanager
+def _made(target: Path, begin: Callable[[Path], None], finish: Callable[[Path, Path], None]) -> Iterator[Path]:
     remove_unfinished(target)
     aside = _aside(target)
-    write_file(aside, b"")
+    begin(aside)
     held = hold(aside)
     try:
         yield aside
-        sync(aside)
-        os.rename(aside, target)
-        sync(target.parent)
+        finish(aside, target)
     except BaseException:
-        with suppress(OSError):
-            os.unlink(aside)
+        _delete(aside, ignore_errors=True)
         raise
     finally:
         if held is not None:
             os.close(held)
+
+
+def _aside(target: Path) -> Path:
+    return target.parent / f"{ASIDE}{os.getpid()}-{target.name}"
+
+
+def _moved(aside: Path, target: Path) -> None:
+    sync(aside)
+    os.rename(aside, target)
+    sync(target.parent)
+
+
+def _delete(path: Path, *, ignore_errors: bool = False) -> None:
+    """Delete a directory with all that is in it, or a file."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors)
+        return
+    with suppress(OSError) if ignore_errors else nullcontext():
+        os.unlink(path)
 
 
 def put_in_place(aside: Path, target: Path) -> None:
@@ -92,12 +104,9 @@ def replace_file(path: Path, content: bytes) -> None:
         with suppress(FileNotFoundError):
             os.unlink(aside)
         write_file(aside, content)
-        sync(aside)
-        os.rename(aside, path)
-        sync(path.parent)
+        _moved(aside, path)
     except BaseException:
-        with suppress(OSError):
-            os.unlink(aside)
+        _delete(aside, ignore_errors=True)
         raise
 
 
@@ -146,10 +155,7 @@ def remove_abandoned(directory: Path) -> None:
 def remove_leftovers(directory: Path) -> None:
     """Delete what a killed process has left unfinished; only the owner of `directory` may do so. Raises OSError."""
     for path in sorted(directory.glob(f"{ASIDE}*")):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
+        _delete(path)
 
 
 def create_directories(path: Path) -> None:
@@ -182,14 +188,6 @@ def _reclaim(aside: Path) -> None:
     held = hold(aside)
     if held is not None:
         try:
-            if aside.is_dir():
-                shutil.rmtree(aside)
-            else:
-                os.unlink(aside)
+            _delete(aside)
         finally:
             os.close(held)
-
-
-def _aside(target: Path) -> Path:
-    """Where what is to be `target` is made."""
-    return target.parent / f"{ASIDE}{os.getpid()}-{target.name}"

@@ -146,10 +146,6 @@ class KVCache:
         self.plain = True
         self.under_way = False  # whether a pass has begun and not come to its end
         self.behind = 0  # how far `n` is behind the most tokens that were written, for the row that went back furthest
-        if seeing := later_tokens_seen(spec.stack, after_prefix=True):
-            raise CacheError(
-                f"{seeing} shows tokens later ones, as encoders do, so that no cache goes on; give whole rows"
-            )
         self.stack = spec.stack
         for kept in cached_calls(spec):
             if kept.how == "memory":

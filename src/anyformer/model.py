@@ -13,7 +13,7 @@ from torch.utils._pytree import register_dataclass
 
 from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
-from anyformer.errors import InputError, did_you_mean
+from anyformer.errors import CacheError, InputError, did_you_mean
 from anyformer.kernels import choose
 from anyformer.kernels.ulysses import over_stretches
 from anyformer.layers.ahead import run_ahead
@@ -254,7 +254,15 @@ class Transformer(Part[ModelSpec]):
     def new_cache(
         self, batch: int, length: int, *, longest: int | None = None, slack: int = 0, spec: ModelSpec | None = None
     ) -> KVCache:
-        """A cache for passes over so many rows; what `length`, `longest` and `slack` are, `KVCache` says. `spec`: of a part."""
+        """A cache for passes over so many rows; what `length`, `longest` and `slack` are, `KVCache` says. `spec`: of a part.
+
+        Raises CacheError for a model whose tokens see later ones: what a `KVCache` of it holds are XLNet's memories, which the
+        next segment sees, and no part of one text.
+        """
+        if seeing := later_tokens_seen((spec or self.spec).stack, after_prefix=True):
+            raise CacheError(
+                f"{seeing} shows tokens later ones, as encoders do, so that no text goes on; give whole rows"
+            )
         weight = next(each for each in self.parameters() if each.is_floating_point())
         dtype = self.cache_dtype or weight.dtype
         return KVCache(

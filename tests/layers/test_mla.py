@@ -185,7 +185,7 @@ def test_absorbed_is_expanded_forward_and_backward(spec: ModelSpec, left: int, r
 @settings(max_examples=20, deadline=None)
 def test_a_cache_equals_the_full_pass_in_either_form(spec: ModelSpec, kind: type[MLASpec]) -> None:
     model, ids = randomised(forced(spec, kind)), ids_for(spec, 2, 16)
-    cache = KVCache(spec, batch=2, length=16)
+    cache = KVCache(model.spec, batch=2, length=16)
     with torch.no_grad():
         chunks = torch.cat([model(chunk, cache=cache).logits for chunk in ids.split([5, 1, 1, 4, 1, 1, 3], 1)], 1)
         close(chunks, model(ids).logits)

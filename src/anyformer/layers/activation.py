@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from anyformer.spec import MapSpec, Place, Positive, Weight
 
 class ActivationSpec(MapSpec, abstract=True):
     """A function of each number by itself. A subclass writes `__call__`; its module is `Activation`, or one that learns."""
+
+    by_result: ClassVar[bool] = False  # whether its result alone says its gradient
 
     def __call__(self, x: Tensor) -> Tensor:
         """The function of x, of the same shape."""
@@ -36,6 +38,8 @@ class Identity(ActivationSpec):
 
 
 class ReLU(ActivationSpec):
+    by_result: ClassVar[bool] = True
+
     def __call__(self, x: Tensor) -> Tensor:
         return F.relu(x)
 

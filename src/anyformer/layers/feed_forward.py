@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.layers.activation import ActivationSpec
+from anyformer.layers.activation import Activation, ActivationSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
 from anyformer.layers.part import Part, is_plain
@@ -136,12 +136,13 @@ def between(expert: ExpertSpec, module: Any, context: ForwardContext) -> Callabl
 def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
     """The last map of what is between, which is made again in the backward pass where it learns and draws nothing.
 
-    Of a layer that is made again as a whole the last map is not: nobody needs its result.
+    Of a layer that is made again as a whole the last map is not: nobody needs its result. Nor is what is all that stays.
     """
     made = between(module.spec, module, context)
+    stays = len(hidden) == 1 and isinstance(module.activation, Activation) and module.activation.spec.by_result
     if (
         saves_activations()
-        and not context.within
+        and not (context.within or stays)
         and not (_rate(context) or _learns(module))
         and is_plain(module.down, Linear)
     ):

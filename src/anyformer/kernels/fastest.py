@@ -57,7 +57,7 @@ class Fastest:
         self, mask: Mask, query: Tokens, key: Tokens, n_heads: int, *, biased: bool
     ) -> tuple[Section, ...] | None:
         """The blocks to compute, or None where the other kernel is faster. A compiler is left PyTorch's own operators."""
-        if self.blocked is None or query.n < LEAST[self.other.name] or torch.compiler.is_compiling() or transformed():
+        if self.blocked is None or torch.compiler.is_compiling() or query.n < LEAST[self.other.name] or transformed():
             return None
         dense = self.rows is None  # written out, all scores in memory
         if not dense and not biased and flagged(mask, query, key) is not None:
@@ -91,8 +91,10 @@ def _keeps_weights(q: Tensor, v: Tensor, how: How) -> bool:
     """
     n, width = q.shape[2:]
     keeps = how.dropout > 0 or how.scores is not None or v.shape[3] != width
-    slow = n <= MOST_BF16 and (autocast_dtype(q) or q.dtype) == torch.bfloat16
-    return n > 1 and (keeps or slow) and not (exporting() or transformed())
+    half = (autocast_dtype(q) or q.dtype) == torch.bfloat16
+    if n == 1 or not (keeps or half) or exporting() or transformed():
+        return False
+    return keeps or n <= MOST_BF16
 
 
 class FastestOnGPU:

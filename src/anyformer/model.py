@@ -263,11 +263,13 @@ class Transformer(Part[ModelSpec]):
             raise CacheError(
                 f"{seeing} shows tokens later ones, as encoders do, so that no text goes on; give whole rows"
             )
-        weight = next(each for each in self.parameters() if each.is_floating_point())
-        dtype = self.cache_dtype or weight.dtype
-        return KVCache(
-            spec or self.spec, batch, length, longest=longest, slack=slack, dtype=dtype, device=weight.device
-        )
+        device, dtype = next(self.parameters()).device, self.kept_dtype
+        return KVCache(spec or self.spec, batch, length, longest=longest, slack=slack, dtype=dtype, device=device)
+
+    @property
+    def kept_dtype(self) -> torch.dtype:
+        """What its caches hold keys and values in."""
+        return self.cache_dtype or next(each.dtype for each in self.parameters() if each.is_floating_point())
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """What the encoder makes [batch, source, width] of ids [batch, source], for `encoder_last_hidden_state`."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError, UsageError
 from anyformer.families import preset
-from anyformer.generation import Decoding, PromptLookup, SpeculativeDecoding, decode, generate_ids, guesses
+from anyformer.generation import Decoding, PromptLookup, SpeculativeDecoding, decode, generate_ids
 from anyformer.generation.decode import cache_for
 from anyformer.generation.sampling import Sampling, generators
 from anyformer.layers import Causal, Mask, MoESpec, Prefix, SlidingWindow
@@ -183,7 +183,6 @@ def windowed(size: int, alternating: bool) -> ModelSpec:
 def test_room_is_made_as_a_text_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it may become."""
     monkeypatch.setattr(decode, "ROOM", 4)
-    monkeypatch.setattr(guesses, "ROOM", 4)
     for name in ("llama2-7b", "gemma3-1b", "deepseek-v3"):
         model = randomised(shrink(preset(name).spec))
         ids = ids_for(model.spec, 1, 5)
@@ -195,3 +194,14 @@ def test_room_is_made_as_a_text_grows(monkeypatch: pytest.MonkeyPatch) -> None:
         assert first[0] == wanted[0, 0]
     with pytest.raises(UsageError, match=r"a cache of 1,\d+,\d+,\d+,\d+ tokens needs .* ask for fewer new tokens"):
         cache_for(model, ids, 10**12, static=True)
+
+
+def test_a_compiled_cache_is_weighed_as_it_is_held() -> None:
+    """In the dtype of the weights, unless it has one of its own."""
+    model, said = randomised(shrink(preset("llama2-7b").spec)), []
+    for dtype, own in ((torch.float32, None), (torch.bfloat16, None), (torch.float32, torch.bfloat16)):
+        model.to(dtype).cache_dtype = own
+        with pytest.raises(UsageError) as refused:
+            cache_for(model, ids_for(model.spec, 1, 5), 10**12, static=True)
+        said.append(float(str(refused.value).split(" needs ")[1].split(" GB")[0].replace(",", "")))
+    assert said[0] == pytest.approx(2 * said[1]) == pytest.approx(2 * said[2])

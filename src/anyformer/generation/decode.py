@@ -176,12 +176,19 @@ def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int, *, static
     n = prompt.shape[1]
     length = n + max_new_tokens - 1
     if not static:
-        return model.new_cache(len(prompt), min(length, n + ROOM), longest=length)
-    slots, kept = static_length(length), model.cache_dtype or torch.float32
-    kinds = cache_kinds(model.spec, batch=len(prompt), seq_len=slots, source_len=n, dtype=kept)
+        return growing_cache(model, len(prompt), n, length)
+    slots = static_length(length)
+    kinds = cache_kinds(model.spec, batch=len(prompt), seq_len=slots, source_len=n, dtype=model.kept_dtype)
     nbytes, remedy = sum(kind.nbytes for kind in kinds), "ask for fewer new tokens, or decode without compiling"
     refuse_beyond_memory(nbytes, prompt.device, f"a cache of {slots:,} tokens", remedy)
     return model.new_cache(len(prompt), slots)
+
+
+def growing_cache(
+    model: Transformer, rows: int, n_prompt: int, length: int, *, slack: int = 0, spec: ModelSpec | None = None
+) -> KVCache:
+    """A cache with room for a prompt and some tokens behind it, for as many as `length` in the end."""
+    return model.new_cache(rows, min(length, n_prompt + ROOM), longest=length, slack=slack, spec=spec)
 
 
 def next_logits(

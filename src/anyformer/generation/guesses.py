@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.generation.decode import ROOM, check_prompts, prompt_types
+from anyformer.generation.decode import check_prompts, growing_cache, prompt_types
 from anyformer.generation.sampling import Sampling, pick
 from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.moe import MoESpec
@@ -141,7 +141,7 @@ class Reader:
         self.n_prompt = prompt.ids.shape[1]
         length = self.n_prompt + prompt.max_new_tokens
         self.model, self.source = model, prompt.source
-        self.cache = model.new_cache(1, min(length, self.n_prompt + ROOM), longest=length, slack=slack)
+        self.cache = growing_cache(model, 1, self.n_prompt, length, slack=slack)
         self.types = prompt_types(model.spec, prompt.ids)
 
     def read(self, text: Sequence[int], n: int) -> Output:
@@ -216,7 +216,7 @@ class _Own:
         for module in model.spec.ahead[:n]:
             alone = model.spec.but(stack=model.spec.stack.but(blocks=(module.block,)), heads=(), ahead=())
             check_can_forget(alone, "a module of Model.ahead")
-            self.caches.append(model.new_cache(1, min(length, n_prompt + ROOM), longest=length, slack=n, spec=alone))
+            self.caches.append(growing_cache(model, 1, n_prompt, length, slack=n, spec=alone))
         # what each module read before only beside a guess [1, token, width]
         self.left: list[Tensor | None] = [None] * n
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -160,19 +159,17 @@ class KVCache:
 
     def _index(self, kept: KeptCall, length: int, longest: int, device: torch.device | None) -> SlotIndex:
         """The slots of what is kept: those of one reach, and of blocks of one length, are one."""
-        key: tuple[str, int | None]
-        if kept.every > 1:
-            key = "blocks", kept.every
-            make = partial(BlockIndex, kept.every, self.batch, length, device)
-        else:
-            # Of two at least: where the last is taken back, the one before says the position.
-            slots = length if kept.reach is None else min(max(kept.reach, 2), longest) + self.slack
-            ring = kept.reach is not None and kept.reach <= longest
-            key = "tokens", kept.reach if ring else None
-            name = f"ring of {slots}" if ring else "full"
-            make = partial(SlotIndex, name, self.batch, slots if ring else length, ring, device, self.slack)
+        reach = kept.reach if kept.reach is not None and kept.reach <= longest else None
+        key = ("blocks", kept.every) if kept.every > 1 else ("tokens", reach)
         if key not in self.slot_indexes:
-            self.slot_indexes[key] = make()
+            if kept.every > 1:
+                index = BlockIndex(kept.every, self.batch, length, device)
+            elif reach is None:
+                index = SlotIndex("full", self.batch, length, False, device, self.slack)
+            else:  # a ring, of two at least: where the last is taken back, the one before says the position
+                slots = min(max(reach, 2), longest) + self.slack
+                index = SlotIndex(f"ring of {slots}", self.batch, slots, True, device, self.slack)
+            self.slot_indexes[key] = index
         return self.slot_indexes[key]
 
     def admit(self, tokens: Tokens, batch: int, stack: StackSpec | None = None) -> None:

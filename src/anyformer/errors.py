@@ -104,3 +104,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     folded = {each.lower(): each for each in known}
     nearest = difflib.get_close_matches(str(name)[:LONGEST_WORD].lower(), folded, n=1, cutoff=0.6)
     return f" (did you mean '{folded[nearest[0]]}'?)" if nearest else ""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, as Python says it, and PyTorch of a CPU's and of a GPU's."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))

@@ -10,11 +10,9 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from anyformer.errors import AnyformerError, UsageError, bounded, did_you_mean
+from anyformer.errors import AnyformerError, UsageError, bounded, did_you_mean, out_of_memory
 from anyformer.screen import forget_unwritten, on_screen, say
 from anyformer.version import __version__
-
-OUT_OF_MEMORY = ("allocate memory", "out of memory")  # what PyTorch says of a CPU's, and of a GPU's
 
 # One line each, stated here, so that `--help` and shell completion import nothing heavy.
 COMMANDS: dict[str, str] = {
@@ -74,7 +72,7 @@ class LazyGroup(click.Group):
             place = "" if error.filename is None else f"{error.filename}: "
             return _failed(f"{place}{error.strerror or error}", 2 if error.errno == errno.ENAMETOOLONG else 1)
         except (MemoryError, RuntimeError) as error:
-            if not isinstance(error, MemoryError) and not any(words in str(error) for words in OUT_OF_MEMORY):
+            if not out_of_memory(error):
                 raise
             return _failed(f"out of memory; take smaller sizes, or fewer tokens at once ({error})", 1)
         # Outside standalone mode click hands back the status given to ctx.exit(), and what a command returns.

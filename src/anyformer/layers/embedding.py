@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import reduce
+from operator import add
 from typing import Any, Literal
 
 import torch
@@ -169,15 +171,10 @@ class FactorisedPositionsSpec(TermSpec):
 
 
 class FactorisedPositions(Part[FactorisedPositionsSpec]):
-    weight_0: Tensor
-
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
         """Vectors [batch or 1, token, width] of the tokens' positions. Raises InputError beyond the last."""
-        first, *others = digits_of(tokens, self.spec.shape)
-        total = F.embedding(first, self.weight_0)
-        for i, at in enumerate(others, 1):
-            total = total + F.embedding(at, getattr(self, f"weight_{i}"))
-        return total
+        digits = digits_of(tokens, self.spec.shape)
+        return reduce(add, (F.embedding(at, getattr(self, f"weight_{i}")) for i, at in enumerate(digits)))
 
 
 def digits_of(tokens: Tokens, shape: tuple[int, ...]) -> list[Tensor]:

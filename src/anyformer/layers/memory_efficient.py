@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.layers.tokens import ForwardContext, Memo, autocast_dtype
+from anyformer.layers.tokens import ForwardContext, Memo, autocast_dtype, transformed
 
 
 class MemoryEfficientDown(torch.autograd.Function):
@@ -213,9 +213,7 @@ class MemoryEfficientConvolution(torch.autograd.Function):
 
 def saves_activations() -> bool:
     """Whether a backward pass may follow in plain PyTorch; a compiler, or torch.func, decides by itself what is made again."""
-    if not torch.is_grad_enabled():
-        return False
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    return torch.is_grad_enabled() and not (torch.compiler.is_compiling() or transformed())
 
 
 def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: ForwardContext) -> Any:

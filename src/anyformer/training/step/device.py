@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from anyformer.errors import RunFailed, UsageError, did_you_mean
+from anyformer.errors import RunFailed, UsageError, did_you_mean, out_of_memory
 from anyformer.recipe import Precision
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
@@ -74,7 +74,7 @@ def memory_told() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):
+        if not isinstance(error, torch.OutOfMemoryError) and not out_of_memory(error):
             raise
         raise RunFailed(
             "out of memory; take fewer tokens at once (--micro-tokens), make layers again instead of keeping what they make "

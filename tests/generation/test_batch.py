@@ -28,7 +28,7 @@ def wanted_rows(spec: ModelSpec, n: int, seed: int = 0) -> list[Wanted]:
     for i in range(n):
         length = chance.randint(1, min(20, limit - 2))
         ids = tuple(ids_for(spec, 1, length, seed=100 + i)[0].tolist())
-        way = GREEDY if i % 3 == 0 else Sampling(1.0, top_p=0.9) if i % 3 == 1 else Sampling(0.8, top_k=20)
+        way = (GREEDY, Sampling(1.0, top_p=0.9), Sampling(0.8, top_k=20), Sampling(0.0, repetition_penalty=1.5))[i % 4]
         most = min(chance.randint(1, 25), limit - length, LONGEST - length)
         found.append(Wanted(ids, most, way, seed=i))
     return found

@@ -37,6 +37,13 @@ def test_the_text_is_that_of_the_function(directory: Path) -> None:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in sampled.items()]
     text = af.generate(model, tokenizer, "the fox", **sampled)
     assert run("--model", str(directory), "the fox", *options, "--device=cpu") == (0, f"the fox{visible(text)}\n", "")
+    lowered = {"max_new_tokens": 20, "repetition_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.4}
+    greedy = af.generate(model, tokenizer, "the fox", **lowered)  # type: ignore[arg-type]
+    options_lowered = [f"--{name.replace('_', '-')}={value}" for name, value in lowered.items()]
+    assert (
+        run("--model", str(directory), "the fox", *options_lowered, "--device=cpu")[1] == f"the fox{visible(greedy)}\n"
+    )
+    assert greedy != af.generate(model, tokenizer, "the fox", max_new_tokens=20)
     stop = text[5:8]
     status, stdout, _ = run("--model", str(directory), "the fox", *options, "--stop", stop, "--json", "--device=cpu")
     answer = json.loads(stdout)
@@ -84,6 +91,9 @@ def test_what_cannot_start_is_one_line(directory: Path, tmp_path: Path) -> None:
         (("--model", str(directory), "--stopping", "first"), "give --beams, at least 2"),
         (("--model", str(directory), "--top-k", "3"), "give --temperature"),
         (("--model", str(directory), "--top-p", "0.5"), "give --temperature"),
+        (("--model", str(directory), "--min-p", "0.5"), "give --temperature"),
+        (("--model", str(directory), "--repetition-penalty", "0"), "'0' is no number from"),
+        (("--model", str(directory), "--beams", "2", "--presence-penalty", "1"), "--beams takes the likeliest text"),
     ):
         status, stdout, stderr = run(*arguments, "prompt")
         assert (status, stdout.removeprefix("prompt")) == (2, ""), stderr

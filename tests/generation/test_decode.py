@@ -19,6 +19,7 @@ from tests.laws.models import SHRUNK, every_writer, ids_for, one_chunk, randomis
 from tests.laws.weights import edited
 
 SAMPLED = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
+LOWERED = {"repetition_penalty": 1.7, "presence_penalty": 0.5, "frequency_penalty": -0.3}
 NEW = 12
 
 
@@ -31,8 +32,17 @@ def alone(model: Transformer, source: list[int], start: list[int], sampling: Sam
                 out = model(torch.tensor([ids]))
             else:
                 out = model(torch.tensor([source]), decoder_input_ids=torch.tensor([ids]))
-        ids.append(int(sampling(out.logits[:, -1], drawn)))
+        logits = [lowered(x, i, ids, len(start), sampling) for i, x in enumerate(out.logits[0, -1].tolist())]
+        ids.append(int(sampling(torch.tensor([logits], dtype=torch.float64), drawn)))
     return ids[len(start) :]
+
+
+def lowered(logit: float, token: int, ids: list[int], n_prompt: int, how: Sampling) -> float:
+    """Return a token's logit after what the ids before it take off, of which the first n are the prompt's."""
+    if token in ids:
+        logit = logit / how.repetition_penalty if logit > 0 else logit * how.repetition_penalty
+    n = ids[n_prompt:].count(token)
+    return logit - how.presence_penalty * (n > 0) - how.frequency_penalty * n + dict(how.bias).get(token, 0)
 
 
 def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -43,7 +53,7 @@ def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 
 
 @every_writer
-@pytest.mark.parametrize("choice", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("choice", [{}, SAMPLED | LOWERED], ids=["greedy", "sampled"])
 def test_every_way_gives_what_a_row_gives_alone(spec: ModelSpec, choice: dict[str, float]) -> None:
     # Without a capacity, for which the tokens of a pass compete.
     spec = edited(one_chunk(spec), MoESpec, lambda mixture: mixture.but(capacity=None))

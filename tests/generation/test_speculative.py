@@ -34,7 +34,7 @@ from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import Length, MixerSpec, ModelSpec, Vocab
 from anyformer.text import Tokenizer
-from tests.generation.test_decode import decoder, windowed
+from tests.generation.test_decode import LOWERED, decoder, lowered, windowed
 from tests.generation.test_text import TEXTS, sized
 from tests.laws.models import WRITERS, ids_for, randomised
 from tests.laws.weights import edited
@@ -275,15 +275,19 @@ def test_the_first_token_of_a_checked_guess_has_the_model_s_probability() -> Non
 @pytest.mark.parametrize(
     "kind", ["draft", pytest.param("lookup", marks=pytest.mark.slow), pytest.param("own", marks=pytest.mark.slow)]
 )
-def test_drawn_texts_have_the_model_s_distribution(kind: str) -> None:
+@pytest.mark.parametrize("penalised", [False, True])
+def test_drawn_texts_have_the_model_s_distribution(kind: str, penalised: bool) -> None:
     """Three tokens of a vocabulary of three, their probabilities by full passes over all 27."""
     spec = sized(decoder(), 3)
     model = randomised(predicting_further(spec, 2) if kind == "own" else spec).double()
-    sampling, prompt, n = Sampling(3.0, top_k=3, top_p=0.98), [0, 1, 2, 0, 1], 250
+    sampling, prompt, n = Sampling(3.0, top_k=3, top_p=0.98, **(LOWERED if penalised else {})), [0, 1, 2, 0, 1], 250  # type: ignore[arg-type]
     expected = {}
     for new in product(range(3), repeat=3):
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *new]])).logits[0, len(prompt) - 1 : -1]
+        before = [[*prompt, *new[:i]] for i in range(3)]
+        for row, ids in zip(logits, before, strict=True):
+            row.copy_(torch.tensor([lowered(x, i, ids, len(prompt), sampling) for i, x in enumerate(row.tolist())]))
         kept = sampling.probabilities(logits)
         expected[new] = float(torch.stack([kept[i, token] for i, token in enumerate(new)]).prod())
     ways = {

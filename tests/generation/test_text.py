@@ -59,7 +59,7 @@ def test_pieces_are_the_text(model: Transformer, tokenizer: Tokenizer) -> None:
         tokenizer,
         ["東", "return"],
         max_new_tokens=30,
-        temperature=1.0,
+        sampling=Sampling(1.0),
         on_text=lambda row, piece: pieces[row].append(piece),
     )
     for row, each in enumerate(written):
@@ -75,7 +75,7 @@ def test_a_stop_string_cuts_across_tokens(model: Transformer, tokenizer: Tokeniz
     stop = whole[edge - 2 : edge + 2]  # its first half is the end of one token, its second the beginning of the next
     at = whole.index(stop)
     (written,) = generate_text(
-        model, tokenizer, ["the fox"], max_new_tokens=40, temperature=1.0, seed=2, stop=[stop, "never there"]
+        model, tokenizer, ["the fox"], max_new_tokens=40, sampling=Sampling(1.0), seed=2, stop=[stop, "never there"]
     )
     assert (written.text, written.ended_by) == (whole[:at], "stop")
     assert written.token_ids == tokens[: len(written.token_ids)]
@@ -84,11 +84,11 @@ def test_a_stop_string_cuts_across_tokens(model: Transformer, tokenizer: Tokeniz
 
 def test_why_a_text_ended(model: Transformer, tokenizer: Tokenizer) -> None:
     tokens = tokens_of(model, tokenizer, "if", 30, seed=3)
-    (whole,) = generate_text(model, tokenizer, ["if"], max_new_tokens=30, temperature=1.0, seed=3)
+    (whole,) = generate_text(model, tokenizer, ["if"], max_new_tokens=30, sampling=Sampling(1.0), seed=3)
     assert (whole.ended_by, whole.token_ids) == ("length", tokens)
     tokenizer.end_of_text, end = tokens[20], tokenizer.end_of_text  # as if the model had written the end there
     try:
-        (cut,) = generate_text(model, tokenizer, ["if"], max_new_tokens=30, temperature=1.0, seed=3)
+        (cut,) = generate_text(model, tokenizer, ["if"], max_new_tokens=30, sampling=Sampling(1.0), seed=3)
     finally:
         tokenizer.end_of_text = end
     kept = tokens[: tokens.index(tokens[20])]

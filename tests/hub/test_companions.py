@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from anyformer.cli.main import application
 from anyformer.errors import TextError
 from anyformer.families import preset
-from anyformer.generation import generate_text
+from anyformer.generation import Sampling, generate_text
 from anyformer.hub import convert, load, save
 from anyformer.resizing import shrink
 from anyformer.spec import TableSpec
@@ -117,7 +117,7 @@ def written(source: Path, ends: Any, **drawn: Any) -> tuple[list[int], str]:
     (source / "generation_config.json").write_text(json.dumps({"eos_token_id": ends, **drawn}))
     model, tokenizer = load(source)
     assert tokenizer is not None
-    (found,) = generate_text(model, tokenizer, ["the quick"], max_new_tokens=30, temperature=2.0, seed=3)
+    (found,) = generate_text(model, tokenizer, ["the quick"], max_new_tokens=30, sampling=Sampling(2.0), seed=3)
     return found.token_ids, found.ended_by
 
 

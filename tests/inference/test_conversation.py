@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,8 +38,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def written(found: Opened, prompt: str, n: int, **options: object) -> str:
-    (text,) = generate_text(found.model, found.tokenizer, [prompt], max_new_tokens=n, **options)  # type: ignore[arg-type]
+def written(found: Opened, prompt: str, n: int, seed: int = 0, **drawn: Any) -> str:
+    (text,) = generate_text(
+        found.model, found.tokenizer, [prompt], max_new_tokens=n, sampling=Sampling(**drawn), seed=seed
+    )
     return text.text
 
 

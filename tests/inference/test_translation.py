@@ -12,7 +12,7 @@ import anyformer as af
 from anyformer.cli.main import application
 from anyformer.errors import InputError, TextError, UsageError
 from anyformer.families import preset
-from anyformer.generation import BeamSearch, generate_text
+from anyformer.generation import BeamSearch, Sampling, generate_text
 from anyformer.inference.writing import batches, bleu, translate
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
@@ -75,8 +75,8 @@ def test_what_cannot_be_translated_is_refused(both: tuple[Transformer, Tokenizer
         translate(*model_of("gpt2"), LINES)
     with pytest.raises(InputError, match=r"line 3 of the source is \d+ tokens long, beyond the 64 positions"):
         translate(*model_of("bart-base"), ["Ja", "", "lang " * 90])
-    with pytest.raises(InputError, match="draws nothing; leave temperature"):
-        generate_text(*both, ["Ja"], temperature=0.5, search=SEARCH)
+    with pytest.raises(InputError, match="leave the sampling out"):
+        generate_text(*both, ["Ja"], sampling=Sampling(0.5), search=SEARCH)
 
 
 def run(*arguments: str) -> tuple[int, str, str]:

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from anyformer.generation import generate_text
+from anyformer.generation import Sampling, generate_text
 from tests.serving.conftest import Running, Start
 
 WORDS = ("if x", "the fox", "Größe 東", "return", "🙂 and", "naïve café")
@@ -52,14 +52,13 @@ async def all_at_once(server: Running, n: int, n_gone: int) -> list[str]:
 
 def expected(server: Running, i: int) -> str:
     request = asked(i)
-    options = {"temperature": request["temperature"], "seed": request["seed"]}
-    options |= {"top_p": request["top_p"]} if "top_p" in request else {}
     (found,) = generate_text(
         server.found.model,
         server.found.tokenizer,
         [str(request["prompt"])],
         max_new_tokens=request["max_tokens"],  # type: ignore[arg-type]
-        **options,  # type: ignore[arg-type]
+        sampling=Sampling(request["temperature"], top_p=request.get("top_p")),  # type: ignore[arg-type]
+        seed=request["seed"],  # type: ignore[arg-type]
     )
     return found.text
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 import torch
 
-from anyformer.generation import encode_prompt, generate_text
+from anyformer.generation import Sampling, encode_prompt, generate_text
 from anyformer.inference import embed
 from tests.serving.conftest import Running
 
@@ -19,13 +19,14 @@ def client(running: Running) -> openai.OpenAI:
     return openai.OpenAI(base_url=running.v1, api_key="none", max_retries=0, timeout=60)
 
 
-def text_of(running: Running, prompt: str, n: int, **options: object) -> str:
+def text_of(running: Running, prompt: str, n: int, seed: int, **drawn: Any) -> str:
     (found,) = generate_text(
         running.found.model,
         running.found.tokenizer,
         [prompt],
         max_new_tokens=n,
-        **options,  # type: ignore[arg-type]
+        sampling=Sampling(**drawn),
+        seed=seed,
     )
     return found.text
 
@@ -200,6 +201,19 @@ def test_models(client: openai.OpenAI) -> None:
     assert client.models.retrieve("tiny").id == "tiny"
 
 
+def test_penalties_and_a_bias_change_what_is_written(client: openai.OpenAI, running: Running) -> None:
+    told = {text_of(running, "Größe", 25, seed=3, temperature=5.0)}
+    for change in ({"presence_penalty": 2}, {"frequency_penalty": -1.5}, {"min_p": 0.5}, {"repetition_penalty": 1.9}):
+        answer = client.completions.create(
+            model="tiny", prompt="Größe", max_tokens=25, temperature=5.0, seed=3, extra_body=change
+        )
+        assert answer.choices[0].text == text_of(running, "Größe", 25, seed=3, temperature=5.0, **change)
+        told.add(answer.choices[0].text)
+    assert len(told) == 5, "each should have changed the text"
+    biased = client.completions.create(model="tiny", prompt="Größe", max_tokens=9, logit_bias={"70": 100})
+    assert biased.choices[0].text == running.found.tokenizer.decode([70] * 9)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -210,7 +224,12 @@ def test_models(client: openai.OpenAI) -> None:
         ({"prompt": [10**6]}, "there is no token"),
         ({"temperature": -1}, "temperature must be"),
         ({"stop": [""]}, "stop must be"),
-        ({"frequency_penalty": 1.0}, "frequency_penalty is not supported"),
+        ({"frequency_penalty": 3.0}, "frequency_penalty must be a number from -2 to 2"),
+        ({"logit_bias": {"x": 1}}, "logit_bias must be an object of token ids"),
+        ({"logit_bias": {"5": 101}}, "logit_bias must be"),
+        ({"logit_bias": {"99999": 1}}, "bias: there is no token 99999"),
+        ({"extra_body": {"min_p": 2}}, "min_p must be"),
+        ({"extra_body": {"tools": [{"type": "function"}]}}, "tools is not supported"),
         ({"extra_body": {"banana": 1}}, "banana is unknown"),
         ({"logprobs": 99}, "logprobs must be"),
         ({"seed": "x"}, "seed must be"),

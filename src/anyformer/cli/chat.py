@@ -13,12 +13,11 @@ from anyformer.cli.names import import_option
 from anyformer.cli.options import (
     PATH,
     SEED,
-    SHARE,
-    Number,
     as_option,
     cache_option,
     compile_option,
     device_option,
+    sampling_options,
     weights_option,
 )
 from anyformer.cli.terminal import compiled_step
@@ -39,9 +38,7 @@ COMMANDS = {
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
 @click.option("--max-new-tokens", type=click.IntRange(1, 10**9), default=1024, show_default=True, help="Of an answer.")
-@click.option("--temperature", type=Number(0), default=0.7, show_default=True, help="0 takes the likeliest token.")
-@click.option("--top-k", type=click.IntRange(1, 10**9), help="Draw from the k likeliest tokens.")
-@click.option("--top-p", type=SHARE, help="Draw from the likeliest tokens that have this probability together.")
+@sampling_options(temperature=0.7)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Answer i draws with this seed + i.")
 @device_option
 @weights_option
@@ -53,9 +50,7 @@ def command(
     directory: Path,
     system: str | None,
     max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
+    sampling: dict[str, Any],
     seed: int,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
@@ -72,7 +67,7 @@ def command(
     from anyformer.inference.conversation import Conversation
     from anyformer.inference.opened import opened
 
-    sampling = Sampling(temperature, top_k, top_p)
+    how = Sampling(**sampling)
     found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, compiled=compiled))
     found.model.cache_dtype = cache_dtype
     with Conversation(found, system, compiled_step(found.model) if compiled else None) as conversation:
@@ -87,7 +82,7 @@ def command(
                     conversation.answer(
                         line,
                         max_new_tokens=max_new_tokens,
-                        sampling=sampling,
+                        sampling=how,
                         seed=seed + answered,
                         on_text=lambda _, piece: say(piece, end=""),
                     )

@@ -14,7 +14,6 @@ from anyformer.cli.options import (
     ONE_FILE,
     PATH,
     SEED,
-    SHARE,
     Number,
     as_option,
     cache_option,
@@ -22,6 +21,7 @@ from anyformer.cli.options import (
     compile_option,
     device_option,
     json_option,
+    sampling_options,
     weights_option,
 )
 from anyformer.cli.terminal import compiled_step, tell
@@ -44,15 +44,7 @@ DEFAULT = 50  # new tokens
     type=click.IntRange(0, 10**9),
     help="Tokens to write.  [default: 50; with --data, by the length of the sources]",
 )
-@click.option(
-    "--temperature",
-    type=Number(0),
-    default=0.0,
-    show_default=True,
-    help="0 takes the likeliest token; 1 draws as the model says.",
-)
-@click.option("--top-k", type=click.IntRange(1, 10**9), help="Draw from the k likeliest tokens.")
-@click.option("--top-p", type=SHARE, help="Draw from the likeliest tokens that have this probability together.")
+@sampling_options(temperature=0.0)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="The same seed writes the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text. May be given several times.")
 @click.option(
@@ -113,6 +105,7 @@ def command(
     cache_dtype: Any,
     compiled: bool,
     as_json: bool,
+    sampling: dict[str, Any],
     **given: Any,
 ) -> None:
     """Continue PROMPT with a model; without one, begin a text. A model with an encoder reads PROMPT and answers.
@@ -132,23 +125,20 @@ def command(
 
     With `--compile` the tokens after the first are written by a compiled graph; the text is the same.
     """
-    from anyformer.generation import BeamSearch, lay_out_for_decoding
+    from anyformer.generation import GREEDY, BeamSearch, Sampling, lay_out_for_decoding
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
 
     options = BeamSearch(beams, length_penalty, stopping)
     search = options if beams > 1 else None
-    if search is not None and (given["temperature"], given["top_k"], given["top_p"]) != (0.0, None, None):
-        raise UsageError(
-            "--beams takes the likeliest text and draws nothing; leave --temperature, --top-k and --top-p out"
-        )
+    given["sampling"] = Sampling(**sampling)
+    if search is not None and given["sampling"] != GREEDY:
+        raise UsageError("--beams takes the likeliest text; leave --temperature, --top-k, --top-p and penalties out")
     if search is None and options != BeamSearch(beams):
         raise UsageError("--length-penalty and --stopping are of a search; give --beams, at least 2, or leave them out")
-    if not given["temperature"] and (given["top_k"], given["top_p"]) != (None, None):
-        raise UsageError("--top-k and --top-p say which tokens are drawn; give --temperature too, or leave them out")
-    if data is not None and (prompt or given["stop"] or given["temperature"]):
+    if data is not None and (prompt or given["stop"] or given["sampling"] != GREEDY):
         raise UsageError(
-            "--data takes no PROMPT, --stop or --temperature: every line is answered by the likeliest text"
+            "--data takes no PROMPT, --stop, --temperature or penalties: every line is answered by the likeliest text"
         )
     if system is not None and not chat:
         raise UsageError("--system is said in a conversation; give --chat too, or put it into PROMPT")
@@ -186,7 +176,7 @@ def _continue(
     as_json: bool,
     *,
     max_new_tokens: int | None,
-    **sampling: Any,
+    **rest: Any,
 ) -> None:
     """Print what follows a prompt, as it is written."""
     from anyformer.generation import generate_text
@@ -200,7 +190,7 @@ def _continue(
 
     start = time.perf_counter()
     n_tokens = DEFAULT if max_new_tokens is None else max_new_tokens
-    options = {"max_new_tokens": n_tokens, "search": search, "guessing": guesses, "compiled": step, **sampling}
+    options = {"max_new_tokens": n_tokens, "search": search, "guessing": guesses, "compiled": step, **rest}
     (written,) = generate_text(found.model, found.tokenizer, [prompt], on_text=show, **options)
     show(0, "")
     _end(prompt, written, time.perf_counter() - start, as_json)
@@ -217,13 +207,9 @@ def _converse(
     as_json: bool,
     *,
     max_new_tokens: int | None,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
     **rest: Any,
 ) -> None:
     """Print the answer to a prompt, as it is written."""
-    from anyformer.generation import Sampling
     from anyformer.inference.conversation import Conversation
 
     start = time.perf_counter()
@@ -231,7 +217,6 @@ def _converse(
         written = conversation.answer(
             prompt,
             max_new_tokens=DEFAULT if max_new_tokens is None else max_new_tokens,
-            sampling=Sampling(temperature, top_k, top_p),
             on_text=None if as_json else lambda _, piece: say(piece, end=""),
             **rest,
         )

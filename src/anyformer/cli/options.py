@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from anyformer.errors import UsageError
 from anyformer.recipe import OBJECTIVES, ObjectiveSpec, Recipe
 
 PATH = click.Path(path_type=Path)
@@ -175,6 +176,52 @@ minutes_option = click.option(
 )
 SHARE, ABOVE_ZERO = Number(0, 1), Number(1e-30)
 SEED = click.IntRange(0, 2**62)
+SAMPLING: dict[str, dict[str, Any]] = {  # what `Sampling` takes
+    "temperature": {
+        "type": Number(0),
+        "show_default": True,
+        "help": "0 takes the likeliest token; 1 draws as the model says.",
+    },
+    "top_k": {"type": click.IntRange(1, 10**9), "help": "Draw from the k likeliest tokens."},
+    "top_p": {"type": SHARE, "help": "Draw from the likeliest tokens that have this probability together."},
+    "min_p": {"type": SHARE, "help": "Draw from tokens at least this share as likely as the likeliest."},
+    "repetition_penalty": {
+        "type": ABOVE_ZERO,
+        "default": 1.0,
+        "help": "Above 1 makes tokens of prompt and text less likely: their logits are divided by it.",
+    },
+    "presence_penalty": {
+        "type": Number(-100, 100),
+        "default": 0.0,
+        "help": "Taken off the logit of each token written.",
+    },
+    "frequency_penalty": {
+        "type": Number(-100, 100),
+        "default": 0.0,
+        "help": "The same, each time that it was written.",
+    },
+}
+
+
+def sampling_options(temperature: float) -> Callable[..., Any]:
+    """The options of how tokens are chosen, which a command gets together, as `sampling`."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def told(*args: Any, **given: Any) -> Any:
+            chosen = {name: given.pop(name) for name in SAMPLING}
+            if not chosen["temperature"] and any(chosen[name] is not None for name in ("top_k", "top_p", "min_p")):
+                raise UsageError(
+                    "--top-k, --top-p and --min-p say which tokens are drawn; give --temperature too, or leave them out"
+                )
+            return command(*args, sampling=chosen, **given)
+
+        for name, how in reversed(SAMPLING.items()):
+            settings = {"default": temperature, **how} if name == "temperature" else how
+            told = click.option("--" + name.replace("_", "-"), **settings)(told)
+        return told
+
+    return add
 
 
 class Rates(click.ParamType):

@@ -11,6 +11,7 @@ from anyformer.cache import KVCache, cache_kinds
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import InputError, UsageError
 from anyformer.generation.compiled import CompiledStep
+from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
 from anyformer.generation.static_cache import StaticCache, static_length
 from anyformer.layers.attention import has_prefix
@@ -61,6 +62,8 @@ class Decoding(Iterator[dict[int, int]]):
         self.ids = input_ids if decoder_input_ids is None else decoder_input_ids  # not yet in the cache, or all of them
         self.types = prompt_types(model.spec, self.ids)
         self.generators = generators(seed, len(self.rows))
+        counted = attention_mask if model.encoder is None else None
+        self.penalties = Penalties.of(sampling, self.ids, counted, model.spec.vocab_size)
         self.ended: set[int] = set()
         self.cache = cache_for(model, self.ids, max_new_tokens, static=compiled is not None) if cache else None
         self._ahead: Callable[[], list[int]] | None = None  # tokens that a device was asked for already
@@ -81,7 +84,12 @@ class Decoding(Iterator[dict[int, int]]):
 
     def _step(self) -> Callable[[], list[int]]:
         """Ask for the next token of each row; what is returned waits for them. It raises RunFailed where none is likeliest."""
-        new, finite = self.sampling.unchecked(self._logits(), self.generators)
+        logits = self._logits()
+        if self.penalties is not None:
+            logits = self.penalties.applied(logits)
+        new, finite = self.sampling.unchecked(logits, self.generators)
+        if self.penalties is not None:
+            self.penalties.add(new[:, None])
         self.ids = new[:, None] if self.cache else torch.cat((self.ids, new[:, None]), -1)
         if self.mask is not None and self.encoder_ids is None:
             # What a cache holds it knows the mask of; only without one is it needed again.
@@ -113,8 +121,9 @@ class Decoding(Iterator[dict[int, int]]):
         self.ids = self.ids[kept]
         facts = (self.mask, self.types, self.encoder_ids)
         self.mask, self.types, self.encoder_ids = (fact if fact is None else fact[kept] for fact in facts)
-        if self.cache is not None:
-            self.cache.select(kept)
+        for held in (self.cache, self.penalties):
+            if held is not None:
+                held.select(kept)
 
 
 def generate_ids(

@@ -1,6 +1,7 @@
 """Which token comes next: pure functions on logits [batch, vocab].
 
-Top-k: Fan et al. 2018, arXiv:1805.04833. Top-p (nucleus): Holtzman et al. 2019, arXiv:1904.09751.
+Top-k: Fan et al. 2018, arXiv:1805.04833. Top-p (nucleus): Holtzman et al. 2019, arXiv:1904.09751. Min-p: Nguyen et al. 2024,
+arXiv:2407.01082.
 """
 
 from __future__ import annotations
@@ -20,14 +21,20 @@ FEW = 1024  # tokens among which a nucleus is looked for first
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose: temperature first, then top_k, then top_p. Temperature 0 takes the likeliest token (greedy).
+    """How to choose: penalties first, then temperature, top_k, top_p, min_p. Temperature 0 takes the likeliest token (greedy).
 
-    Raises InputError for numbers that leave nothing to choose from.
+    Penalties and `bias` change logits before any of them is chosen (`Penalties`). Raises InputError for numbers that leave
+    nothing to choose from.
     """
 
     temperature: float = 0.0
     top_k: int | None = None  # keep the k likeliest
     top_p: float | None = None  # keep the likeliest, as few as have this probability together
+    min_p: float | None = None  # keep those that are at least this share as likely as the likeliest
+    repetition_penalty: float = 1.0  # divides logits of tokens in prompt and text; negative ones are multiplied by it
+    presence_penalty: float = 0.0  # taken off the logit of each token written
+    frequency_penalty: float = 0.0  # the same, once for each time that it was written
+    bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -36,6 +43,15 @@ class Sampling:
             raise InputError(f"top_k = {self.top_k} keeps no token; it must be at least 1, or None")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"top_p = {self.top_p} must be above 0 and at most 1, or None")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise InputError(f"min_p = {self.min_p} must be from 0 to 1, or None")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise InputError(f"repetition_penalty = {self.repetition_penalty} must be above 0; 1 changes nothing")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"{name} = {getattr(self, name)} must be a number; 0 changes nothing")
+        if wrong := [each for each in self.bias if not math.isfinite(each[1])]:
+            raise InputError(f"bias of token {wrong[0][0]} = {wrong[0][1]} must be a number; 0 changes nothing")
 
     def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Token ids [batch] for logits [batch, vocab]; row b draws from generators[b]. Raises what `numbers` does."""
@@ -63,6 +79,8 @@ class Sampling:
             logits = top_k(logits, self.top_k)
         if self.top_p is not None:
             logits = top_p(logits, self.top_p)
+        if self.min_p:
+            logits = logits.masked_fill(logits < math.log(self.min_p), -math.inf)
         return logits.softmax(-1)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anyformer.generation.decode import check_prompts
 from anyformer.generation.guesses import Guessed, Guessing, Prompt, Reader, check_can_forget, check_one_rotation
+from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, generators, pick
 from anyformer.model import Transformer
 
@@ -75,13 +76,19 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
         reader = Reader(self.model, prompt, self.guessing.most)
         guesser = self.first.pop() if self.first else self.guessing.begin(self.model, prompt)
         text, hidden, left = prompt.ids[0].tolist(), None, prompt.max_new_tokens
+        penalties = Penalties.of(self.sampling, prompt.ids, None, self.model.spec.vocab_size)
         while left:
             guessed = guesser(text, hidden, min(self.guessing.most, left - 1), self.sampling, generator)
             n = len(guessed.token_ids)
             known = reader.cache.n
             out = reader.read([*text, *guessed.token_ids], n + 1)
             self.passes[row] += 1
-            new = checked(guessed, self.sampling.probabilities(out.logits[0]), generator)
+            logits = out.logits[0]
+            if penalties is not None:
+                logits = penalties.applied(logits, guessed.token_ids)
+            new = checked(guessed, self.sampling.probabilities(logits), generator)
+            if penalties is not None:
+                penalties.add(prompt.ids.new_tensor([new]))
             text += new
             reader.keep(len(text) - 1)
             hidden = out.last_hidden_state[:, : len(text) - 1 - known]

@@ -13,7 +13,7 @@ from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, check_writes
 from anyformer.generation.guesses import Guessing
-from anyformer.generation.sampling import Sampling
+from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
@@ -38,9 +38,7 @@ def generate_text(
     prompts: Sequence[str],
     *,
     max_new_tokens: int = 50,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
+    sampling: Sampling = GREEDY,
     seed: int = 0,
     stop: Sequence[str] = (),
     on_text: Callable[[int, str], None] | None = None,
@@ -57,14 +55,12 @@ def generate_text(
     `compiled` is the model's step behind the prompts as one graph, which writes the same text.
 
     `on_text(row, piece)` is called as text becomes certain: whole characters, and nothing that a stop string would take
-    back. Temperature 0 is greedy; row i draws with seed + i, alone or in a batch. A text begins with the tokenizer's
+    back. Row i draws with seed + i, alone or in a batch. A text begins with the tokenizer's
     `begin_of_text` where it has one and ends at any of its `closing_ids`. Raises InputError for an empty prompt that
     nothing begins, and for prompts and new tokens that the model cannot take.
     """
-    if search is not None and (temperature, top_k, top_p) != (0.0, None, None):
-        raise InputError(
-            "beam search takes the likeliest text and draws nothing; leave temperature, top_k and top_p out"
-        )
+    if search is not None and sampling != GREEDY:
+        raise InputError("beam search takes the likeliest text, and draws and lowers nothing; leave the sampling out")
     if guessing is not None and (search is not None or not cache):
         raise InputError("guesses are checked through the cache, and not by beam search; leave one of them out")
     if compiled is not None and (search is not None or guessing is not None):
@@ -103,7 +99,7 @@ def generate_text(
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "decoder_input_ids": answer,
-        "sampling": Sampling(temperature, top_k, top_p),
+        "sampling": sampling,
         "seed": seed,
         "end_of_text": tokenizer.closing_ids,
     }

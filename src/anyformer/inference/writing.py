@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from anyformer.errors import InputError, TextError, UsageError
-from anyformer.generation import BeamSearch, CompiledStep, Stopping, generate_text, lay_out_for_decoding
+from anyformer.generation import BeamSearch, CompiledStep, Sampling, Stopping, generate_text, lay_out_for_decoding
 from anyformer.generation.text import encode_source
 from anyformer.inference.guessing import guessing
 from anyformer.inference.opened import TrainedModel, opened
@@ -29,6 +29,10 @@ def generate(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
     seed: int = 0,
     stop: Sequence[str] = (),
     on_text: Callable[[int, str], None] | None = None,
@@ -44,11 +48,11 @@ def generate(
 ) -> Prompt:
     """The text that follows a prompt, or each of several, without the prompt; see `generate_text`.
 
-    `model` is a model, or a directory, which has its tokenizer. `beams` above 1 search for the likeliest text; see
-    `BeamSearch` for them, `length_penalty` and `stopping`. `draft`, a smaller model of the same vocabulary, guesses
-    `draft_tokens` at a time (4), `lookup` as many from what the text said before, `ahead` lets the model's own modules guess:
-    the same text in fewer passes (`SpeculativeDecoding`). `compiled`: the step behind the prompt is compiled
-    first (`CompiledStep`), once for texts of like length; the text is the same.
+    `model` is a model, or a directory, which has its tokenizer. How tokens are chosen is `Sampling`'s.
+    `beams` above 1 search for the likeliest text; see `BeamSearch` for them, `length_penalty` and `stopping`. `draft`, a
+    smaller model of the same vocabulary, guesses `draft_tokens` at a time (4), `lookup` as many from what the text said
+    before, `ahead` lets the model's own modules guess: the same text in fewer passes (`SpeculativeDecoding`). `compiled`:
+    the step behind the prompt is compiled first (`CompiledStep`), once for texts of like length; the text is the same.
     """
     several = beams > 1 or not isinstance(prompt, str) or draft is not None or lookup is not None or ahead
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
@@ -60,9 +64,7 @@ def generate(
         found.tokenizer,
         prompts,
         max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
+        sampling=Sampling(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty),
         seed=seed,
         stop=stop,
         on_text=on_text,

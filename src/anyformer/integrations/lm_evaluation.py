@@ -22,7 +22,7 @@ from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
 from anyformer.errors import InputError, UsageError
-from anyformer.generation import generate_text
+from anyformer.generation import Sampling, generate_text
 from anyformer.inference.answering import TaskEvaluation, TaskFigures
 from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, longest_of, pair_of
 from anyformer.inference.opened import Opened, TrainedModel, opened
@@ -95,9 +95,13 @@ class AnyformerLM(LM):
                     tokenizer,
                     [requests[i].args[0] for i in batch],
                     max_new_tokens=options["max_gen_toks"],
-                    temperature=temperature,
-                    top_k=options.get("top_k") or None,
-                    top_p=options.get("top_p"),
+                    sampling=Sampling(
+                        temperature,
+                        options.get("top_k") or None,
+                        options.get("top_p"),
+                        options.get("min_p"),
+                        options.get("repetition_penalty", 1.0),
+                    ),
                     stop=[stop for stop in options["until"] if stop],
                 )
                 found |= {i: each.text for i, each in zip(batch, written, strict=True)}

@@ -7,16 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.generation import GREEDY, Sampling
+from anyformer.generation import Sampling
 from anyformer.serving.limits import Refusal
 
 MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES, MOST_TEXTS = 16, 20, 64, 2048
 MOST_ID = 2**31 - 1  # which numbers of tensors and of tokenizers hold; the model says which of them it has
 # Fields that change nothing with these values, and are refused with any other.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
     "suffix": ("",),
     "best_of": (1,),
     "tools": ([],),
@@ -35,6 +32,11 @@ WAYS = (
     "temperature",
     "top_p",
     "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
     "seed",
     "stop",
     "stream",
@@ -119,10 +121,19 @@ def read_way(
     options = fields.body.get("stream_options", {})
     if not isinstance(options, dict):
         raise Refusal("stream_options must be an object such as {'include_usage': true}", param="stream_options")
-    drawn = Sampling(temperature, top_k, None if top_p == 1 else top_p)
+    sampling = Sampling(
+        temperature,
+        top_k,
+        None if top_p == 1 else top_p,
+        fields.number("min_p", 0, 0, 1),
+        fields.number("repetition_penalty", 1, 0.01, 100),
+        fields.number("presence_penalty", 0, -2, 2),
+        fields.number("frequency_penalty", 0, -2, 2),
+        _bias(fields),
+    )
     seed = fields.whole("seed", None, -(2**63), 2**63 - 1)
     return Asked(
-        sampling=drawn if temperature else GREEDY,
+        sampling=sampling,
         seed=secrets.randbits(62) if seed is None else seed % 2**62,
         stop=_stops(fields),
         stream=fields.flag("stream"),
@@ -213,6 +224,19 @@ def _stops(fields: Fields) -> tuple[str, ...]:
     ):
         raise Refusal(f"stop must be a text that is not empty, or a list of at most {MOST_STOPS}", param="stop")
     return tuple(stops)
+
+
+def _bias(fields: Fields) -> tuple[tuple[int, float], ...]:
+    given = fields.body.get("logit_bias", {})
+    if (
+        not isinstance(given, dict)
+        or not all(token.isdecimal() and token.isascii() and int(token) <= MOST_ID for token in given)
+        or not all(type(more) in (int, float) and -100 <= more <= 100 for more in given.values())
+    ):
+        raise Refusal(
+            "logit_bias must be an object of token ids, each with a number from -100 to 100", param="logit_bias"
+        )
+    return tuple((int(token), float(more)) for token, more in given.items())
 
 
 def _is_ids(value: Any) -> bool:

@@ -15,7 +15,7 @@ from anyformer.disk.atomic import replace_file
 from anyformer.disk.run_layout import CHECKPOINTS
 from anyformer.disk.seal import FORMAT, latest, read_seal, seal
 from anyformer.errors import AnyformerError, DiskFailed, RunFailed, UsageError
-from anyformer.generation import generate_text
+from anyformer.generation import Sampling, generate_text
 from anyformer.generation.text import encode_prompt
 from anyformer.hub import load
 from anyformer.inference.figures import right_labels
@@ -262,7 +262,7 @@ def _sampled(run: RunResult, model: Transformer, data: TrainingData, prompt: str
         return run
     room = model.spec.context or SAMPLE_TOKENS + 32
     new = min(SAMPLE_TOKENS, max(1, room - len(data.tokenizer.encode(prompt)) - 2))
-    text = generate_text(model, data.tokenizer, [prompt], max_new_tokens=new, temperature=0.8, top_p=0.95, seed=0)
+    text = generate_text(model, data.tokenizer, [prompt], max_new_tokens=new, sampling=Sampling(0.8, top_p=0.95))
     return replace(run, sample=prompt + text[0].text, prompt=prompt)
 
 

@@ -38,6 +38,13 @@ def test_too_few_share_a_seed() -> None:
     assert agreement({name: {i: 3.0} for i, name in enumerate(PUBLISHED)}, PUBLISHED) is None
 
 
+def test_what_is_all_one_has_no_order() -> None:
+    ours = {name: {1: float(i), 2: float(i)} for i, name in enumerate(PUBLISHED)}
+    assert agreement(ours, dict.fromkeys(PUBLISHED, 2.0)) is None
+    assert agreement({name: {1: 3.0} for name in PUBLISHED}, PUBLISHED) is None
+    assert agreement(ours, PUBLISHED) is not None
+
+
 def study(extremes: tuple[str, ...], *names: str) -> StudySpec:
     published = tuple(PublishedLoss(model=name, loss=1.0 + i) for i, name in enumerate(names))
     models = tuple(ModelEntry(name=name, architecture="gpt2") for name in names)

@@ -65,6 +65,12 @@ def test_the_least_margin_of_equivalence(n: int, df: int, sd: float) -> None:
     assert least_margin(n, df) == pytest.approx(sd, rel=0.01)
 
 
+@pytest.mark.parametrize(("n", "df"), [(300, 3289), (1000, 10_989)])
+def test_of_many_seeds_it_is_the_normal_distribution_s(n: int, df: int) -> None:
+    """Of a known deviation: P(|x| < margin - z(95 %) / √n) = 80 %, so margin √n = z(95 %) + z(90 %)."""
+    assert least_margin(n, df) * math.sqrt(n) == pytest.approx(1.6449 + 1.2816, rel=2e-3)
+
+
 def studies(n_studies: int, effects: tuple[float, ...], n: int, draw: Any, seed: int) -> list[Any]:
     """Simulated studies: variants against one base, paired by seed, whose differences share the base's noise."""
     rng = np.random.default_rng(seed)

@@ -16,14 +16,14 @@ import torch
 import yaml
 
 from anyformer.disk.lock import Lock
-from anyformer.errors import SpecError, UsageError
+from anyformer.errors import CheckpointError, SpecError, UsageError
 from anyformer.study import cells as module
 from anyformer.study.cells import Cell, Runs, bottom, read_texts
 from anyformer.study.findings import as_markdown, find, foreseen
-from anyformer.study.results import RunResult
+from anyformer.study.results import RunResult, Trial, Tuning
 from anyformer.study.ruling import judged, losses_of, sensitivity
 from anyformer.study.run_study import plan_study, run_study
-from anyformer.study.specification import LowerLoss, ModelEntry, SameLoss, StudySpec, read_study
+from anyformer.study.specification import LessSensitive, LowerLoss, ModelEntry, SameLoss, StudySpec, read_study
 from anyformer.study.windows import WindowLoss
 from anyformer.training.run import RunOptions
 from anyformer.training.run.evaluation import DocumentLoss
@@ -305,7 +305,16 @@ def test_a_failure_is_a_row_and_is_not_tried_again(fake: Any) -> None:
     found = find(runs.spec, "", reported, ())
     assert found.verdicts[0].ruling == "undecided"
     assert "1 of its runs failed and count in no mean" in found.verdicts[0].said
+    page, (of_rms, of_layer) = as_markdown(found, ""), found.as_json()["losses"]
+    assert of_layer["flops"] == of_rms["flops"] == reported["rms", 30_000, 512][0].flops
+    assert (
+        len({line.rsplit("|", 3)[1] for line in page.splitlines() if line.startswith(("| rms | 30", "| layer | 30"))})
+        == 1
+    )
     (kept,) = (runs.folder / "failed").iterdir()
+    kept.write_text(kept.read_text()[:-9])
+    with pytest.raises(CheckpointError, match=r"is damaged .*; delete it: the run is then tried again"):
+        Runs(runs.spec, runs.texts, runs.folder, HOW).result(failed[0])
     kept.unlink()
     assert Runs(runs.spec, runs.texts, runs.folder, HOW).result(failed[0]) is None
 
@@ -368,6 +377,50 @@ def test_verdicts_speak_of_the_largest_size_and_budget(fake: Any) -> None:
     assert losses_of(found.runs["rms", 30_000, 512])[1] == pytest.approx(3.5)
 
 
+@pytest.mark.parametrize("failing", [None, 1, 2])
+def test_a_run_that_failed_costs_nothing_and_counts_in_no_mean(fake: Any, failing: int | None) -> None:
+    """Two equal models take the same, whichever seed of one failed."""
+
+    def loss(cell: Cell) -> float | str:
+        failed = (cell.model, cell.seed) == ("rms", failing)
+        return "the loss is nan" if failed else 3 + 256 / cell.tokens + cell.seed / 1e3
+
+    claims = [{"kind": "LessCompute", "says": "c", "model": "rms", "than": "layer", "times": 1.2}]
+    runs, _ = fake(loss, tokens=[256, 512, 1024], seeds=3, claims=claims)
+    runs.make_all(lambda *_: None)
+    every: dict[tuple[str, int, int], list[RunResult]] = {}
+    for cell in runs.cells():
+        every.setdefault((cell.model, cell.size, cell.tokens), []).append(runs.result(cell))
+    (verdict,) = judged(runs.spec, every)
+    assert verdict.said.count("1.00 times") == 3
+    assert ("3 of its runs failed" in verdict.said) == (failing is not None)
+
+
+def test_less_sensitive_by_less_than_is_shown_is_undecided() -> None:
+    claims = tuple(LessSensitive(says=f"x{i}", model="a", than="b") for i in range(9))  # whose p are corrected for nine
+    models = tuple(ModelEntry(name=name, architecture="gpt2") for name in "ab")
+    spec = StudySpec(title="t", models=models, claims=claims, rates=(1e-3, 2e-3), rate_seeds=3, seeds=2)
+    rows = {
+        "a": (0.010, 0.0112, 0.0118),
+        "b": (0.0125, 0.0142, 0.0158),
+    }  # how far the second rate's loss is above the first's
+    tuning = tuple(
+        Tuning(
+            architecture=name,
+            size=spec.sizes[-1],
+            trials=(
+                Trial(learning_rate=1e-3, validation_loss=3.0, seeds=(3.0,) * 3),
+                Trial(learning_rate=2e-3, validation_loss=3.0, seeds=tuple(3 + 2 * more for more in each)),
+            ),
+            chosen=1e-3,
+        )
+        for name, each in rows.items()
+    )
+    for verdict in judged(spec, reported(spec, lambda *_: 3.0), tuning):
+        assert "-0.003" in verdict.said.replace("\N{MINUS SIGN}", "-")
+        assert verdict.ruling == "undecided"
+
+
 def pair(**claim: Any) -> dict[str, Any]:
     return {"claims": [{"kind": "LowerLoss", "says": "x", "model": "rms", "than": "layer"} | claim]}
 
@@ -400,8 +453,9 @@ def order(*names: str) -> dict[str, Any]:
         (pair(last=8), "counts the last tokens of windows and names no length"),
         (pair(kind="LessSensitive"), "speak of sensitivity to rates of which a model has none"),
         ({"seeds": 1001}, "are more than 1,000, beyond which seeds choose rates"),
-        (order("rms", "layer", "rms"), "SameOrder.published.* leaves 3 losses besides extremes"),
-        (order("rms", "layer", "rms", "gpt"), "of 'gpt', no model of the study"),
+        (order("rms", "layer", "gpt"), "SameOrder.published.* leaves 3 losses besides extremes"),
+        (order("rms", "layer", "rms", "gpt"), "has two losses of 'rms'; give one"),
+        (order("rms", "layer", "x", "gpt"), "of 'x', no model of the study"),
     ],
 )
 def test_bad_files_are_refused(folder: Path, changes: dict[str, Any], says: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,13 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from anyformer.disk.atomic import replace_file
 from anyformer.disk.lock import Lock, is_held
 from anyformer.errors import UsageError
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec, specification
-from anyformer.study.compare import Question, check, directory_of, identity, rank, run_one
-from anyformer.study.encoding import decode, encode
+from anyformer.study.compare import Question, check, directory_of, identity, keep, kept, rank, run_one
 from anyformer.study.results import LOSS, RunResult, Trial, Tuning
 from anyformer.study.specification import UNREPORTED, ModelEntry, StudySpec
 from anyformer.text import encode_corpus
@@ -211,8 +208,8 @@ class Runs:
         """What is kept of a run, be it that it failed; None: it has not run."""
         if cell not in self._known:
             if (failed := self._failed(cell)).is_file():
-                kept = decode(RunResult, json.loads(failed.read_text(encoding="utf-8")), str(failed))
-                self._known[cell] = replace(kept, architecture=cell.model)
+                known = kept(failed, "; delete it: the run is then tried again")
+                self._known[cell] = replace(known, architecture=cell.model)
             elif (self.directory(cell) / "result.json").is_file():
                 self._known[cell] = self._run(cell)
         return self._known.get(cell)
@@ -240,7 +237,7 @@ class Runs:
             run = self._run(cell)
             if run.failure is not None:
                 (self.folder / "failed").mkdir(exist_ok=True)
-                replace_file(self._failed(cell), json.dumps(encode(run)).encode())
+                keep(run, self._failed(cell))
             self._known[cell] = run
             return run
         finally:

@@ -188,17 +188,18 @@ def run_one(
     spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
     lr = recipe.optimizer.peak(spec.stack.d_model)
     directory = directory_of(runs, name, identity(question, name, rate, seed, data))
-    kept = directory / "result.json"
-    if kept.is_file():
+    file = directory / "result.json"
+    if file.is_file():
         latest(directory / CHECKPOINTS)  # refuses a run with a file that is another
-        held = read_seal(kept, "; delete it: the run is then looked at anew, and not trained again")
-        known = replace(decode_result(RunResult, held.get("result", held), str(kept)), architecture=name)
+        known = replace(
+            kept(file, "; delete it: the run is then looked at anew, and not trained again"), architecture=name
+        )
         sampled = data.tokenizer is None or question.score != BITS or question.prompt in (None, known.prompt)
         if sampled and question.lengths in ((), known.lengths):
             return known
         model, _ = load(directory, device=options.device)
         read = known if sampled else _sampled(known, model, data, question.prompt or "")
-        return _keep(_windowed(read, model, data, question.lengths), kept)
+        return keep(_windowed(read, model, data, question.lengths), file)
     title = name + (f", lr {lr:g}" if len(question.learning_rates) > 1 else "") + (f", seed {seed}" if seed else "")
     count = parameters(spec)
     bare = RunResult(
@@ -221,10 +222,17 @@ def run_one(
         finished = _sampled(finished, result.model, data, question.prompt)
     elif isinstance(data, LabelledData):
         finished = replace(finished, right=right_labels(result.model, data, recipe))
-    return _keep(_windowed(finished, result.model, data, question.lengths), kept)
+    return keep(_windowed(finished, result.model, data, question.lengths), file)
 
 
-def _keep(run: RunResult, file: Path) -> RunResult:
+def kept(file: Path, remedy: str) -> RunResult:
+    """What `keep` wrote. Raises CheckpointError, which ends in the remedy, where it is damaged."""
+    held = read_seal(file, remedy)
+    return decode_result(RunResult, held.get("result", held), str(file))
+
+
+def keep(run: RunResult, file: Path) -> RunResult:
+    """Write a result; return it. Raises RunFailed where the disk does not take it."""
     content = seal({"format": FORMAT, "result": encode_result(run)})
     try:
         replace_file(file, content)

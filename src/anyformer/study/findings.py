@@ -49,7 +49,7 @@ class Findings:
                     "model": name, "n_params": size, "tokens": tokens,
                     "seeds": {run.seed: run.validation_loss for run in runs},
                     "failures": {run.seed: run.failure for run in runs if run.failure},
-                    "flops": runs[0].flops if runs else None,
+                    "flops": next((run.flops for run in runs if run.finished), None),
                 }
                 for (name, size, tokens), runs in self.runs.items()
             ],
@@ -167,11 +167,11 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
         losses = losses_of(runs)
         mean = f"{sum(losses.values()) / len(losses):.4f}" if losses else "–"
         each = [f"{losses[run.seed]:.4f}" if run.seed in losses else f"failed: {run.failure}" for run in runs]
-        one = runs[0]
-        speed = sum(run.tokens_per_second for run in runs) / len(runs)
+        one, done = runs[0], [run for run in runs if run.finished]
+        cost = f"{quantity(done[0].flops)} | {fmean(run.tokens_per_second for run in done):,.0f}" if done else "– | –"
         yield (
             f"| {name} | {quantity(one.n_params)} | {quantity(tokens)} | {one.learning_rate:g} | {', '.join(each)} | {mean} | "
-            f"{quantity(one.flops)} | {speed:,.0f} |"
+            f"{cost} |"
         )
     yield from _by_length(found)
     if found.tuning:

@@ -23,7 +23,9 @@ class Agreement:
 
 
 def agreement(losses: Mapping[str, Mapping[int, float]], published: Mapping[str, float]) -> Agreement | None:
-    """How losses by model and seed agree with published ones by model; None for fewer than four models with a common seed."""
+    """How losses by model and seed agree with published ones by model; None for fewer than four models with a common seed, and
+    where all of either's are equal, which have no order.
+    """
     from scipy.stats import permutation_test, rankdata
 
     names = [name for name in published if losses.get(name)]
@@ -37,6 +39,8 @@ def agreement(losses: Mapping[str, Mapping[int, float]], published: Mapping[str,
         return float(np.corrcoef(rankdata(values), theirs)[0, 1])
 
     mean = ours.mean(1)
+    if not np.ptp(mean) or not np.ptp(theirs):
+        return None
     test = permutation_test(
         (mean,), rho, permutation_type="pairings", alternative="greater", n_resamples=N_RESAMPLES,
         rng=np.random.default_rng(0),
@@ -45,5 +49,5 @@ def agreement(losses: Mapping[str, Mapping[int, float]], published: Mapping[str,
         return Agreement(Interval(rho(mean)), len(names), float(test.pvalue))
     rng = np.random.default_rng(0)
     drawn = (ours[:, rng.integers(0, len(seeds), len(seeds))].mean(1) for _ in range(N_RESAMPLES // 10))
-    low, high = np.percentile([rho(each) for each in drawn], [2.5, 97.5])
+    low, high = np.nanpercentile([rho(each) for each in drawn], [2.5, 97.5])
     return Agreement(Interval(rho(mean), float(low), float(high)), len(names), float(test.pvalue))

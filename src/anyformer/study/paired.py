@@ -99,7 +99,7 @@ def differences(losses: Losses, pairs: Sequence[tuple[str, str]]) -> list[Differ
 
 
 def lower(given: Difference, p_holm: float, delta: float) -> Ruling:
-    """Whether the loss is lower: by the corrected test; contradicted where it is higher, or the same within δ."""
+    """Whether the loss is lower: by the corrected test; contradicted where it is higher, or the same within δ (0: never)."""
     if p_holm < 1 - CONFIDENCE:
         return "supported" if given.value < 0 else "contradicted"
     return "contradicted" if within(given, delta) else "undecided"
@@ -156,15 +156,18 @@ def least_margin(n: int, df: int) -> float:
     from scipy.stats import chi, norm, t
 
     limit = float(t.ppf(CONFIDENCE, df))
+    least, greatest = (
+        float(end) / math.sqrt(df) for end in chi.ppf([1e-12, 1 - 1e-12], df)
+    )  # beyond these s hardly comes
 
     def shown(margin: float) -> float:
         """Over the deviations s that could be found: the chance that the mean lies within margin - limit · s."""
-        most = margin * math.sqrt(n) / limit
+        most = min(margin * math.sqrt(n) / limit, greatest)
 
         def at(s: float) -> float:
             room = margin * math.sqrt(n) - limit * s
             return float((2 * norm.cdf(room) - 1) * chi.pdf(s * math.sqrt(df), df) * math.sqrt(df))
 
-        return float(quad(at, 0, most, limit=200)[0])
+        return float(quad(at, least, most, limit=200)[0]) if most > least else 0.0
 
     return _where(shown)

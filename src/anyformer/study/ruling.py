@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -102,8 +102,8 @@ def judged(spec: StudySpec, runs: Reported, tuning: Sequence[Tuning] = ()) -> tu
     for claim in spec.claims:
         if isinstance(claim, LossPairSpec | LessSensitive):
             reported = set(claim.names) if isinstance(claim, LossPairSpec) else ()
-            failed = sum(run.failure is not None for name in reported for run in largest[name])
-            verdicts.append(_of_losses(claim, *tested[id(claim)], p_values[id(claim)], len(tested), failed))
+            lost = _lost(run for name in reported for run in largest[name])
+            verdicts.append(_of_losses(claim, *tested[id(claim)], p_values[id(claim)], len(tested), lost))
         elif isinstance(claim, LessCompute):
             verdicts.append(_of_compute(claim, spec, runs, size))
         elif isinstance(claim, SameOrder):
@@ -125,16 +125,15 @@ def _of_losses(
     spread: Spread,
     p_holm: float,
     n_tests: int,
-    n_failed: int,
+    lost: str,
 ) -> Verdict:
-    lost = f"; {n_failed} of its runs failed and count in no mean" if n_failed else ""
     if found is None:
         return Verdict(claim, "undecided", f"the models share no finished seed{_where(claim)}{lost}")
     if not spread.df:
         return Verdict(claim, "undecided", f"{signed(found.value, 4)} nats a token, of one seed{lost}")
     equal = isinstance(claim, SameLoss)
-    delta = claim.within if isinstance(claim, SameLoss) else DELTA
-    ruling = same(found, delta) if equal else lower(found, p_holm, DELTA)
+    delta = claim.within if isinstance(claim, SameLoss) else DELTA if isinstance(claim, LossPairSpec) else 0.0
+    ruling = same(found, delta) if equal else lower(found, p_holm, delta)
     could = (least_margin if equal else least_detectable)(found.n, spread.df, *([] if equal else [n_tests])) * spread.sd
     shown, level = (found.equivalence, 90) if equal else (found.interval, 95)
     test = f"within ±{delta:g} by two one-sided tests" if equal else f"corrected p = {p_holm:.2g}"
@@ -145,6 +144,12 @@ def _of_losses(
         f"{seen}: {could:.4f}{lost}"
     )
     return Verdict(claim, ruling, said)
+
+
+def _lost(runs: Iterable[RunResult]) -> str:
+    """How many of a claim's runs failed."""
+    failed = sum(run.failure is not None for run in runs)
+    return f"; {failed} of its runs failed and count in no mean" if failed else ""
 
 
 def _where(claim: LossPairSpec | LessSensitive) -> str:
@@ -165,8 +170,9 @@ def _ends(interval: Interval) -> str:
 
 def _of_compute(claim: LessCompute, spec: StudySpec, runs: Reported, size: int) -> Verdict:
     found = _cost_of(claim, spec, runs, size, lambda run: run.flops)
+    lost = _lost(run for name in claim.names for tokens in spec.tokens for run in runs[name, size, tokens])
     if not found:
-        return Verdict(claim, "undecided", "no loss was reached by both; nothing is said beyond what was run")
+        return Verdict(claim, "undecided", f"no loss was reached by both; nothing is said beyond what was run{lost}")
     said = "; ".join(f"to {loss:.3f} nats {_times(ratio)}" for loss, ratio in found.items())
     lows, highs = zip(*((each.low, each.high) for each in found.values()), strict=True)
     ruling: Ruling = "undecided"
@@ -179,7 +185,7 @@ def _of_compute(claim: LessCompute, spec: StudySpec, runs: Reported, size: int) 
         f"; {name} " + ", ".join(f"{ratio.value:.2f}" for ratio in _cost_of(claim, spec, runs, size, cost).values())
         for name, cost in others.items()
     )
-    return Verdict(claim, ruling, f"{said} (95 % over seeds; {claim.times:g} was claimed{''.join(beside)} times)")
+    return Verdict(claim, ruling, f"{said} (95 % over seeds; {claim.times:g} was claimed{''.join(beside)} times){lost}")
 
 
 def _cost_of(
@@ -188,8 +194,8 @@ def _cost_of(
     """How many times as much `than` takes of what its runs cost, to each of three losses that both reached."""
     curves = []
     for name in claim.names:
-        every = (runs[name, size, tokens] for tokens in spec.tokens)
-        curves.append({fmean(map(cost, each)): losses_of(each) for each in every if losses_of(each)})
+        every = ([run for run in runs[name, size, tokens] if final_loss(run) is not None] for tokens in spec.tokens)
+        curves.append({fmean(map(cost, each)): losses_of(each) for each in every if each})
     return times_as_much(*curves) if all(curves) else {}
 
 
@@ -204,7 +210,7 @@ def _of_order(claim: SameOrder, losses: Mapping[str, Mapping[int, float]]) -> Ve
     inner = {name: loss for name, loss in published.items() if name not in claim.extremes}
     found = [agreement(losses, each) for each in ([published, inner] if claim.extremes else [published])]
     if None in found:
-        return Verdict(claim, "undecided", "too few of its models share a finished seed")
+        return Verdict(claim, "undecided", "too few of its models share a finished seed, or all their losses are one")
     alpha, known = 1 - CONFIDENCE, [each for each in found if each is not None]
     ruling: Ruling = "undecided"
     if all(each.p_value < alpha for each in known):

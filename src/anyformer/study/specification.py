@@ -101,6 +101,9 @@ class SameOrder(ClaimSpec):
     extremes: tuple[str, ...] = ()  # whose order is no news: left out of the second ρ
 
     def __post_init__(self) -> None:
+        names = [each.model for each in self.published]
+        for name in names:
+            self.require("published", names.count(name) == 1, f"has two losses of {name!r}; give one")
         left = len(self.published) - len(self.extremes)
         self.require("published", left > 3, f"leaves {left} losses besides extremes; give four or more to order")
 

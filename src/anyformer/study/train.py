@@ -13,6 +13,7 @@ import torch
 from anyformer.disk.run_layout import CHECKPOINTS, is_run
 from anyformer.disk.seal import latest
 from anyformer.errors import CheckpointError
+from anyformer.hub import load
 from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
@@ -21,6 +22,7 @@ from anyformer.recipe import Contrastive, Mixture, Recipe, dumps, of_run
 from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
+from anyformer.training.cluster.world import World
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
@@ -128,7 +130,8 @@ class Training:
     def run(self) -> Trained:
         """The run, from its start or from where it stopped. Raises RunFailed, and Stopped at a signal."""
         result = self._begun().go(self.watcher)
-        return Trained(result, self.recipe, self.data.tokenizer, self.out, _figures(result, self.data, self.recipe))
+        found = _figures(result.model, self.data, self.recipe, self.out, self.options.world)
+        return Trained(result, self.recipe, self.data.tokenizer, self.out, found)
 
     def _begun(self) -> Run:
         """The run that is not refused; what is worth knowing of it is said only then."""
@@ -268,15 +271,25 @@ def _peak(dtype: torch.dtype, device: torch.device) -> float:
     return measure.calibrate(device, (dtype,)).peak(dtype)
 
 
-def _figures(result: TrainingResult, data: TrainingData, recipe: Recipe) -> dict[str, float | None]:
-    """How well a trained model labels what it is validated on, or finds pairs; nothing of other data."""
+def _figures(
+    model: Transformer, data: TrainingData, recipe: Recipe, out: Path | None, world: World
+) -> dict[str, float | None]:
+    """How well a trained model labels what it is validated on, or finds pairs; nothing of other data.
+
+    Where processes have some of its layers each, it is as saved in `out` that one of them has it whole.
+    """
     if isinstance(data, ContrastData) and data.held_out is not None:
         cut = isinstance(recipe.objective, Contrastive) and recipe.objective.truncate
-        found = retrieve(result.model, data.tokenizer, data.held_out.pairs, longest=recipe.seq_len, truncate=cut)
+        found = retrieve(model, data.tokenizer, data.held_out.pairs, longest=recipe.seq_len, truncate=cut)
         return {"accuracy": found.accuracy, "mrr": found.mrr}
     if not isinstance(data, LabelledData):
         return {}
-    validation, objective = data.validation(recipe), objective_of(recipe.objective, result.model.spec)
+    validation, objective = data.validation(recipe), objective_of(recipe.objective, model.spec)
     if validation is None or not isinstance(objective, LabelledObjective):
         return {}
-    return figures(result.model, objective, validation, recipe.precision)
+    if model.stack.stage is None:
+        return figures(model, objective, validation, recipe.precision)
+    if out is None:
+        return {}
+    device = next(model.parameters()).device
+    return world.once(lambda: figures(load(out, device=device)[0], objective, validation, recipe.precision))

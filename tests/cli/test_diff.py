@@ -95,6 +95,7 @@ class TestDiff:
             (("gpt2", "llama", "--as-variant", "--all", "--seq-len", "8"), "no use for --all and --seq-len"),
             (("gpt2", "llama", "--as-variant", "--lineage"), "no use for --lineage"),
             (("gpt2", "llama", "--lineage", "--keys"), "--lineage has no use for --keys"),
+            (("gpt2", "llama", "bert-base", "--keys"), "--keys lists the tensors of two models"),
         ],
     )
     def test_bad_input_is_one_line(self, arguments: tuple[str, ...], said: str) -> None:

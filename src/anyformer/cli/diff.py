@@ -70,6 +70,8 @@ def command(
     if (as_variant or lineage) and (idle := [name for name, value in given.items() if value]):
         form = "--as-variant" if as_variant else "--lineage"
         raise UsageError(f"{form} has no use for {' and '.join(idle)}; leave out one or the other")
+    if with_keys and len(models) > 2:
+        raise UsageError("--keys lists the tensors of two models side by side; give two, or leave it out")
     if as_variant:
         _print_variant(models, as_json)
         return

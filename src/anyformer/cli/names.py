@@ -66,6 +66,9 @@ class PresetName(click.ParamType):
         if any(model["name"] == name for model in catalogue("undisclosed")):
             return whole  # `show` says what is public of it, everything else that it cannot be built
         if name not in known:
+            base, plus, row = name.rpartition("+")
+            if plus and base in known:
+                self.fail(f"{whole}: a change is +ROW=VALUE, as in {base}+{row or 'norm'}=…; it has no =", param, ctx)
             path = f"; if you mean the path, write './{'' if name == '.' else name}'" if Path(name).exists() else ""
             self.fail(
                 f"no preset '{name}'{did_you_mean(name, known)}{path}; `anyformer presets` lists them", param, ctx

@@ -31,7 +31,7 @@ from anyformer.spec import Architecture, ModelSpec, parameters, specification
 # Bits of a weight with what its group adds, as GGUF stores them: Q8_0 and Q4_0 have a scale of 16 bits for 32 numbers, Q6_K 210
 # bytes for 256.
 WEIGHT_BITS = {16: 16.0, 8: 8.5, 6: 6.5625, 4: 4.5}
-CACHE_BITS = (16, 8)
+CACHE_BITS = {16: torch.bfloat16, 8: torch.int8}  # as a cache is kept: with its scales 8 bits are 8.5
 HALF = 2  # bytes of what is computed and sent
 CHUNK = 2048  # tokens of a prompt that are read at once, at most
 RESULTS = 3  # of the largest results of a chunk are there at once
@@ -142,9 +142,16 @@ class _Served:
         self.prompt = forward_pass(spec, batch=1, query=seq_len, dtype=torch.bfloat16)
         # Of two sequences and of three: what each further one adds. Alone, one may take other operators than several.
         self.tokens = [forward_pass(spec, batch=n, query=1, past=seq_len - 1, dtype=torch.bfloat16) for n in (1, 2, 3)]
-        kinds = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, dtype=torch.bfloat16)
-        self.state_nbytes = sum(kind.nbytes for kind in kinds if kind.kind == "state")  # float32, whatever the cache
-        self.cache_nbytes = sum(kind.nbytes for kind in kinds) - self.state_nbytes
+        kinds = {
+            bits: cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, dtype=dtype)
+            for bits, dtype in CACHE_BITS.items()
+        }
+        self.state_nbytes = sum(
+            kind.nbytes for kind in kinds[16] if kind.kind == "state"
+        )  # float32, whatever the cache
+        self.cache_nbytes = {
+            bits: sum(kind.nbytes for kind in each) - self.state_nbytes for bits, each in kinds.items()
+        }
         self.sublayers = sum(len(block.sublayers) for block in spec.stack.blocks)
         self.mixtures = [
             branch.mixer
@@ -158,12 +165,12 @@ class _Served:
         kept = parameters(self.spec)
         weights = math.ceil(kept.nbytes(WEIGHT_BITS[weight_bits] / 8) / tp)
         heads = min(tp, min(self.facts.kv_heads, default=1))
-        cache = math.ceil(self.cache_nbytes * cache_bits / 16 / heads + self.state_nbytes / tp)
+        cache = math.ceil(self.cache_nbytes[cache_bits] / heads + self.state_nbytes / tp)
         largest = max(o.numel for o in self.prompt if o.part != "heads") / self.seq_len
         buffers = math.ceil(RESULTS * HALF * largest * min(CHUNK, self.seq_len) / tp)
         room = USABLE * self.where.memory_nbytes - weights - buffers
         n = max(0, int(room // cache)) if cache else int(room > 0)
-        bits = WEIGHT_BITS[weight_bits] / 16, cache_bits / 16
+        bits = WEIGHT_BITS[weight_bits] / 16, self.cache_nbytes[cache_bits] / max(1, self.cache_nbytes[16])
         first = sum(self._seconds(self.prompt, tp, tp, bits, self.seq_len).values())
         alone = sum(self._seconds(self._token(1), tp, heads, bits, 1).values())
         each = self._seconds(self._token(max(1, n)), tp, heads, bits, max(1, n))

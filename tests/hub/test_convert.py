@@ -1,16 +1,19 @@
 """The command `anyformer convert`."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from anyformer.cli.main import application
+from anyformer.errors import CheckpointError
 from anyformer.families import preset
 from anyformer.hub import load, save
 from anyformer.model import build
-from anyformer.resizing import shrink
+from anyformer.resizing import resize, shrink
 
 GPT2 = shrink(preset("gpt2").spec)
 
@@ -38,6 +41,38 @@ def test_the_type_is_changed(source: Path, tmp_path: Path) -> None:
     assert convert(source, tmp_path / "half", "--dtype", "bfloat16").exit_code == 0
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
     assert str(next(load(tmp_path / "half")[0].parameters()).dtype) == "torch.bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("target", "option", "most"),
+    [
+        ("half", "--dtype=float16", 1e5),
+        ("half.gguf", "--quantise=f16", 1e5),
+        ("q8.gguf", "--quantise=q8_0", 1e7),
+        ("q4.gguf", "--quantise=q4_0", 1e6),
+    ],
+)
+def test_numbers_beyond_the_type_are_refused(tmp_path: Path, target: str, option: str, most: float) -> None:
+    """Just within they are written, and nothing is left of what is not."""
+    spec, source = resize(preset("llama2").spec, d_model=64, n_layers=2, vocab_size=64), tmp_path / "ours"
+    model = build(spec, seed=0)
+    weight = model.get_parameter("stack.blocks.0.sublayers.0.branches.0.mixer.projection.k.weight")
+    for value, status in ((most, 2), (most / 2, 0)):
+        weight.data[0, 0] = value
+        save(model, source, form="anyformer")
+        result = convert(source, tmp_path / target, option)
+        assert result.exit_code == status, result.output
+        if status:
+            assert "beyond 65504; take another dtype" in result.stderr
+            assert result.stderr.count("\n") == 1
+            assert not (tmp_path / target).exists()
+        shutil.rmtree(source)
+    if target == "half":
+        model.to(torch.float32)
+        weight.data[0, 0] = most
+        save(model, source, form="anyformer")
+        with pytest.raises(CheckpointError, match="take another dtype"):
+            load(source, dtype=torch.float16)
 
 
 @pytest.mark.parametrize(("size", "nbytes"), [("20kb", 20_000), ("0.02M", 20_000), ("5GB", 5_000_000_000)])

@@ -142,6 +142,11 @@ class TestIndex:
         save_file(twice, other)
         assert "both hold" in refusal(lambda: load(directory))
 
+    def test_a_whole_file_beside_an_index_of_others_is_named(self, directory: Path) -> None:
+        """transformers would read the one, which may be another model's."""
+        save_file({}, directory / FILE)
+        assert f"holds {FILE} and an index of other files" in refusal(lambda: load(directory))
+
     def test_a_tensor_in_another_file_than_said_is_named(self, directory: Path) -> None:
         index = json.loads((directory / INDEX).read_text())
         files = sorted(set(index["weight_map"].values()))

@@ -23,6 +23,7 @@ from anyformer.hub.contents import contents
 from anyformer.hub.gguf import EMBEDDING, FREQUENCIES, POOLING
 from anyformer.hub.sentences import pooling_type, without_pooling
 from anyformer.hub.source import Source
+from anyformer.hub.weights import narrowed
 from anyformer.layers import Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
 from anyformer.spec.difference import Difference, first_difference, short
@@ -31,6 +32,7 @@ from anyformer.text.gguf_vocabulary import metadata_of_tokenizer
 
 Quantisation = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 BLOCK = 32  # numbers that share a scale
+STEPS = {"q8_0": 127, "q4_0": 8}  # scales that the largest of them has
 PLAIN: Mapping[torch.dtype, Quantisation] = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 7, "bf16": 32}  # what llama.cpp calls a file that is mostly so
 # float32 in llama.cpp, however many axes
@@ -120,7 +122,7 @@ def write_gguf(
             tensors = held.through(plan.rows, alike=False)
             for (name, tensor), announced in zip(tensors, shapes, strict=True):
                 assert name == announced
-                writer.write_tensor_data(_packed(tensor.float(), kinds[name]))
+                writer.write_tensor_data(_packed(name, tensor.float(), kinds[name]))
     except OSError as error:
         raise RunFailed(f"could not write {target}: {error.strerror or error}") from None
     counted: Counter[str] = Counter(kinds.values())
@@ -201,14 +203,18 @@ def _announce(writer: Any, name: str, shape: tuple[int, ...], kind: Quantisation
     writer.add_tensor_info(name, packed, np.dtype(np.uint8), math.prod(packed), raw_dtype=raw)
 
 
-def _packed(tensor: Tensor, kind: Quantisation) -> np.ndarray:
-    """A tensor of float32 as a file holds it."""
+def _packed(name: str, tensor: Tensor, kind: Quantisation) -> np.ndarray:
+    """A tensor of float32 as a file holds it. Raises CheckpointError for numbers beyond what that can hold."""
     from gguf import GGMLQuantizationType, quantize
 
+    if kind == "f16":
+        return narrowed(name, tensor, torch.float16).numpy()
     values = tensor.contiguous().numpy()
     if kind == "f32":
         return values
-    return values.astype(np.float16) if kind == "f16" else quantize(values, GGMLQuantizationType[kind.upper()])
+    if kind in STEPS:
+        narrowed(f"{name}, by scales of 16 bits,", tensor / STEPS[kind], torch.float16)
+    return quantize(values, GGMLQuantizationType[kind.upper()])
 
 
 def _say(writer: Any, metadata: Mapping[str, Any]) -> None:

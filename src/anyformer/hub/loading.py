@@ -15,6 +15,7 @@ from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
 from anyformer.hub.labels import labels_of
 from anyformer.hub.source import Source, find, find_auxiliary, reading_as
+from anyformer.hub.weights import narrowed
 from anyformer.layers.packed import PackedWeight
 from anyformer.layers.packing import Packing, packed_weights
 from anyformer.model import Transformer, build
@@ -68,7 +69,7 @@ def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtyp
 
     def as_kept(name: str, tensor: Tensor) -> Tensor:
         own = kinds[name]  # of whole numbers: as it is
-        moved = tensor.to(device=device or "cpu", dtype=kept if own.is_floating_point else own)
+        moved = (narrowed(name, tensor, kept) if own.is_floating_point else tensor.to(own)).to(device or "cpu")
         return PackedWeight.of(moved, schemes[name]) if name in schemes else moved
 
     filled = {name: as_kept(name, tensor) for name, tensor in held.ours()}

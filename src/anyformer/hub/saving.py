@@ -31,7 +31,7 @@ from anyformer.hub.onnx_writing import SUFFIX as GRAPH
 from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
 from anyformer.hub.sentences import without_pooling, write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, find, with_adapter
-from anyformer.hub.weights import SHARD_NBYTES, write_tensors
+from anyformer.hub.weights import SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.packed import PackedWeight
@@ -214,7 +214,10 @@ def convert(
     cast = dtype or (widest if isinstance(held.weights, GGUF) else None)
     with whole(target) as aside:
         tensors = held.through(plan.rows(), alike=plan.family is found.family)
-        kept = ((name, tensor.to(cast) if cast and tensor.is_floating_point() else tensor) for name, tensor in tensors)
+        kept = (
+            (name, narrowed(name, tensor, cast) if cast and tensor.is_floating_point() else tensor)
+            for name, tensor in tensors
+        )
         write_tensors(aside, kept, shard_nbytes or SHARD_NBYTES, held.weights.release)
         if files:
             write_companions(files, aside)

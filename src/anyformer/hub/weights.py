@@ -130,6 +130,18 @@ class Weights:
         return spelled
 
 
+def narrowed(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in a dtype. Raises CheckpointError where a number that it holds is infinite there."""
+    found = tensor.to(dtype)
+    narrower = torch.finfo(dtype).max < torch.finfo(tensor.dtype).max
+    if narrower and bool(found.isinf().any()) and not bool(tensor.isinf().any()):
+        most = float(tensor.abs().max())
+        raise CheckpointError(
+            f"{name} has numbers up to {most:g}, beyond {torch.finfo(dtype).max:g}; take another dtype"
+        )
+    return found
+
+
 def refuse_misfits(
     where: Path,
     what: str,
@@ -167,6 +179,10 @@ def _files(directory: Path) -> tuple[list[Path], dict[str, Path]]:
         absent = [name for name, file in known.items() if not file.is_file()]
         if absent:
             raise CheckpointError(f"{directory} lacks {listed(absent)}, which {INDEX} names; copy them again")
+        if (directory / FILE).is_file() and FILE not in known:
+            raise CheckpointError(
+                f"{directory} holds {FILE} and an index of other files; remove what is not the model's"
+            )
         return [known[name] for name in sorted(known)], {name: known[file] for name, file in said.items()}
     files = [inside(file, CheckpointError) for file in sorted(directory.glob("*.safetensors"))]
     files = [file for file in files if file.is_file()]

@@ -132,6 +132,25 @@ def test_each_id_that_ends_a_text_does(tmp_path: Path) -> None:
         assert written(source, ends) == (whole[:cut], "end_of_text")
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_without_a_generation_config_the_ids_are_the_configuration_s(way: str, tmp_path: Path) -> None:
+    source = model_directory(tmp_path / "source", inside=False)
+    whole, _ = written(source, [VOCAB + 7])
+    (source / "generation_config.json").unlink()
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"eos_token_id": [whole[4], VOCAB + 7]}))
+    expected = transformers.GenerationConfig.from_model_config(transformers.AutoConfig.from_pretrained(source))
+    WAYS[way](source, tmp_path / "out")
+    for place in (source, tmp_path / "out"):
+        tokenizer = load(place)[1]
+        assert tokenizer is not None
+        assert list(tokenizer.closing_ids) == expected.eos_token_id == [whole[4], VOCAB + 7]
+    (source / "config.json").write_text(json.dumps(config | {"eos_token_id": None, "decoder_start_token_id": whole[5]}))
+    tokenizer = load(source)[1]
+    assert tokenizer is not None
+    assert (tokenizer.closing_ids, tokenizer.start_of_answer) == ((tokenizer.end_of_text,), whole[5])
+
+
 def test_how_tokens_are_drawn_is_what_the_caller_says(tmp_path: Path) -> None:
     source = model_directory(tmp_path / "source", inside=False)
     assert written(source, None) == written(source, None, do_sample=True, temperature=0.1, top_k=1, top_p=0.1)

@@ -89,7 +89,9 @@ def tokenizer_of(source: Source) -> Tokenizer | None:
     """The tokenizer that lies with a checkpoint, or inside its GGUF file, if there is one. Raises TextError."""
     if source.tokenizer is None:
         return None
-    return Tokenizer.load(source.tokenizer) if source.tokenizer.is_dir() else opened(source.tokenizer).tokenizer()
+    if source.tokenizer.is_dir():
+        return Tokenizer.load(source.tokenizer, source.settings)
+    return opened(source.tokenizer).tokenizer()
 
 
 def load_into(model: Transformer, path: str | Path) -> list[str]:

@@ -38,7 +38,7 @@ from anyformer.layers.packed import PackedWeight
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
-from anyformer.text.companions import GENERATION, read_companions, write_companions
+from anyformer.text.companions import GENERATION, read_companions, with_defaults, write_companions
 
 Form = Literal["hf", "anyformer", "transformers", "adapter"]
 # What is no name of a directory.
@@ -211,6 +211,7 @@ def convert(
     refuse_larger(tokenizer, found.spec)
     places = [place for place in (found.weights, found.tokenizer) if place is not None and place.is_dir()]
     files = {name: content for place in places for name, content in read_companions(place).items()}
+    files = with_defaults(files, found.settings) if files else files
     cast = dtype or (widest if isinstance(held.weights, GGUF) else None)
     with whole(target) as aside:
         tensors = held.through(plan.rows(), alike=plan.family is found.family)

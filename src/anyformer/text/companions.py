@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,18 @@ def content_of(value: Any) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
+
+
+def with_defaults(files: Mapping[str, bytes], settings: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files, and without a generation_config.json one of the ids that a config.json names, as transformers makes it."""
+    named = {name: settings.get(name) for name in ("eos_token_id", "decoder_start_token_id")}
+    ids = {
+        name: value
+        for name, value in named.items()
+        if value not in (None, []) and all(map(_is_id, value if isinstance(value, list) else [value]))
+    }
+    made = {GENERATION: json.dumps(ids, indent=2).encode() + b"\n"} if ids and GENERATION not in files else {}
+    return {**files, **made}
 
 
 def closing_ids(files: Mapping[str, bytes]) -> tuple[int, ...]:

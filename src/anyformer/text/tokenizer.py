@@ -28,6 +28,7 @@ from anyformer.text.companions import (
     opening_and_closing,
     read_companions,
     read_config,
+    with_defaults,
     write_companions,
 )
 from anyformer.text.framing import Framed, framed, with_frame
@@ -47,9 +48,9 @@ class Tokenizer:
     """Text to ids and back. Made by `Tokenizer.train` or `Tokenizer.load`; immutable.
 
     `begin_of_text` and `end_of_text` are the ids that open and close a document, None where the vocabulary has none;
-    `closing_ids` are those that end a generated text: what generation_config.json beside it names, else `end_of_text`;
-    `special_ids` are all ids that stand for no text; `kind` is "byte-level-bpe", "bpe", "unigram", "wordpiece" or
-    "wordlevel".
+    `closing_ids` are those that end a generated text: what generation_config.json beside it names, or without one
+    config.json, else `end_of_text`; `special_ids` are all ids that stand for no text; `kind` is "byte-level-bpe", "bpe",
+    "unigram", "wordpiece" or "wordlevel".
     """
 
     def __init__(
@@ -102,14 +103,18 @@ class Tokenizer:
         return cls(inner, config)
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """The tokenizer of a `tokenizer.json` or of a directory that holds one. Raises TextError where that fails."""
+    def load(cls, path: str | Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
+        """The tokenizer of a `tokenizer.json` or of a directory that holds one. Raises TextError where that fails.
+
+        `settings`: of the config.json beside it, which names ids where there is no generation_config.json.
+        """
         path = Path(path)
         file = inside(path / FILE, TextError) if path.is_dir() else path
         if not file.is_file():
             raise TextError(f"no tokenizer at {path}: {file} does not exist{_remedy(path)}")
         inner = read_tokenizer(read_bytes(file, TextError), str(file))
-        return cls(inner, read_config(file.parent), read_companions(file.parent) if file.name == FILE else None)
+        files = with_defaults(read_companions(file.parent), settings or {}) if file.name == FILE else None
+        return cls(inner, read_config(file.parent), files)
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and what lay beside them, which transformers reads too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 import anyformer as af
+from anyformer.errors import InputError
 from anyformer.hub import load, save
 from anyformer.integrations.transformers import AnyformerForCausalLM
 from anyformer.resizing import resize
@@ -175,6 +177,36 @@ def test_tasks_have_the_figures_of_lm_eval(directory: Path, tmp_path: Path) -> N
         assert by_yaml["standard_errors"][metric] == pytest.approx(of_theirs[f"{metric}_stderr,none"])
     assert (by_yaml["task"], by_yaml["kind"], by_yaml["examples"]) == ("sat", "multiple choice", 12)
     assert AnyformerLM(str(directory), device="cpu").n_cut == 0
+
+
+def test_what_follows_is_written_as_lm_eval_s_own_class_writes_it(directory: Path, tmp_path: Path) -> None:
+    """Prompts that leave no room lose their beginning; what would change a text and is not done is refused by name."""
+    needed("lm_eval")
+    from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
+
+    from anyformer.integrations.lm_evaluation import AnyformerLM
+
+    folder = Path(shutil.copytree(directory, tmp_path / "model"))
+    told_so = folder / "tokenizer_config.json"
+    told_so.write_text(json.dumps(json.loads(told_so.read_text()) | {"add_bos_token": False}))
+    model, words = AnyformerForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    context = model.config.max_position_embeddings
+    theirs = HFLM(pretrained=model, tokenizer=words, device="cpu", batch_size=1, max_length=context)
+    ours = AnyformerLM(str(folder), seq_len=context, device="cpu")
+
+    def asked(text: str, **options: object) -> list[Any]:
+        arguments = (text, {"until": ["zzz"], "max_gen_toks": 9, **options})
+        return [Instance(request_type="generate_until", doc={}, arguments=arguments, idx=0)]
+
+    for options in ({}, {"repetition_penalty": 1.7}, {"num_beams": 3}):
+        for text, n_cut in (("the cat sat", 0), ("the cat and the hen saw the dog on the hill " * context, 1)):
+            ours.n_cut = 0
+            expected = theirs.generate_until(asked(text, **options), disable_tqdm=True)
+            assert ours.generate_until(asked(text, **options)) == expected, options
+            assert ours.n_cut == n_cut
+    with pytest.raises(InputError, match=r"generation_kwargs has suppress_tokens = \[5\], which is not done here"):
+        ours.generate_until(asked("a", suppress_tokens=[5]))
 
 
 def test_what_lm_eval_cannot_read_is_one_line(directory: Path, tmp_path: Path) -> None:

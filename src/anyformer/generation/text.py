@@ -35,7 +35,7 @@ class Continuation:
 def generate_text(
     model: Transformer,
     tokenizer: Tokenizer,
-    prompts: Sequence[str],
+    prompts: Sequence[str | Sequence[int]],
     *,
     max_new_tokens: int = 50,
     sampling: Sampling = GREEDY,
@@ -47,7 +47,7 @@ def generate_text(
     guessing: Guessing | None = None,
     compiled: CompiledStep | None = None,
 ) -> list[Continuation]:
-    """What follows each prompt: text without the prompt and without the stop string, tokens, why it ended.
+    """What follows each prompt, a text or ids: text without the prompt and without the stop string, tokens, why it ended.
 
     Of a model with an encoder the prompts are what that reads, and the text is its answer. `search` looks for the
     likeliest text instead of writing token by token; then text is told of when all is found. `guessing` writes the same,
@@ -69,7 +69,8 @@ def generate_text(
         )
     check_writes(model.spec)
     reads_source = model.encoder is not None
-    ids = [(encode_source if reads_source else encode_prompt)(tokenizer, prompt) for prompt in prompts]
+    encode = encode_source if reads_source else encode_prompt
+    ids = [encode(tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     if not ids:
         return []
     limit = model.spec.vocab_size

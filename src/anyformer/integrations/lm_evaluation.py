@@ -22,7 +22,8 @@ from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
 from anyformer.errors import InputError, UsageError
-from anyformer.generation import Sampling, generate_text
+from anyformer.generation import BeamSearch, Sampling, generate_text
+from anyformer.generation.text import encode_prompt, encode_source
 from anyformer.inference.answering import TaskEvaluation, TaskFigures
 from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, longest_of, pair_of
 from anyformer.inference.opened import Opened, TrainedModel, opened
@@ -33,6 +34,10 @@ from anyformer.text import Tokenizer
 log = logging.getLogger(__name__)
 AT_ONCE = 16  # prompts that are continued together
 RESAMPLED = 1000  # for the standard errors that have no closed form
+OPTIONS = {  # that `generation_kwargs` may have; use_cache changes no text
+    *("until", "max_gen_toks", "use_cache", "num_beams", "do_sample"),
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+}
 LONGEST = 2048  # tokens of a window of a long text, where the model has no context
 
 
@@ -87,25 +92,40 @@ class AnyformerLM(LM):
         for _, group in groupby(asked, key=lambda each: each[0]):
             numbers = [i for _, i in group]
             options = normalize_gen_kwargs(requests[numbers[0]].args[1])
-            temperature = options.get("temperature", float(options.get("do_sample", False)))
+            if odd := [name for name, value in options.items() if name not in OPTIONS and value not in (None, False)]:
+                raise InputError(
+                    f"generation_kwargs has {odd[0]} = {options[odd[0]]!r}, which is not done here; leave it out"
+                )
+            n_new, beams = options["max_gen_toks"], options.get("num_beams") or 1
+            sampling = Sampling(
+                options.get("temperature", float(options.get("do_sample", False))),
+                options.get("top_k") or None,
+                options.get("top_p"),
+                options.get("min_p"),
+                options.get("repetition_penalty", 1.0),
+            )
             for start in range(0, len(numbers), AT_ONCE):
                 batch = numbers[start : start + AT_ONCE]
                 written = generate_text(
                     model,
                     tokenizer,
-                    [requests[i].args[0] for i in batch],
-                    max_new_tokens=options["max_gen_toks"],
-                    sampling=Sampling(
-                        temperature,
-                        options.get("top_k") or None,
-                        options.get("top_p"),
-                        options.get("min_p"),
-                        options.get("repetition_penalty", 1.0),
-                    ),
+                    [self._prompt(requests[i].args[0], n_new) for i in batch],
+                    max_new_tokens=n_new,
+                    sampling=sampling,
                     stop=[stop for stop in options["until"] if stop],
+                    search=BeamSearch(beams) if beams > 1 else None,
                 )
                 found |= {i: each.text for i, each in zip(batch, written, strict=True)}
         return [found[i] for i in range(len(requests))]
+
+    def _prompt(self, text: str, n_new: int) -> list[int]:
+        """The ids of a prompt; of one that leaves no room for the new tokens the end."""
+        model, tokenizer, _ = self.found
+        ids = (encode_prompt if model.encoder is None else encode_source)(tokenizer, text)
+        longest = longest_of(model.spec, self.seq_len)
+        room = len(ids) if longest is None or model.encoder is not None else max(1, longest - n_new)
+        self.n_cut += len(ids) > room
+        return ids[-room:]
 
     def _score(self, pairs: Sequence[Pair]) -> list[Likelihood]:
         found = log_likelihoods(self.found.model, self.found.tokenizer, pairs, self.seq_len, self.precision)

@@ -32,7 +32,7 @@ def make_tokens(
         raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order' and 'mark'")
     given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids, **more}
     for name, fact in given.items():
-        if fact is not None and (fact.dim() != 2 or fact.shape[1] != n or fact.shape[0] not in (len(ids), 1)):
+        if fact is not None and (fact.dim() != 2 or fact.shape[1] != n or fact.shape[0] not in (ids.shape[0], 1)):
             raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")
     if attention_mask is not None and position_ids is None and not torch.compiler.is_compiling():
         attention_mask = None if bool((attention_mask == 1).all()) else attention_mask

@@ -1,6 +1,7 @@
 """Whatever the streams are, closed, full, broken, of few characters, a command ends with a status and without a traceback."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from anyformer.cli import main as cli
+from anyformer.cli.terminal import tell
 from anyformer.screen import Screen, console
 
 SOURCE = Path(cli.__file__).parents[2]
@@ -187,3 +189,8 @@ def test_an_interrupt_while_it_starts(delays: list[float]) -> None:
         status, said = interrupted(delay, ("cost", "llama2-7b"))
         assert status in (0, 130), (delay, said)  # 0: it was faster
         assert said == ("" if status == 0 else "\nerror: interrupted\n"), delay
+
+
+def test_json_has_null_for_numbers_that_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    tell({"a": math.inf, "b": [math.nan, (1.5, {"c": -math.inf})]}, True, version=1)
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "a": None, "b": [None, [1.5, {"c": None}]]}

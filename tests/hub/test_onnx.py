@@ -12,12 +12,13 @@ import anyformer as af
 from anyformer.errors import CheckpointError, SpecError, UsageError
 from anyformer.families import preset
 from anyformer.hub.onnx_writing import refuse_graph, write_onnx
-from anyformer.resizing import shrink
+from anyformer.resizing import resize, shrink
+from anyformer.spec import ModelSpec
 from tests.cli.running import refused, run, succeeded
 from tests.laws.models import ids_for, randomised
 
-# Segments and three heads; positions by padding; a table shared by all layers; positions by content; windows and RoPE; a decoder.
-NAMES = ["bert-base", "roberta-base", "albert-base", "deberta-v3-base", "modernbert-base", "gpt2"]
+# Segments and three heads; positions by padding; a table shared by all layers; positions by content; windows and RoPE.
+ENCODERS = ["bert-base", "roberta-base", "albert-base", "deberta-v3-base", "modernbert-base"]
 
 
 def answers(path: Path, given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -27,14 +28,13 @@ def answers(path: Path, given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     return [torch.tensor(each) for each in session.run(None, {name: value.numpy() for name, value in given.items()})]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_onnxruntime_computes_the_model(name: str, tmp_path: Path) -> None:
+def computes_the_model(spec: ModelSpec, path: Path, *shapes: tuple[int, int, int]) -> None:
+    """Assert that onnxruntime and the model agree on rows, tokens and how many of these are padding, first or last."""
     pytest.importorskip("onnxscript", reason="onnxscript is of the extra `onnx`")
-    model = randomised(shrink(preset(name).spec)).eval()
-    saved = write_onnx(model, tmp_path / "m.onnx")
-    for batch, n, padded in ((1, 5, 0), (3, 17, 4), (5, 40, 9)):
-        ids = ids_for(model.spec, batch, n, seed=n)
+    model = randomised(spec).eval()
+    saved = write_onnx(model, path)
+    for batch, n, padded in shapes:
+        ids = ids_for(spec, batch, n, seed=n)
         mask = torch.ones_like(ids)
         if padded:
             mask[0, -padded:] = 0
@@ -50,6 +50,30 @@ def test_onnxruntime_computes_the_model(name: str, tmp_path: Path) -> None:
         for mine, its in zip(expected, found, strict=True):
             real = mask.bool() if mine.shape[:2] == mask.shape else torch.ones(batch, dtype=torch.bool)
             assert float((mine[real] - its[real]).abs().max()) < 1e-5 * max(1.0, float(mine[real].abs().max()))
+
+
+@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ENCODERS)])
+def test_onnxruntime_computes_the_model(name: str, tmp_path: Path) -> None:
+    computes_the_model(shrink(preset(name).spec), tmp_path / "m.onnx", (1, 5, 0), (3, 17, 4), (5, 40, 9))
+
+
+def test_a_context_shorter_than_what_is_traced_at_most(tmp_path: Path) -> None:
+    spec = resize(shrink(preset("bert-base").spec), context=8)
+    computes_the_model(spec, tmp_path / "m.onnx", (1, 5, 0), (3, 8, 2))
+
+
+def test_what_the_exporter_cannot_do_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxscript", reason="onnxscript is of the extra `onnx`")
+
+    def fails(*args: Any, **options: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(torch.export, "export", fails)
+    with pytest.raises(
+        SpecError, match="PyTorch cannot make an ONNX graph of this model: AssertionError; give a directory"
+    ):
+        write_onnx(af.build(shrink(preset("gpt2").spec)), tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -68,6 +92,7 @@ def test_the_command_writes_a_file(tmp_path: Path) -> None:
     [
         ("t5-small", "has an encoder and a decoder"),
         ("mamba2-130m", "a pass of SSD depends on the number of tokens"),
+        ("reformer-enwik8", "a pass of LSHAttention depends on the number of tokens"),
         ("mixtral-8x7b", "a pass of MoE depends on the number of tokens"),
     ],
 )

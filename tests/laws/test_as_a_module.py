@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from anyformer.families import preset
 from anyformer.layers import MoESpec
 from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Output
-from anyformer.resizing import shrink
+from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from tests.laws.models import SHRUNK, flop_counter, ids_for, randomised
 from tests.laws.tolerance import FLOAT32, close, gradient_distance
@@ -35,11 +36,15 @@ every_preset_a_sample_fast = pytest.mark.parametrize(
         *(pytest.param(spec, id=name, marks=pytest.mark.slow) for name, spec in SHRUNK.items()),
     ],
 )
-EXPORTED = ["transformer-base", "bert-base", "gemma3-1b"]
+# Without padding and with it; the others of each are among the slow tests.
+EXPORTED = [("transformer-base", False), ("gemma3-1b", False), ("bert-base", True), ("deepseek-7b", True)]
+MORE = set(product((*dict(EXPORTED), "t5-small"), (False, True))) - set(EXPORTED)
 
 
-def inputs(spec: ModelSpec, batch: int, n: int) -> dict[str, Any]:
+def inputs(spec: ModelSpec, batch: int, n: int, padded: bool = False) -> dict[str, Any]:
     both = {"input_ids": ids_for(spec, batch, n, seed=n)}
+    if padded:
+        both["attention_mask"] = (torch.arange(n) < n - torch.arange(batch)[:, None]).long()
     return both if spec.encoder is None else both | {"decoder_input_ids": ids_for(spec, batch, n - 1, seed=n)}
 
 
@@ -66,18 +71,19 @@ def test_a_copy_computes_the_same_with_weights_of_its_own(spec: ModelSpec, how: 
 
 
 @pytest.mark.parametrize(
-    "name", [*EXPORTED, *(pytest.param(n, marks=pytest.mark.slow) for n in ("t5-small", "deepseek-7b"))]
+    ("name", "padded"), [*EXPORTED, *(pytest.param(*each, marks=pytest.mark.slow) for each in sorted(MORE))]
 )
-def test_export_keeps_batch_and_length_open(name: str) -> None:
-    spec = shrink(preset(name).spec)
+def test_export_keeps_batch_and_length_open(name: str, padded: bool) -> None:
+    spec = resize(shrink(preset(name).spec), context=256)
     model = randomised(spec).eval()
-    given = inputs(spec, 2, 24)
-    batch = Dim("batch", min=2, max=64)
-    open_ = {key: {0: batch, 1: Dim(f"n_{key}", min=16, max=60)} for key in given}
+    given = inputs(spec, 2, 24, padded)
+    batch, of_source = Dim("batch", min=2, max=64), Dim("n", min=16, max=250)
+    own = {"decoder_input_ids": Dim("n_decoder", min=16, max=250)}
     with torch.no_grad():
+        open_ = {key: {0: batch, 1: own.get(key, of_source)} for key in given}
         program = export(model, (), given, dynamic_shapes=open_).module()
-        for shape in ((3, 17), (5, 40)):
-            other = inputs(spec, *shape)
+        for shape in ((3, 17), (5, 40), (2, 200)):  # below what kernels choose by, and beyond
+            other = inputs(spec, *shape, padded)
             for key, value in model(**other).outputs.items():
                 close(program(**other).outputs[key], value)
 

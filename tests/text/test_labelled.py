@@ -92,6 +92,14 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
         [GOOD, {"text": "x", "label": 1}],
         "line 2: the label 1 is a whole number, and that of line 1, 'pos'",
     ),
+    "beyond what float32 squares": (
+        [{"text": "x", "label": 0.5}, {"text": "x", "label": -2e18}],
+        "line 2: the label -2e.18 is beyond ±1e.18; write labels in other units",
+    ),
+    "a whole number beyond all floats": (
+        [{"text": "x", "label": 0.5}, {"text": "x", "label": 10**400}],
+        "line 2: the label 1000",
+    ),
     "no finite number": ([{"text": "x", "label": float("nan")}], "line 1: the label nan is no finite number"),
     "unequal": ([{"tokens": ["a", "b"], "labels": ["O"]}], "line 1: there are 2 tokens and 1 labels"),
     "empty word": ([{"tokens": ["a", ""], "labels": ["O", "O"]}], "tokens = .* is not a list of words"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -38,11 +39,24 @@ def compiled_step(model: Transformer) -> CompiledStep:
 
 def _json(told: Mapping[str, Any]) -> str:
     r"""JSON whose strings hold what they hold on any terminal: what one cannot show is written as \u001b is."""
+    told = _finite(told)
     text = json.dumps(told, indent=1, ensure_ascii=False)
     shown = (
         screen.visible(text).encode(sys.stdout.encoding or "ascii", "replace").decode(sys.stdout.encoding or "ascii")
     )
     return text if text == shown else json.dumps(told, indent=1).replace("\x7f", "\\u007f")
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that JSON does not have."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+    return value
 
 
 def console(width: int = WIDTH) -> Console:

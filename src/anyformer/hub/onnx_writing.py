@@ -15,14 +15,15 @@ from torch import Tensor, nn
 
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed, SpecError, UsageError
-from anyformer.layers import MoESpec
+from anyformer.layers import LSHAttentionSpec, MoESpec
 from anyformer.layers.embedding import n_segments
 from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
 
 SUFFIX = ".onnx"
-LEAST = 16, 2  # tokens and rows that the graph is traced with
+LEAST = 16, 2  # tokens (or the context, if it is shorter) and rows that the graph is traced with
+REMEDY = "give a directory to write to, which holds any model"
 MOST_NBYTES = 2**31 - 2**20  # of one file, which is a message of protobuf
 
 
@@ -58,9 +59,12 @@ def refuse_graph(spec: ModelSpec) -> None:
         raise SpecError(
             "an ONNX graph is one pass over one text, and this model has an encoder and a decoder; convert an encoder"
         )
-    lengths = next((value for value in spec.nested() if isinstance(value, RecurrentSpec | MoESpec)), None)
+    by_length = RecurrentSpec | MoESpec | LSHAttentionSpec
+    lengths = next((value for value in spec.nested() if isinstance(value, by_length)), None)
     if lengths is not None:
-        raise SpecError(f"a pass of {lengths.kind} depends on the number of tokens, so no ONNX graph holds it for any")
+        raise SpecError(
+            f"a pass of {lengths.kind} depends on the number of tokens, so no ONNX graph holds it for any; {REMEDY}"
+        )
 
 
 def write_onnx(model: Transformer, target: Path) -> SavedGraph:
@@ -85,10 +89,9 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
         raise UsageError(
             f"{target}: writing ONNX needs the packages onnx and onnxscript; pip install 'anyformer[onnx]'"
         ) from None
-    from torch._dynamo.exc import UserError  # slow to import, as is torch.export
-    from torch.export import Dim
+    from torch.export import Dim  # slow to import
 
-    tokens, rows = LEAST
+    tokens, rows = min(LEAST[0], spec.context or LEAST[0]), LEAST[1]
     names = ["input_ids", "attention_mask"]
     if n_segments(spec) > 1:
         names.append("token_type_ids")
@@ -100,17 +103,19 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     with _quiet(), torch.no_grad():
         try:
             graph = torch.export.export(_Graph(model.float().eval()), given, dynamic_shapes=tuple(shape for _ in names))
-            graph = graph.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
+            graph = graph.run_decompositions(
+                {torch.ops.aten.cummax.default: _running_maximum, torch.ops.aten.argsort.stable: _order}
+            )
             program = torch.onnx.export(
                 graph, given, input_names=names, output_names=["last_hidden_state", *heads], dynamo=True
             )
-        except (UserError, torch.onnx.errors.OnnxExporterError) as error:
-            said = str(error.__cause__ or error).strip().splitlines()[0]
-            raise SpecError(f"PyTorch cannot make an ONNX graph of this model: {said}") from error
+        except Exception as error:  # whatever it is, it is the exporter's
+            said = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise SpecError(f"PyTorch cannot make an ONNX graph of this model: {said}; {REMEDY}") from error
     assert program is not None
     sizes = [size for value in program.model_proto.graph.input for size in value.type.tensor_type.shape.dim]
     if not all(size.dim_param for size in sizes):
-        raise SpecError("PyTorch makes an ONNX graph of this model for one batch and length alone, which is of no use")
+        raise SpecError(f"PyTorch makes an ONNX graph of this model for one batch and length alone; {REMEDY}")
     try:
         replace_file(target, program.model_proto.SerializeToString())
     except OSError as error:
@@ -122,6 +127,11 @@ def _running_maximum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """`torch.cummax` of [row, token] for tokens, for which ONNX has no operator, without saying where each maximum is."""
     earlier = torch.ones(x.shape[dim], x.shape[dim], dtype=torch.bool, device=x.device).tril()
     return torch.where(earlier, x[:, None], torch.iinfo(x.dtype).min).amax(-1), torch.zeros_like(x)
+
+
+def _order(x: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> Tensor:
+    """`torch.argsort` as the TopK of all, which ONNX has: it puts the earlier of equal numbers first, as a stable order does."""
+    return x.topk(x.shape[dim], dim, largest=descending).indices
 
 
 @contextmanager

@@ -89,8 +89,9 @@ def flagged(mask: Mask, query: Tokens, key: Tokens) -> bool | None:
 
 def _would_plan(n_queries: int, k: Tensor) -> bool:
     """Whether cuDNN, which PyTorch prefers where it can, may see these lengths once; compiled, they are seen again and again."""
-    odd = n_queries % PLANNED or k.shape[-2] % PLANNED
-    return bool(odd) and k.is_cuda and not torch.compiler.is_compiling()
+    if not k.is_cuda or torch.compiler.is_compiling():
+        return False
+    return bool(n_queries % PLANNED or k.shape[-2] % PLANNED)
 
 
 def _without_plans(*given: Any, **options: Any) -> Tensor:

@@ -14,6 +14,7 @@ from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, spelled
 from anyformer.text.sources import LONGEST_LINE, json_lines, lines, read_text, refuse_surrogates, short, wrong
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
+LARGEST = 1e18  # of a label that is a number: float32 holds its square
 
 
 def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorpus:
@@ -72,8 +73,13 @@ def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> t
 def _of_one_kind(rows: Sequence[LabelledRow], written: Sequence[Any], where: str) -> LabelledCorpus:
     """The corpus with labels of one kind. Raises TextError naming the first line of another."""
     kinds = [_kind(label, where, row.line) for row, label in zip(rows, written, strict=True)]
-    if {"whole", "number"} == set(kinds):
+    if "number" in kinds and {"whole", "number"} >= set(kinds):
         kinds = ["number"] * len(kinds)
+        for row, label in zip(rows, written, strict=True):
+            if abs(label) > LARGEST:
+                raise wrong(
+                    where, row.line, f"the label {short(label)} is beyond ±{LARGEST:g}; write labels in other units"
+                )
     other = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
     if other is not None:
         reason = (

@@ -161,6 +161,9 @@ class Transformer(Part[ModelSpec]):
         a row [batch]. `carried`: what the process that has the layers before these gives, each [batch, …]. Raises InputError
         and KernelError.
         """
+        stage = self.stack.stage
+        if stage is not None and not stage.last:
+            heads = ()  # they are the last stage's
         named = [head for head in self.heads if not head.spec.by_name] if heads is None else map(self.head, heads)
         asked = list(named)
         if logits_to_keep < 0:
@@ -205,7 +208,6 @@ class Transformer(Part[ModelSpec]):
         )
         context.trains = torch.is_grad_enabled() and cache is None
         context.recompute = self.recompute if context.trains else "none"
-        stage = self.stack.stage
         if stage is not None and not stage.last:
             x, own = self.stack(ids, context, stores, carried=carried)
             return Output(x, notes=own, carried=stage.leave(x, context))

@@ -22,6 +22,7 @@ from tests.laws.models import DECODERS, randomised
 from tests.laws.references import COMPARED
 from tests.laws.weights import edited
 from tests.training.models import VOCAB
+from tests.training.test_run import Crash, Watching, crash
 from tests.training.texts import text_data
 
 # The first preset of each lineage of decoders that has a class in transformers.
@@ -94,3 +95,28 @@ def test_weights_of_another_model_are_refused_naming_the_field(tmp_path: Path) -
     other = edited(spec, RMSNormSpec, lambda norm: norm.but(eps=1e-3))
     with pytest.raises(CheckpointError, match=r"the weights in .*given are of another architecture: .*eps is 1e-0"):
         train(other, RECIPE, text_data(), init=tmp_path / "given", options=HOW)
+
+
+def test_a_run_with_a_checkpoint_needs_what_it_began_from_no_more(tmp_path: Path) -> None:
+    """One without any begins again from what is there now, under the same name alone."""
+    spec, given, how = (
+        small(FIRST["llama"][1]),
+        tmp_path / "given",
+        RunOptions(device=HOW.device, plan=False, save_every=1),
+    )
+    save(randomised(spec), given)
+    whole = train(spec, RECIPE, text_data(), init=given, options=how)
+    for name, at in (("none", 1), ("one", 2)):
+        with pytest.raises(Crash):
+            train(spec, RECIPE, text_data(), init=given, out=tmp_path / name, watcher=Watching(at, crash), options=how)
+    given.rename(tmp_path / "moved")
+    again = train(spec, RECIPE, text_data(), init=given, out=tmp_path / "one", options=how)
+    assert [step.loss for step in again.steps] == [step.loss for step in whole.steps]
+    with pytest.raises(CheckpointError, match=r"there is nothing at .*given"):
+        train(spec, RECIPE, text_data(), init=given, out=tmp_path / "none", options=how)
+    with pytest.raises(CheckpointError, match=r"a run on another init: .*given there and .*moved here"):
+        train(spec, RECIPE, text_data(), init=tmp_path / "moved", out=tmp_path / "none", options=how)
+    save(randomised(spec, 5), given)
+    anew = train(spec, RECIPE, text_data(), init=given, out=tmp_path / "none", options=how)
+    assert anew.steps[0].loss == pytest.approx(first_loss(given), rel=1e-5)
+    assert anew.steps[0].loss != whole.steps[0].loss

@@ -167,7 +167,7 @@ def test_merged_weights_are_written(run: Path, tmp_path: Path) -> None:
     assert all(torch.equal(kept[name], back[name]) for name in kept)
 
 
-@pytest.mark.parametrize("at", [3, 6])
+@pytest.mark.parametrize("at", [1, 3, 6])  # before the first checkpoint too
 def test_a_run_that_stopped_goes_on_to_the_bit(given: Path, at: int, tmp_path: Path) -> None:
     """Its base is its own: what the weights it began from have become since changes nothing."""
     recipe = RECIPE.but(dropout=DropoutSpec(residual=0.1))
@@ -185,6 +185,26 @@ def test_a_run_that_stopped_goes_on_to_the_bit(given: Path, at: int, tmp_path: P
     mine, other = again.model.state_dict(), whole.model.state_dict()
     assert all(torch.equal(mine[name], other[name]) for name in other)
     assert again.evaluation == whole.evaluation
+
+
+@pytest.mark.parametrize("named", ["begun", "../here/begun", None])
+@pytest.mark.parametrize("at", [1, 3])
+def test_what_a_run_was_given_it_needs_no_more(given: Path, at: int, named: str | None, tmp_path: Path) -> None:
+    """Moved away, under its former name, spelled otherwise, or none; what is saved names what it was begun with."""
+    tmp_path = tmp_path / "here"
+    begun, how = tmp_path / "begun", RunOptions(device=HOW.device, plan=False, save_every=2)
+    save(load(given)[0], begun, form="anyformer")
+    whole = train(SPEC, RECIPE, text_data(), init=begun, options=how)
+    with pytest.raises(Crash):
+        train(SPEC, RECIPE, text_data(), init=begun, out=tmp_path / "run", watcher=Watching(at, crash), options=how)
+    begun.rename(tmp_path / "moved")
+    init = None if named is None else tmp_path / named
+    with pytest.raises(CheckpointError, match="leave --init out to go on with the run's own weights"):
+        train(SPEC, RECIPE, text_data(), init=tmp_path / "moved", out=tmp_path / "run", options=how)
+    again = train(SPEC, RECIPE, text_data(), init=init, out=tmp_path / "run", options=how)
+    assert hexadecimal(again) == hexadecimal(whole)
+    config = (tmp_path / "run" / "checkpoints" / "step-00000008" / ADAPTER_CONFIG).read_text()
+    assert json.loads(config)["base_model_name_or_path"] == str(begun)
 
 
 def test_a_checkpoint_holds_the_adapter_alone(run: Path) -> None:

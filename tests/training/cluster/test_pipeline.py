@@ -5,9 +5,12 @@ Tolerances are those of several processes in general (`test_same_steps`): sums o
 
 from __future__ import annotations
 
+import json
+import random
 import re
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +24,14 @@ from anyformer.model import build
 from anyformer.recipe import Recipe
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
+from anyformer.study.train import prepare_training
 from anyformer.training.cluster.mesh import parse
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.sharding import built
 from anyformer.training.cluster.stages import _cut, stages, unstaged
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.objective import LossContext, Losses, objective_of
+from anyformer.training.run import RunOptions
 from tests.training.cluster.processes import Processes
 from tests.training.cluster.steps import ROWS, Steps, batch_for, of_all_stages, recipe_for, trained, trainer_for
 from tests.training.cluster.test_same_steps import EPSILON, GRADIENT, KEYS_OF_EARLIER, LOSS, NAMES, alone, check_near
@@ -154,6 +159,44 @@ def test_rows_are_validated_in_parts(two: Processes, rows: int) -> None:
     for name, part in wanted.parts.items():
         torch.testing.assert_close(last.parts[name].nats, part.nats, rtol=1e-5, atol=0)
         assert int(last.parts[name].labels) == int(part.labels)
+
+
+def figures_of(world: World, objective: str, data: Path, out: Path) -> dict[str, Any]:
+    """All that a run says: of its steps, of the whole validation text, and of how right the finished model is there."""
+    world = replace(world, mesh=parse("pp=2", 2)) if world.size > 1 else ALONE
+    sizes: dict[str, Any] = {"n_params": 60_000, "vocab_size": 300, "tokens": 2048, "batch_tokens": 512, "seq_len": 64}
+    how: dict[str, Any] = {
+        "options": RunOptions(device=torch.device("cpu"), plan=False, world=world),
+        "validation": 0.2,
+    }
+    found = prepare_training("bert-base", data, objective=objective, out=out, **how, **sizes).run()
+    assert found.result.evaluation is not None
+    said = {"loss": found.result.evaluation.loss, **found.figures}
+    said |= {f"loss {step.step}": step.loss for step in found.result.steps}
+    said |= {f"{name} {step.step}": nats for step in found.result.steps for name, nats in (step.parts or {}).items()}
+    for name, part in found.result.evaluation.parts.items():
+        said |= {f"{name} {field}": number for field, number in part._asdict().items()}
+    return said
+
+
+@pytest.mark.parametrize("objective", ["next-sentence", "classification", "regression", "token-classification"])
+def test_a_head_that_is_asked_for_by_name(two: Processes, tmp_path: Path, objective: str) -> None:
+    """It is the last stage's; both say what one process does. Adam makes more of rounding, and a correlation most."""
+    rng, file = random.Random(1), tmp_path / "data.jsonl"
+    with file.open("w") as lines:
+        for _ in range(120):
+            words = rng.choices(["cats.", "dogs!", "owls.", "seas?"], k=9)
+            rows: dict[str, dict[str, Any]] = {
+                "next-sentence": {"text": " ".join(words)},
+                "classification": {"text": " ".join(words), "label": words[0]},
+                "regression": {"text": " ".join(words), "label": words.count("owls.") / 2},
+                "token-classification": {"tokens": words, "labels": [word[-1] for word in words]},
+            }
+            print(json.dumps(rows[objective]), file=lines)
+    one = figures_of(ALONE, objective, file, tmp_path / "one")
+    assert {"next sentence accuracy", "accuracy", "rmse"} & set(one)
+    for said in two(figures_of, objective, file, tmp_path / "two"):
+        assert said == pytest.approx(one, rel=3e-4)
 
 
 def weights_of(world: World, name: str, mesh: str) -> dict[str, torch.Tensor]:

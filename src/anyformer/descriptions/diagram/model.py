@@ -207,7 +207,8 @@ def _mixer(mixer: Any, place: Place) -> Piece:
     first, *rest = _feed(mixer)
     if rest:
         return box([f"FFN, {first}", *wrapped(rest, WIDTH)], "feed-forward")
-    return box(wrapped([first], WIDTH), "other")
+    name, _, inside = first.partition(" (")
+    return box([first] if len(first) <= WIDTH else [name, *wrapped(inside[:-1].split(", "), WIDTH)], "other")
 
 
 def _state(mixer: Any, place: Place) -> list[str]:

@@ -12,7 +12,7 @@ from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
-from anyformer.disk.run_layout import CHECKPOINTS, LOCK, RECIPE, RECORD, SPEC, is_run, measure
+from anyformer.disk.run_layout import BASE, CHECKPOINTS, LOCK, RECIPE, RECORD, SPEC, is_run, measure
 from anyformer.disk.seal import EXTENDED, latest, read_record, seal, sealed, sealing
 from anyformer.errors import AnyformerError, CheckpointError, DiskFailed, UsageError
 from anyformer.recipe import Mixture, Recipe
@@ -81,6 +81,11 @@ def made(path: Path) -> int:
     return step_of(found) if found is not None else 0
 
 
+def holds_weights(path: Path) -> bool:
+    """Whether a run goes on with weights of its own: a checkpoint's, or those that its adapter is put on."""
+    return (path / BASE).is_dir() or made(path) > 0
+
+
 def refuse(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mapping[str, str]) -> None:
     """Raise what `own` would of what the directory holds, which is left as it is."""
     if is_run(path):
@@ -146,8 +151,13 @@ def _refuse_other_run(
     saved_prints = record.get("fingerprints", {})
     for name in dict.fromkeys((*fingerprints, *saved_prints)):
         there, here = (prints.get(name, "none") for prints in (saved_prints, fingerprints))
-        if name != "code" and there != here:
+        if name == "init" and holds_weights(path):
+            if here == "none" or Path(there).resolve() == Path(here).resolve():
+                continue  # it goes on with its own
+            why = "; leave --init out to go on with the run's own weights"
+        else:
             why = " (other texts, names of texts, or another --validation)" if name == "data" else ""
+        if name != "code" and there != here:
             raise CheckpointError(f"{path} holds a run on another {name}: {there} there and {here} here{why}; {remedy}")
     if saved_prints.get("code") != code_fingerprint():
         log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)

@@ -71,6 +71,7 @@ class Saving:
     _behind: Behind | None = field(default=None, init=False)
     _lock: Lock | None = field(default=None, init=False)
     _last: Path | None = field(default=None, init=False)
+    _begun_from: str = field(default="", init=False)  # --init, when the run was begun
     _metrics: bytes | None = field(default=None, init=False)  # up to the restored checkpoint, as that holds them
 
     def __enter__(self) -> Saving:
@@ -80,6 +81,8 @@ class Saving:
                 self._lock = own(self.out, self.spec, self.recipe, self._fingerprints(), extra, self._fill)
             try:
                 self.world.meet()  # the directory is there
+                if self.adapter is not None:
+                    self._begun_from = read_record(self.out)["fingerprints"]["init"]
                 held = WEIGHTS if self.adapter is None else ADAPTER
                 self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world, held)
                 if self.behind and self.world.sharded:  # all write, and speak of it while steps speak
@@ -145,23 +148,27 @@ class Saving:
         return self.recipe.but(tokens=times[-1]["tokens"]) if times else None
 
     def restore(self, trainer: Trainer, feed: Feed) -> SavedCheckpoint:
-        """Bring all to where the last checkpoint left it; without one, leave it as it is. Raises CheckpointError."""
-        latest = self.checkpoints.latest() if self.checkpoints is not None and self.world.leads else None
-        self._last = self.world.told(latest)
-        if self.checkpoints is None or self._last is None:
+        """Bring all to where the last checkpoint left it; without one, leave it as it is, an adapter on the run's base.
+
+        Raises CheckpointError.
+        """
+        if self.checkpoints is None or self.out is None:
             return SavedCheckpoint()
+        self._last = self.world.told(self.checkpoints.latest() if self.world.leads else None)
         try:
-            if self.out is not None and self.adapter is not None:
+            if self.adapter is not None:
                 base = Weights(self.out / BASE)  # sealed; the directory of --init may hold others by now
                 with torch.no_grad():
                     for name, parameter in self.adapter.base().items():
                         put(parameter, base.read(name))
+            if self._last is None:
+                return SavedCheckpoint()
             state = self.checkpoints.restore(self._last, trainer.kept, trainer.optimizer)
             trainer.restore_beside(self.checkpoints.beside(self._last))
             copy = self._last / METRICS
             self._metrics = copy.read_bytes() if copy.is_file() else None
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"cannot read the checkpoint {self._last}: {error}; start again") from None
+            raise CheckpointError(f"cannot read {self._last or self.out / BASE}: {error}; start again") from None
         feed.restore(state["feed"])
         return SavedCheckpoint(**state["saved"])
 
@@ -176,7 +183,7 @@ class Saving:
             state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
             files = {METRICS: log.synced()}
             if self.adapter is not None:
-                files[ADAPTER_CONFIG] = self.adapter.described(str(self.init))
+                files[ADAPTER_CONFIG] = self.adapter.described(self._begun_from)
             trainer.settle()
             content = self.checkpoints.content(
                 saved.step, trainer.kept, trainer.optimizer, state, saved.validation_loss, trainer.beside(), files

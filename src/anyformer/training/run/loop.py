@@ -17,7 +17,7 @@ from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
-from anyformer.training.checkpoint.directory import made
+from anyformer.training.checkpoint.directory import holds_weights, made
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
@@ -123,19 +123,20 @@ class Run:
     ) -> None:
         options = options or RunOptions()
         check_run(spec, recipe, data)
-        if recipe.lora is not None and init is None:
-            raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
         check_workers(options.workers)
         device = options.device or best_device()
         self.world = world = options.world.chosen(fits_beside_others(spec, recipe, device, options.world))
         if world.size > 1:
             world.agree(_identity(spec, recipe, data, options, world))
+        own = out is not None and world.once(lambda: holds_weights(out))
+        if recipe.lora is not None and init is None and not own:
+            raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
         self.recipe, self.options, self.watcher = recipe, options, Watcher()
         self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()
         behind = options.save == "async"
         check_room(spec, recipe, device, world)
-        self.model, self.fresh = _built(spec, recipe.seed, device, world, init, data.labels or None)
+        self.model, self.fresh = _built(spec, recipe.seed, device, world, None if own else init, data.labels or None)
         self.trainer = Trainer(
             self.model,
             recipe,

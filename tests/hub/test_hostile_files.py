@@ -143,7 +143,7 @@ class TestIndex:
         assert "both hold" in refusal(lambda: load(directory))
 
     def test_a_whole_file_beside_an_index_of_others_is_named(self, directory: Path) -> None:
-        """transformers would read the one, which may be another model's."""
+        """Transformers would read the one, which may be another model's."""
         save_file({}, directory / FILE)
         assert f"holds {FILE} and an index of other files" in refusal(lambda: load(directory))
 

@@ -190,6 +190,13 @@ FOUND: dict[str, tuple[str, dict[str, Any], Outcome]] = {
         },
         "refused",
     ),
+    "masks of a decoder that shall see later tokens": ("qwen2", {"is_causal": False}, "refused"),
+    "the same where nothing says so": ("qwen2", {"is_causal": None}, "refused"),
+    "the same of a decoder behind an encoder": ("bart", {"is_causal": False}, "refused"),
+    "masks of a decoder, as they are": ("qwen2", {"is_causal": True}, "equal"),
+    "masks of an encoder, as they are": ("bert", {"is_causal": False}, "equal"),
+    # Of the class's kernels some hide later tokens then, others do not.
+    "masks of an encoder that shall not see later tokens": ("bert", {"is_causal": True}, "refused"),
     "chunks that fill a text up to more than one of them": ("reformer", {"local_attn_chunk_length": 3}, "refused"),
 }
 

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import cache_utils, masking_utils, modeling_rope_utils
+from transformers.integrations import moe
+from transformers.utils import generic
 
 from anyformer.errors import AnyformerError
 from anyformer.families import FAMILIES
@@ -34,6 +37,8 @@ TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_att
 ROTARY = ("rope_parameters", "rope_scaling")
 NO_IDS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 MOST = 4_000_000  # parameters; what a class takes where nothing is said may be larger
+# What classes are made with, which asks a configuration for settings of its own.
+SHARED = (masking_utils, modeling_rope_utils, cache_utils, generic, moe)
 CORRECTIONS = re.compile(r"correction|expert_bias|final_logits_bias|layer_scalar")  # buffers that are learned
 
 
@@ -149,15 +154,17 @@ def others(name: str, value: Any, whole: Mapping[str, Any], source: str) -> Iter
             for inner, held in value.items():
                 yield from ({**value, inner: other} for other in others(inner, held, {**whole, **value}, source))
         case _:
-            yield from (3, 0.7, True, *words, *((8, 16) if SIZE.search(name) else ()))
+            yield from (3, 0.7, True, False, *words, *((8, 16) if SIZE.search(name) else ()))
 
 
 def variations(small: Base) -> list[tuple[str, Any]]:
     """Return each setting with each other value: those that are written, those of the class, and those that it reads."""
     config = small.config(small.settings)
     modules = (sys.modules[type(config).__module__], sys.modules[getattr(transformers, small.kind).__module__])
-    source = "".join(map(inspect.getsource, modules))
-    read = re.findall(r'config\.(\w+)|getattr\((?:self\.)?config, "(\w+)"', source)
+    used = {getattr(value, "__module__", None) for value in vars(modules[1]).values()}
+    shared = (module for module in SHARED if module.__name__ in used)
+    source = "".join(map(inspect.getsource, (*modules, *shared)))
+    read = re.findall(r'config\.(?!json)(\w+)|getattr\([\w.]*config, "(\w+)"', source)
     methods = {name for name in dir(type(config)) if callable(getattr(type(config), name, None))}
     asked = dict.fromkeys(sorted({a or b for a, b in read} - methods))
     whole = asked | config.to_dict() | small.settings

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.disk.foreign import read_json
-from anyformer.disk.run_layout import CHECKPOINTS, LABELS
+from anyformer.disk.run_layout import LABELS, MODEL_PARTS, run_of
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES
 from anyformer.families.hf.headings import numbered_labels
@@ -49,9 +49,10 @@ def labels_of(source: Source) -> tuple[str, ...] | None:
     """The labels of a checkpoint, as its files name them; None where they don't. Raises CheckpointError."""
     if source.family is not None:
         return _of_settings(source.settings, source.spec)
-    run = source.weights.parent.parent if source.weights.parent.name == CHECKPOINTS else source.weights
-    own = read_labels(source.weights)
-    return read_labels(run) if own is None else own
+    held = source.weights
+    run = run_of(held.parent if held.name == MODEL_PARTS else held)
+    own = read_labels(held)
+    return read_labels(run) if own is None and run is not None else own
 
 
 def _of_settings(settings: Mapping[str, Any], spec: ModelSpec) -> tuple[str, ...] | None:

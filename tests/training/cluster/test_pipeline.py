@@ -19,6 +19,7 @@ import torch
 
 from anyformer.errors import UsageError
 from anyformer.families import PRESETS
+from anyformer.hub import load
 from anyformer.layers.stage import Carried
 from anyformer.model import build
 from anyformer.recipe import Recipe
@@ -197,6 +198,9 @@ def test_a_head_that_is_asked_for_by_name(two: Processes, tmp_path: Path, object
     assert {"next sentence accuracy", "accuracy", "rmse"} & set(one)
     for said in two(figures_of, objective, file, tmp_path / "two"):
         assert said == pytest.approx(one, rel=3e-4)
+    labels = [load(tmp_path / name)[0].labels for name in ("one", "two")]
+    assert labels[0] == labels[1]
+    assert (labels[0] is not None) == objective.endswith("classification")
 
 
 def weights_of(world: World, name: str, mesh: str) -> dict[str, torch.Tensor]:

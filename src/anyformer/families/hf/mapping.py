@@ -12,13 +12,16 @@ from torch import Tensor
 
 from anyformer.errors import AnyformerError, CheckpointError, SpecError
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import ByRole, GQASpec
+from anyformer.layers import AttentionSpec, ByRole, GQASpec
+from anyformer.layers.causality import sees_later_tokens
+from anyformer.layers.mask import Mask
 from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, StackSpec, tensors
 from anyformer.spec.difference import Difference, differences, n_values, short
 
 log = logging.getLogger(__name__)
 Tensors = tuple[Tensor, ...]
 Part = TypeVar("Part", bound=Spec)
+CAUSAL = "is_causal"  # asked of all configurations by what makes masks in transformers
 
 
 class Files(Protocol):
@@ -185,11 +188,19 @@ def _nearest(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], ModelSpec
 
 def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> tuple[Family, ModelSpec]:
     """The family and the model of a configuration; `where` names it in errors. Raises CheckpointError."""
-    family = _family_of(families, config, where)
+    family, settings = _family_of(families, config, where), Settings(config, where)
+    said = bool(settings.written(CAUSAL))
     try:
-        return family, family.to_spec(Settings(config, where))
+        spec = family.to_spec(settings)
     except SpecError as error:
         raise CheckpointError(f"{where}: {error}") from None
+    if settings.names(CAUSAL) and any(sees_later_tokens(mask) == said for mask in _masks_of_self_attention(spec)):
+        raise settings.refusal(CAUSAL, "changes a mask of this class, which is not computed here")
+    return family, spec
+
+
+def _masks_of_self_attention(spec: ModelSpec) -> Iterator[Mask]:
+    return (part.mask for part in spec.nested() if isinstance(part, AttentionSpec) and part.reads != "memory")
 
 
 def _family_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> Family:

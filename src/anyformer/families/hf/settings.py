@@ -58,12 +58,13 @@ HARMLESS = frozenset((
     "seq_classif_dropout", "summary_last_dropout", "output_past", "eos_token_ids",
 ))
 # fmt: on
+ON = frozenset(("is_causal",))  # what classes of transformers do where nothing is said: off, it changes numbers
 
 
 class Settings:
     """The settings of one configuration, each taken once; `close` refuses what nobody took.
 
-    A switch that is off (None, False, 0, empty) cannot change a number, so an unknown one passes.
+    A switch that is off (None, False, 0, empty) cannot change a number, so an unknown one passes unless it is ON by itself.
     """
 
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
@@ -196,7 +197,7 @@ class Settings:
     def left(self) -> list[str]:
         """The settings that might change a number and that nobody took."""
         passed = self._taken | HARMLESS
-        return [n for n, value in self._config.items() if value and n not in passed and not n.startswith("_")]
+        return [n for n, v in self._config.items() if (v or n in ON) and n not in passed and not n.startswith("_")]
 
     def refusal(self, name: str, reason: str) -> CheckpointError:
         """The error that names a setting and its value."""

@@ -226,6 +226,7 @@ def test_penalties_and_a_bias_change_what_is_written(client: openai.OpenAI, runn
         ({"stop": [""]}, "stop must be"),
         ({"frequency_penalty": 3.0}, "frequency_penalty must be a number from -2 to 2"),
         ({"logit_bias": {"x": 1}}, "logit_bias must be an object of token ids"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias must be an object of token ids"),
         ({"logit_bias": {"5": 101}}, "logit_bias must be"),
         ({"logit_bias": {"99999": 1}}, "bias: there is no token 99999"),
         ({"extra_body": {"min_p": 2}}, "min_p must be"),

@@ -23,6 +23,8 @@ class Penalties:
         if wrong := [token for token, _ in how.bias if not 0 <= token < vocab_size]:
             raise InputError(f"bias: there is no token {wrong[0]}; this model has those from 0 to {vocab_size - 1}")
         self.how = how
+        self.biased = ids.new_tensor([token for token, _ in how.bias])
+        self.bias = torch.tensor([more for _, more in how.bias], dtype=torch.float64, device=ids.device)
         counted = torch.ones_like(ids) if mask is None else (mask > 0).long()
         self.written = ids.new_zeros(len(ids), vocab_size)  # how often each token is behind the prompt
         self.prompt = self.written.scatter_add(1, ids, counted) > 0
@@ -52,6 +54,4 @@ class Penalties:
             lower = torch.where(logits > 0, logits / how.repetition_penalty, logits * how.repetition_penalty)
             logits = torch.where(self.prompt | (written > 0), lower, logits)
         logits = logits - how.presence_penalty * (written > 0) - how.frequency_penalty * written
-        for token, more in how.bias:
-            logits[:, token] += more
-        return logits
+        return logits.index_add_(1, self.biased, self.bias.expand(len(logits), -1))

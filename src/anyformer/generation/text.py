@@ -73,6 +73,8 @@ def generate_text(
     ids = [encode(tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     if not ids:
         return []
+    if not all(ids):
+        raise InputError("a prompt without a token cannot be continued; give it at least one")
     limit = model.spec.vocab_size
     if tokenizer.vocab_size > limit and max(max(row) for row in ids) >= limit:
         raise InputError(

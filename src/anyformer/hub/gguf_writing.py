@@ -208,7 +208,7 @@ def _packed(name: str, tensor: Tensor, kind: Quantisation) -> np.ndarray:
     from gguf import GGMLQuantizationType, quantize
 
     if kind == "f16":
-        return narrowed(name, tensor, torch.float16).numpy()
+        return narrowed(name, tensor, torch.float16).contiguous().numpy()
     values = tensor.contiguous().numpy()
     if kind == "f32":
         return values

@@ -230,7 +230,9 @@ def _bias(fields: Fields) -> tuple[tuple[int, float], ...]:
     given = fields.body.get("logit_bias", {})
     if (
         not isinstance(given, dict)
-        or not all(token.isdecimal() and token.isascii() and int(token) <= MOST_ID for token in given)
+        or not all(
+            token.isdecimal() and token.isascii() and len(token) < 11 and int(token) <= MOST_ID for token in given
+        )
         or not all(type(more) in (int, float) and -100 <= more <= 100 for more in given.values())
     ):
         raise Refusal(

@@ -82,6 +82,16 @@ def test_a_stop_string_cuts_across_tokens(model: Transformer, tokenizer: Tokeniz
     assert len(written.token_ids) < 10, "the row should have stopped"
 
 
+def test_prompts_of_ids_are_those_of_their_texts(model: Transformer, tokenizer: Tokenizer) -> None:
+    texts = ["if x", "Größe 東"]
+    given = [encode_prompt(tokenizer, text) for text in texts]
+    assert generate_text(model, tokenizer, given, max_new_tokens=9) == generate_text(
+        model, tokenizer, texts, max_new_tokens=9
+    )
+    with pytest.raises(InputError, match="a prompt without a token cannot be continued"):
+        generate_text(model, tokenizer, [[1], []])
+
+
 def test_why_a_text_ended(model: Transformer, tokenizer: Tokenizer) -> None:
     tokens = tokens_of(model, tokenizer, "if", 30, seed=3)
     (whole,) = generate_text(model, tokenizer, ["if"], max_new_tokens=30, sampling=Sampling(1.0), seed=3)

@@ -295,9 +295,11 @@ def test_a_cache_that_is_full() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    with pytest.raises(UsageError, match=r"takes a C\+\+ compiler, and none is found"):
+def test_without_a_compiler() -> None:
+    from torch._inductor import config  # slow to import
+
+    none = config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with none, pytest.raises(UsageError, match=r"takes a C\+\+ compiler, and none is found"):
         CompiledStep(randomised(shrink(preset("gpt2").spec)))
 
 

@@ -49,15 +49,11 @@ class Row:
 
     wanted: Wanted
     generator: torch.Generator
-    penalties: Penalties | None = None
+    penalties: Penalties
     echoed: list[Chosen] = field(default_factory=list)  # the prompt's tokens, where they are wanted
     last: int = 0  # the token that was chosen last, which no cache holds yet
     written: int = 0
     ended: bool = False
-
-    def lowered(self, logits: Tensor) -> Tensor:
-        """Logits [1, vocab] of its next token after penalties."""
-        return logits if self.penalties is None else self.penalties.applied(logits)
 
 
 class Batch:
@@ -96,7 +92,7 @@ class Batch:
                 f"a prompt of {start.shape[1]} tokens and {wanted.max_new_tokens} new ones are more than {self.longest}; "
                 "ask for fewer or cut the prompt"
             )
-        penalties = Penalties.of(wanted.sampling, start, None, self.model.spec.vocab_size)
+        penalties = Penalties(wanted.sampling, start, None, self.model.spec.vocab_size)
         row = Row(wanted, torch.Generator().manual_seed(wanted.seed), penalties)
         length = min(start.shape[1] + wanted.max_new_tokens, self.longest)
         cache = self.model.new_cache(1, length, longest=self.longest)
@@ -144,12 +140,11 @@ class Batch:
         for i, row in enumerate(rows):
             by_way.setdefault(row.wanted.sampling, []).append(i)
         for sampling, places in by_way.items():
-            lowered = torch.cat([rows[i].lowered(logits[i : i + 1]) for i in places])
-            ids = sampling(lowered, [rows[i].generator for i in places])
-            for i, token in zip(places, ids.tolist(), strict=True):
+            lowered = torch.cat([rows[i].penalties.applied(logits[i : i + 1]) for i in places])
+            ids = sampling(lowered, [rows[i].generator for i in places]).tolist()
+            for i, token in zip(places, ids, strict=True):
                 row = rows[i]
-                if row.penalties is not None:
-                    row.penalties.add(ids.new_tensor([[token]]))
+                row.penalties.add([[token]])
                 row.last, row.written = token, row.written + 1
                 row.ended = row.ended or token in row.wanted.closing_ids or row.written == row.wanted.max_new_tokens
                 found[row] = _told(logits[i : i + 1], (token,), row.wanted.likeliest)[0]

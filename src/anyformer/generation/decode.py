@@ -63,7 +63,7 @@ class Decoding(Iterator[dict[int, int]]):
         self.types = prompt_types(model.spec, self.ids)
         self.generators = generators(seed, len(self.rows))
         counted = attention_mask if model.encoder is None else None
-        self.penalties = Penalties.of(sampling, self.ids, counted, model.spec.vocab_size)
+        self.penalties = Penalties(sampling, self.ids, counted, model.spec.vocab_size)
         self.ended: set[int] = set()
         self.cache = cache_for(model, self.ids, max_new_tokens, static=compiled is not None) if cache else None
         self._ahead: Callable[[], list[int]] | None = None  # tokens that a device was asked for already
@@ -84,12 +84,8 @@ class Decoding(Iterator[dict[int, int]]):
 
     def _step(self) -> Callable[[], list[int]]:
         """Ask for the next token of each row; what is returned waits for them. It raises RunFailed where none is likeliest."""
-        logits = self._logits()
-        if self.penalties is not None:
-            logits = self.penalties.applied(logits)
-        new, finite = self.sampling.unchecked(logits, self.generators)
-        if self.penalties is not None:
-            self.penalties.add(new[:, None])
+        new, finite = self.sampling.unchecked(self.penalties.applied(self._logits()), self.generators)
+        self.penalties.add(new[:, None])
         self.ids = new[:, None] if self.cache else torch.cat((self.ids, new[:, None]), -1)
         if self.mask is not None and self.encoder_ids is None:
             # What a cache holds it knows the mask of; only without one is it needed again.
@@ -121,9 +117,9 @@ class Decoding(Iterator[dict[int, int]]):
         self.ids = self.ids[kept]
         facts = (self.mask, self.types, self.encoder_ids)
         self.mask, self.types, self.encoder_ids = (fact if fact is None else fact[kept] for fact in facts)
-        for held in (self.cache, self.penalties):
-            if held is not None:
-                held.select(kept)
+        self.penalties.select(kept)
+        if self.cache is not None:
+            self.cache.select(kept)
 
 
 def generate_ids(

@@ -16,35 +16,38 @@ from anyformer.generation.sampling import Sampling
 
 
 class Penalties:
-    """The tokens that rows hold [row, vocab], and what that takes off their next logits; `of` makes it where anything is."""
+    """The tokens that rows hold [row, vocab], and what that takes off their next logits; idle where these stay as they are."""
 
     def __init__(self, how: Sampling, ids: Tensor, mask: Tensor | None, vocab_size: int) -> None:
         """`ids` [row, token] are the prompts, where `mask` of that shape is not 0. Raises InputError for a bias of no token."""
         if wrong := [token for token, _ in how.bias if not 0 <= token < vocab_size]:
             raise InputError(f"bias: there is no token {wrong[0]}; this model has those from 0 to {vocab_size - 1}")
         self.how = how
+        changes = (how.repetition_penalty, how.presence_penalty, how.frequency_penalty, how.bias)
+        self.idle = changes == (1.0, 0.0, 0.0, ())
+        if self.idle:
+            return
         self.biased = ids.new_tensor([token for token, _ in how.bias])
         self.bias = torch.tensor([more for _, more in how.bias], dtype=torch.float64, device=ids.device)
         counted = torch.ones_like(ids) if mask is None else (mask > 0).long()
         self.written = ids.new_zeros(len(ids), vocab_size)  # how often each token is behind the prompt
         self.prompt = self.written.scatter_add(1, ids, counted) > 0
 
-    @classmethod
-    def of(cls, how: Sampling, ids: Tensor, mask: Tensor | None, vocab_size: int) -> Penalties | None:
-        """None where logits stay as they are."""
-        neutral = (how.repetition_penalty, how.presence_penalty, how.frequency_penalty, how.bias) == (1.0, 0.0, 0.0, ())
-        return None if neutral else cls(how, ids, mask, vocab_size)
-
-    def add(self, ids: Tensor) -> None:
+    def add(self, ids: Tensor | Sequence[Sequence[int]]) -> None:
         """Count tokens that rows have chosen [row, token]."""
-        self.written.scatter_add_(1, ids, torch.ones_like(ids))
+        if not self.idle:
+            new = torch.as_tensor(ids, device=self.written.device)
+            self.written.scatter_add_(1, new, torch.ones_like(new))
 
     def select(self, rows: list[int]) -> None:
         """Keep these rows, in this order."""
-        self.written, self.prompt = self.written[rows], self.prompt[rows]
+        if not self.idle:
+            self.written, self.prompt = self.written[rows], self.prompt[rows]
 
     def applied(self, logits: Tensor, guesses: Sequence[int] = ()) -> Tensor:
-        """Logits [row, vocab], float64; of one row and guesses [1 + guess, vocab]: behind none of them, behind the first …"""
+        """Logits [row, vocab], float64 if changed; of one row and guesses [1 + guess, vocab]: behind none, behind the first …"""
+        if self.idle:
+            return logits
         how, written = self.how, self.written
         if guesses:
             each = F.one_hot(torch.tensor(guesses, device=written.device), written.shape[1])

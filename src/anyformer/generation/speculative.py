@@ -76,19 +76,16 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
         reader = Reader(self.model, prompt, self.guessing.most)
         guesser = self.first.pop() if self.first else self.guessing.begin(self.model, prompt)
         text, hidden, left = prompt.ids[0].tolist(), None, prompt.max_new_tokens
-        penalties = Penalties.of(self.sampling, prompt.ids, None, self.model.spec.vocab_size)
+        penalties = Penalties(self.sampling, prompt.ids, None, self.model.spec.vocab_size)
         while left:
             guessed = guesser(text, hidden, min(self.guessing.most, left - 1), self.sampling, generator)
             n = len(guessed.token_ids)
             known = reader.cache.n
             out = reader.read([*text, *guessed.token_ids], n + 1)
             self.passes[row] += 1
-            logits = out.logits[0]
-            if penalties is not None:
-                logits = penalties.applied(logits, guessed.token_ids)
+            logits = penalties.applied(out.logits[0], guessed.token_ids)
             new = checked(guessed, self.sampling.probabilities(logits), generator)
-            if penalties is not None:
-                penalties.add(prompt.ids.new_tensor([new]))
+            penalties.add([new])
             text += new
             reader.keep(len(text) - 1)
             hidden = out.last_hidden_state[:, : len(text) - 1 - known]

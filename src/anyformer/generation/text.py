@@ -69,8 +69,7 @@ def generate_text(
         )
     check_writes(model.spec)
     reads_source = model.encoder is not None
-    encode = encode_source if reads_source else encode_prompt
-    ids = [encode(tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
+    ids = [encode_read(model, tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     if not ids:
         return []
     if not all(ids):
@@ -121,6 +120,11 @@ def generate_text(
         for each, passes in zip(written, steps.passes, strict=True):
             each.passes = passes
     return written
+
+
+def encode_read(model: Transformer, tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text that a model reads: of an encoder's source, or else of a prompt."""
+    return (encode_prompt if model.encoder is None else encode_source)(tokenizer, text)
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:

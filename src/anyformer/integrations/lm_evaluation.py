@@ -23,7 +23,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyr
 
 from anyformer.errors import InputError, UsageError
 from anyformer.generation import BeamSearch, Sampling, generate_text
-from anyformer.generation.text import encode_prompt, encode_source
+from anyformer.generation.text import encode_read
 from anyformer.inference.answering import TaskEvaluation, TaskFigures
 from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, longest_of, pair_of
 from anyformer.inference.opened import Opened, TrainedModel, opened
@@ -121,7 +121,7 @@ class AnyformerLM(LM):
     def _prompt(self, text: str, n_new: int) -> list[int]:
         """The ids of a prompt; of one that leaves no room for the new tokens the end."""
         model, tokenizer, _ = self.found
-        ids = (encode_prompt if model.encoder is None else encode_source)(tokenizer, text)
+        ids = encode_read(model, tokenizer, text)
         longest = longest_of(model.spec, self.seq_len)
         room = len(ids) if longest is None or model.encoder is not None else max(1, longest - n_new)
         self.n_cut += len(ids) > room

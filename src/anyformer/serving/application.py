@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyformer.errors import AnyformerError
 from anyformer.generation import Chosen, Wanted
-from anyformer.generation.text import encode_prompt, encode_source
+from anyformer.generation.text import encode_read
 from anyformer.inference.embedding import prepared
 from anyformer.inference.opened import Opened
 from anyformer.screen import say
@@ -60,7 +60,7 @@ class Service:
         body = await self._body(request)
         asked, given = read_completion(body)
         self._check_model(body)
-        encode = partial(encode_source if self.found.model.encoder is not None else encode_prompt, self.found.tokenizer)
+        encode = partial(encode_read, self.found.model, self.found.tokenizer)
         prompts = [await self._encoded(encode, each, "prompt") if isinstance(each, str) else each for each in given]
         return await self._answer(request, "completion", asked, prompts, given)
 

@@ -146,9 +146,8 @@ class _Served:
             bits: cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, dtype=dtype)
             for bits, dtype in CACHE_BITS.items()
         }
-        self.state_nbytes = sum(
-            kind.nbytes for kind in kinds[16] if kind.kind == "state"
-        )  # float32, whatever the cache
+        # float32, whatever the cache
+        self.state_nbytes = sum(kind.nbytes for kind in kinds[16] if kind.kind == "state")
         self.cache_nbytes = {
             bits: sum(kind.nbytes for kind in each) - self.state_nbytes for bits, each in kinds.items()
         }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import AnyformerError, CheckpointError, SpecError
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.settings import CAUSAL, Settings
 from anyformer.layers import AttentionSpec, ByRole, GQASpec
 from anyformer.layers.causality import sees_later_tokens
 from anyformer.layers.mask import Mask
@@ -21,7 +21,6 @@ from anyformer.spec.difference import Difference, differences, n_values, short
 log = logging.getLogger(__name__)
 Tensors = tuple[Tensor, ...]
 Part = TypeVar("Part", bound=Spec)
-CAUSAL = "is_causal"  # asked of all configurations by what makes masks in transformers
 
 
 class Files(Protocol):

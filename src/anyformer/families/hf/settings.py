@@ -58,7 +58,8 @@ HARMLESS = frozenset((
     "seq_classif_dropout", "summary_last_dropout", "output_past", "eos_token_ids",
 ))
 # fmt: on
-ON = frozenset(("is_causal",))  # what classes of transformers do where nothing is said: off, it changes numbers
+CAUSAL = "is_causal"  # asked of all configurations by what makes masks in transformers
+ON = frozenset((CAUSAL,))  # what classes of transformers do where nothing is said: off, it changes numbers
 
 
 class Settings:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from anyformer import layers
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import preset
 from anyformer.families.heads import pooler, sentence_embedding
 from anyformer.hub import SavedDirectory, convert, load, load_spec, save
@@ -138,7 +139,7 @@ def test_what_other_files_have_no_word_for_stays_ours(tmp_path: Path) -> None:
         ({"pooling_mode": "max"}, KINDS, "pools by max_tokens"),
         ({"pooling_mode": ["mean", "cls"]}, KINDS, "pools by mean_tokens and cls_token"),
         (mode("none"), KINDS, "pools by nothing"),
-        (mode("mean_tokens"), (*KINDS[:2], "Dense"), "Dense computes something else"),
+        (mode("mean_tokens"), (*KINDS[:2], "LayerNorm"), "LayerNorm computes something else"),
         (mode("mean_tokens"), ("Pooling", "Transformer"), "does not begin with a Transformer"),
         (mode("mean_tokens"), ("Transformer",), "lists Transformer; only"),
     ],
@@ -157,3 +158,122 @@ def test_a_broken_list_of_modules_is_refused(broken: str, tmp_path: Path) -> Non
     (folder / "modules.json").write_text(broken)
     with pytest.raises(CheckpointError, match=r"modules\.json"):
         load(folder)
+
+
+WIDTH = shrink(preset("bert-base").spec).stack.width
+LAYERS: tuple[dict[str, Any], ...] = (
+    {"out_features": 24, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"},
+    {"out_features": 20, "bias": True, "activation_function": "torch.nn.modules.activation.GELU"},
+    {"out_features": 12},  # with a bias, and tanh
+)
+
+
+def with_layers(folder: Path, *layers: dict[str, Any]) -> Path:
+    """A BERT whose mean goes through Dense layers, and then to length 1, as sentence-transformers writes them."""
+    written(folder, mode("mean_tokens"), (*KINDS[:2], *["Dense"] * len(layers), "Normalize"))
+    width = WIDTH
+    for i, layer in enumerate(layers, 2):
+        n_out = layer["out_features"]
+        (folder / f"{i}_Dense").mkdir()
+        held = {"linear.weight": torch.randn(n_out, width), "linear.bias": torch.randn(n_out)}
+        kept = held if layer.get("bias", True) else {"linear.weight": held["linear.weight"]}
+        save_file(kept, folder / f"{i}_Dense" / "model.safetensors")
+        (folder / f"{i}_Dense" / "config.json").write_text(json.dumps({"in_features": width, **layer}))
+        width = n_out
+    return folder
+
+
+def through_layers(model: Transformer, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the model answers, and what plain layers make of its mean."""
+    ids = ids_for(model.spec, 2, 6)
+    with torch.no_grad():
+        out = model(ids)
+    found = out.last_hidden_state.mean(1)
+    after = {"torch.nn.modules.linear.Identity": lambda x: x, "torch.nn.modules.activation.GELU": torch.nn.functional.gelu}
+    for place in sorted(folder.glob("*_Dense")):
+        held = load_file(place / "model.safetensors")
+        said = json.loads((place / "config.json").read_text()).get("activation_function")
+        found = torch.nn.functional.linear(found, held["linear.weight"], held.get("linear.bias"))
+        found = after.get(said, torch.tanh)(found)
+    return out.outputs["embedding"], found / found.norm(dim=1, keepdim=True)
+
+
+def test_layers_behind_the_pool_are_read(tmp_path: Path) -> None:
+    """As EmbeddingGemma's, LaBSE's and stella's."""
+    folder = with_layers(tmp_path, *LAYERS)
+    model, _ = load(folder)
+    assert model.spec == load_spec(folder)
+    torch.testing.assert_close(*through_layers(model, folder))
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_layers_behind_the_pool_are_written(by_file: bool, tmp_path: Path) -> None:
+    model, _ = load(with_layers(tmp_path / "theirs", *LAYERS))
+    if by_file:
+        convert(tmp_path / "theirs", tmp_path / "ours")
+    else:
+        save(model, tmp_path / "ours")
+    for i, layer in enumerate(LAYERS, 2):
+        said = json.loads((tmp_path / "ours" / f"{i}_Dense" / "config.json").read_text())
+        default = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+        assert {name: said[name] for name in {**default, **layer}} == {**default, **layer}
+        held = [load_file(tmp_path / side / f"{i}_Dense" / "model.safetensors") for side in ("theirs", "ours")]
+        assert held[0].keys() == held[1].keys()
+        assert all(torch.equal(held[0][name], held[1][name]) for name in held[0])
+    again, _ = load(tmp_path / "ours")
+    assert again.spec == model.spec
+    torch.testing.assert_close(*through_layers(again, tmp_path / "ours"))
+    convert(tmp_path / "ours", tmp_path / "form of ours", form="anyformer")
+    same, _ = load(tmp_path / "form of ours")
+    assert all(torch.equal(mine, other) for mine, other in zip(again.parameters(), same.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        ({"activation_function": "my.own.Swish"}, "activation_function = 'my.own.Swish' is not computed here"),
+        ({"use_residual": True}, "use_residual = True"),
+        ({"module_output_name": "token_embeddings"}, "module_output_name = 'token_embeddings'"),
+        ({"out_features": 0}, "out_features"),
+        ({"scale": 0.1}, "scale = 0.1 is unknown here"),
+        ({"out_features": 13}, r"\[13, "),
+        ({"bias": False}, "surplus: linear.bias"),
+    ],
+)
+def test_layers_that_are_not_computed_here(layer: dict[str, Any], says: str, tmp_path: Path) -> None:
+    folder = with_layers(tmp_path, {"out_features": 12})
+    file = folder / "2_Dense" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | layer))
+    with pytest.raises(CheckpointError, match=says) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_layers_of_a_pickle_are_not_opened(tmp_path: Path) -> None:
+    folder = with_layers(tmp_path, {"out_features": 12})
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="pytorch_model.bin"):
+        load(folder)
+
+
+def test_gguf_files_have_no_place_for_layers(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no GGUF file that is written here holds the layers"):
+        convert(with_layers(tmp_path / "theirs", {"out_features": 12}), tmp_path / "model.gguf")
+
+
+def test_a_decoder_without_its_head(tmp_path: Path) -> None:
+    """What was released as a whole class whose head nobody saved, as sentence-transformers loads it; and back as a bare one."""
+    spec = shrink(preset("mistral").spec).but(heads=(sentence_embedding(layers.LastTokenSpec()),))
+    model = randomised(spec)
+    assert save(model, tmp_path / "bare").form == "hf"
+    config = json.loads((tmp_path / "bare" / "config.json").read_text())
+    assert config["architectures"] == ["MistralModel"]
+    (tmp_path / "bare" / "config.json").write_text(json.dumps(config | {"architectures": ["MistralForCausalLM"]}))
+    assert load_spec(tmp_path / "bare").heads == spec.heads
+    ids = ids_for(spec, 2, 5)
+    with torch.no_grad():
+        again = load(tmp_path / "bare")[0](ids).outputs
+        torch.testing.assert_close(again["embedding"], model(ids).outputs["embedding"])
+    (tmp_path / "bare" / "modules.json").unlink()
+    with pytest.raises(CheckpointError, match=r"missing: lm_head\.weight"):
+        load(tmp_path / "bare")

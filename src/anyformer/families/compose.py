@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from anyformer.layers import (
     AttentionSpec,
     ByRole,
     Causal,
+    Everything,
     FeedForwardSpec,
     GatedFeedForwardSpec,
     GQASpec,
@@ -19,6 +21,7 @@ from anyformer.layers import (
     RotarySpec,
     ScoreSpec,
     SlidingWindow,
+    SymmetricWindow,
     TokensSpec,
 )
 from anyformer.spec import (
@@ -210,6 +213,31 @@ def window(size: int) -> Mask:
 def windowed(model: ModelSpec, size: int) -> ModelSpec:
     """The model with every layer seeing the last `size` keys (Mistral 7B, arXiv:2310.06825, section 2)."""
     return changed(model, AttentionSpec, mask=window(size))
+
+
+def bidirectional(stack: StackSpec) -> StackSpec:
+    """The stack with tokens that see ahead too, `size` keys to each side of a window's own; other patterns stay as they are."""
+
+    def both_ways(attention: AttentionSpec) -> AttentionSpec:
+        before, after = attention.mask.band() or (0, math.inf)
+        if attention.reads == "memory" or after > 0:
+            return attention
+        whole = math.isinf(before)
+        return attention.but(mask=Everything() if whole else SymmetricWindow(radius=Window(int(before) + 1)))
+
+    return edited(stack, AttentionSpec, both_ways)
+
+
+def causal(stack: StackSpec) -> StackSpec:
+    """The stack with tokens that see back alone: of which `bidirectional` makes this one."""
+
+    def back(attention: AttentionSpec) -> AttentionSpec:
+        before, after = attention.mask.band() or (0, 1)
+        if attention.reads == "memory" or before != after:
+            return attention
+        return attention.but(mask=Causal() if math.isinf(before) else window(int(before)))
+
+    return edited(stack, AttentionSpec, back)
 
 
 def feed(d_ff: int, activation: ActivationSpec, *, bias: bool = True) -> FeedForwardSpec:

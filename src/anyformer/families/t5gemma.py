@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import edited
+from anyformer.families.compose import bidirectional, edited
 from anyformer.families.gemma import gemma2
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import AttentionSpec, Everything, GQASpec, Mask, SlidingWindow, SymmetricWindow
+from anyformer.layers import AttentionSpec, Everything, GQASpec
 from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec
 
 
 def _seeing(stack: StackSpec) -> StackSpec:
     """The stack as an encoder: tokens see ahead too, as far as they saw back, and its table of tokens is its own."""
-
-    def both_ways(attention: AttentionSpec) -> AttentionSpec:
-        windows = (value for value in attention.mask.nested() if isinstance(value, SlidingWindow))
-        mask: Mask = next((SymmetricWindow(radius=window.size) for window in windows), Everything())
-        return attention.but(mask=mask)
-
-    alone = edited(stack, AttentionSpec, both_ways)
-    return edited(alone, TableSpec, lambda table: table.but(shared=None))
+    return edited(bidirectional(stack), TableSpec, lambda table: table.but(shared=None))
 
 
 def _listening(layer: BlockSpec) -> BlockSpec:

@@ -14,7 +14,7 @@ from anyformer.errors import CheckpointError
 from anyformer.families import Family
 from anyformer.families.hf.mapping import TensorRow, ours_of, same, shapes, their_shapes
 from anyformer.hub.gguf import GGUF, SUFFIX, opened
-from anyformer.hub.sentences import without_pooling
+from anyformer.hub.sentences import module_files, module_tensors, without_pooling
 from anyformer.hub.source import Source, opened_weights
 from anyformer.hub.weights import Weights
 from anyformer.hub.wrapped import is_wrapped, prefix_in
@@ -78,7 +78,10 @@ def contents(source: Source) -> Contents:
             weights.n_passed_over,
         )
     if source.family is not None:
-        return _foreign(without_pooling(source.spec), source.family, weights)
+        if source.modules is not None and isinstance(weights, Weights):
+            for folder, names in module_files(source.spec, source.modules).items():
+                weights.join(folder, names)
+        return _foreign(source.spec, source.family, weights)
     prefix = prefix_in(weights) if is_wrapped(source.settings) and isinstance(weights, Weights) else ""
     expected = {f"{prefix}{name}": shape for name, shape in shapes(source.spec).items()}
     weights.match(expected, "the model")
@@ -93,7 +96,7 @@ def own_rows(spec: ModelSpec, prefix: str = "") -> list[TensorRow]:
 
 def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Contents:
     _refuse_larger(spec, weights)
-    rows = _layout(spec, family, weights)
+    rows = [*_layout(without_pooling(spec), family, weights), *(same(name, name) for name in module_tensors(spec))]
     spelled = weights.spelling(rows, family.prefix)
     # What none of ours comes from may be absent.
     rows = [row for row in rows if row.ours or all(spelled(name) in weights for name in row.theirs)]

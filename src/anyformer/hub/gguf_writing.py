@@ -89,8 +89,7 @@ def write_gguf(
     if quantise is None and stored not in PLAIN:
         raise UsageError(f"{target}: GGUF files hold no {stored}; give --quantise f32")
     kind = quantise or PLAIN[stored]
-    plan = _planned(without_pooling(source.spec), source.family)
-    pools = pooling_type(source.spec)
+    pools, plan = pooling_type(source.spec), _planned(without_pooling(source.spec), source.family)
     words, notes = ({}, []) if tokenizer is None else metadata_of_tokenizer(tokenizer, source.spec.vocab_size)
     shapes = plan.shapes
     kinds: dict[str, Quantisation] = {name: _kind(name, shape, kind) for name, shape in shapes.items()}

@@ -5,7 +5,7 @@ A model is written from memory (`save`), or file to file, a tensor at a time (`c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -20,7 +20,7 @@ from anyformer.disk.atomic import new_directory
 from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, SPEC
 from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, did_you_mean
 from anyformer.families import FAMILIES, Family
-from anyformer.families.hf.mapping import TensorRow, fitting, theirs_of
+from anyformer.families.hf.mapping import TensorRow, fitting, same, theirs_of
 from anyformer.families.hf.settings import TOKEN_IDS
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
@@ -29,7 +29,7 @@ from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, 
 from anyformer.hub.loading import load, tokenizer_of
 from anyformer.hub.onnx_writing import SUFFIX as GRAPH
 from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
-from anyformer.hub.sentences import without_pooling, write_json, write_modules
+from anyformer.hub.sentences import module_tensors, without_pooling, write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, find, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
@@ -83,6 +83,10 @@ class FilePlan(NamedTuple):
             return own_rows(self.spec, PREFIX if self.wrapped else "")
         return (self.family.files or self.family.rows)(without_pooling(self.spec))
 
+    def beside(self) -> list[str]:
+        """Our names of the tensors that have files of their own."""
+        return module_tensors(self.spec) if self.family else []
+
     def describe(
         self,
         directory: Path,
@@ -90,8 +94,12 @@ class FilePlan(NamedTuple):
         tokens: dict[str, Any],
         labels: tuple[str, ...] | None,
         tokenizer: Tokenizer | None,
+        beside: Mapping[str, Tensor],
     ) -> None:
-        """Write what says how the model computes, beside its tokenizer; `tokens` are the ids that open, close and pad a text."""
+        """Write what says how the model computes, beside its tokenizer; `tokens` are the ids that open, close and pad a text.
+
+        `beside`: the tensors that have files of their own, by our names.
+        """
         if self.wrapped:
             tokens = {**tokens, "pad_token_id": name_padding(tokenizer, directory)}
         elif self.family is None:
@@ -106,7 +114,7 @@ class FilePlan(NamedTuple):
         kind = {"dtype": str(dtype).removeprefix("torch.")}
         said = label_settings(self.spec, labels)
         write_json(directory / CONFIG, about | tokens | self.config | said | kind)
-        write_modules(self.spec, directory)
+        write_modules(self.spec, directory, beside)
         if not (directory / GENERATION).exists():
             write_json(directory / GENERATION, {"_from_model_config": True, **tokens})
 
@@ -139,7 +147,8 @@ def save(
         if tokenizer is not None:
             with_types(tokenizer, model.spec).save(aside)
         widest = reduce(torch.promote_types, {each.dtype for each in weights.values() if each.is_floating_point()})
-        plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels, tokenizer)
+        beside = {name: _numbers(weights[name]) for name in plan.beside()}
+        plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels, tokenizer, beside)
     return SavedDirectory(path, plan.form, plan.reason)
 
 
@@ -213,20 +222,22 @@ def convert(
     files = {name: content for place in places for name, content in read_companions(place).items()}
     files = with_defaults(files, found.settings) if files else files
     cast = dtype or (widest if isinstance(held.weights, GGUF) else None)
+
+    def kept(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in tensors:
+            yield name, narrowed(name, tensor, cast) if cast and tensor.is_floating_point() else tensor
+
     with whole(target) as aside:
         tensors = held.through(plan.rows(), alike=plan.family is found.family)
-        kept = (
-            (name, narrowed(name, tensor, cast) if cast and tensor.is_floating_point() else tensor)
-            for name, tensor in tensors
-        )
-        write_tensors(aside, kept, shard_nbytes or SHARD_NBYTES, held.weights.release)
+        write_tensors(aside, kept(tensors), shard_nbytes or SHARD_NBYTES, held.weights.release)
         if files:
             write_companions(files, aside)
         elif tokenizer is not None:
             tokenizer.save(aside)
         tokens = special_tokens(tokenizer, found.spec)
         tokens |= {name: found.settings[name] for name in TOKEN_IDS if name in found.settings}
-        plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found), tokenizer)
+        beside = dict(kept(held.through([same(name, name) for name in plan.beside()], alike=False)))
+        plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found), tokenizer, beside)
     return SavedDirectory(target, plan.form, plan.reason)
 
 

@@ -1,6 +1,6 @@
 """Directories of sentence-transformers: a model, and how its tokens become one vector. Reimers & Gurevych 2019, arXiv:1908.10084.
 
-`modules.json` lists a Transformer, a Pooling and maybe a Normalize, each with a folder of its own.
+`modules.json` lists a Transformer, a Pooling, and the Dense layers and Normalize that follow, each with a folder of its own.
 """
 
 from __future__ import annotations
@@ -8,17 +8,37 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from safetensors.torch import save_file
+from torch import Tensor
 
 from anyformer.disk.foreign import inside, named_in, read_json
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, SpecError
+from anyformer.families import Family
 from anyformer.families.heads import EMBEDDING
-from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, UnitLengthSpec
-from anyformer.spec import HeadSpec, Length, ModelSpec, PoolSpec
+from anyformer.families.hf.headings import writes_alone
+from anyformer.families.hf.settings import Settings
+from anyformer.hub.weights import FILE, Weights
+from anyformer.layers import (
+    GELU,
+    FirstTokenSpec,
+    LastTokenSpec,
+    LinearSpec,
+    MeanTokensSpec,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Tanh,
+    UnitLengthSpec,
+)
+from anyformer.spec import HeadSpec, Length, MapSpec, ModelSpec, PoolSpec, Width
 
 MODULES = "modules.json"
 ABOUT = "sentence_bert_config.json"
 LIMITS = {ABOUT: "max_seq_length", "tokenizer_config.json": "model_max_length"}  # what longer texts are cut to there
+DENSE, NORMALIZE = "Dense", "Normalize"
+UNIT: tuple[MapSpec, ...] = (UnitLengthSpec(),)
 POOLING = "pooling_mode_"
 POOLS: Mapping[str, PoolSpec] = {
     "cls_token": FirstTokenSpec(),
@@ -28,30 +48,53 @@ POOLS: Mapping[str, PoolSpec] = {
 POOLING_TYPES = ("", "mean_tokens", "cls_token", "lasttoken")  # by the number that a GGUF file says; the first is none
 # What some files say in one field, pooling_mode.
 SHORT = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+IDENTITY = "torch.nn.modules.linear.Identity"
+# What follows a Dense's linear map, by the class that its configuration names.
+ACTIVATIONS: Mapping[str, tuple[MapSpec, ...]] = {
+    IDENTITY: (),
+    "torch.nn.modules.activation.Tanh": (Tanh(),),
+    "torch.nn.modules.activation.GELU": (GELU(),),
+    "torch.nn.modules.activation.ReLU": (ReLU(),),
+    "torch.nn.modules.activation.SiLU": (SiLU(),),
+    "torch.nn.modules.activation.Sigmoid": (Sigmoid(),),
+}
+
+
+class Module(NamedTuple):
+    """A module behind a Pooling: a Normalize, or a Dense with the class of its activation."""
+
+    kind: str
+    at: int  # of its first part in the head's transform
+    layer: LinearSpec | None = None
+    activation: str = ""
 
 
 def folder_of(directory: Path) -> Path:
     """Where the model itself lies: the directory, or what its modules.json names. Raises CheckpointError."""
-    return directory if not _is_one(directory) else _modules(directory)[0][1]
+    return directory if not is_listed(directory) else _modules(directory)[0][1]
 
 
-def with_pooling(spec: ModelSpec, directory: Path) -> ModelSpec:
+def with_pooling(spec: ModelSpec, family: Family | None, directory: Path) -> ModelSpec:
     """The model with the head that a directory's modules make, after its own; as it is where there is no modules.json.
 
-    Raises CheckpointError for a module or a way of pooling that there is no part for.
+    A decoder's own is left out where the files lack it: sentence-transformers loads none. Raises CheckpointError for a module or
+    a way of pooling that there is no part for.
     """
-    if not _is_one(directory):
+    if not is_listed(directory):
         return spec
-    kinds = _modules(directory)
-    names = [kind for kind, _ in kinds]
-    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        other = next((name for name in names if name not in ("Transformer", "Pooling", "Normalize")), None)
+    (_, folder), *others = _modules(directory)
+    names = [kind for kind, _ in others]
+    if names[:1] != ["Pooling"] or not set(names[1:]) <= {DENSE, NORMALIZE}:
+        other = next((name for name in names if name not in ("Pooling", DENSE, NORMALIZE)), None)
         raise CheckpointError(
-            f"{directory / MODULES} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and Normalize, in this "
-            f"order, are read here" + (f", and {other} computes something else" if other else "")
+            f"{directory / MODULES} lists {', '.join(('Transformer', *names))}; only a Transformer, a Pooling and then Dense "
+            f"and Normalize are read here" + (f", and {other} computes something else" if other else "")
         )
-    unit = (UnitLengthSpec(),) if len(names) == 3 else ()
-    head = HeadSpec(name=EMBEDDING, pool=_pool(kinds[1][1] / "config.json"), transform=unit)
+    pool = _pool(others[0][1] / "config.json")
+    then = [part for kind, place in others[1:] for part in (_layer(place) if kind == DENSE else UNIT)]
+    head = HeadSpec(name=EMBEDDING, pool=pool, transform=tuple(then))
+    if family is not None and writes_alone(spec) and _lacks_head(spec, family, folder):
+        spec = spec.but(heads=(), ahead=())
     limits = [*_limits(directory), *([spec.context] if spec.context else [])]
     return spec.but(heads=(*spec.heads, head), context=Length(min(limits)) if limits else None)
 
@@ -68,9 +111,14 @@ def pooled(spec: ModelSpec, kind: Any, where: str) -> ModelSpec:
 
 
 def pooling_type(spec: ModelSpec) -> int | None:
-    """The number that a GGUF file says of how a model's tokens become one vector; None where it has no head that says so."""
+    """The number that a GGUF file says of how a model's tokens become one vector; None where it has no head that says so.
+
+    Raises SpecError for a head with layers, for which such files have no place.
+    """
     if (head := _head_of(spec)) is None:
         return None
+    if module_tensors(spec):
+        raise SpecError(f"no GGUF file that is written here holds the layers of the head {EMBEDDING!r}")
     return next(i for i, name in enumerate(POOLING_TYPES) if name and POOLS[name] == head.pool)
 
 
@@ -79,33 +127,110 @@ def without_pooling(spec: ModelSpec) -> ModelSpec:
     return spec.but(heads=spec.heads[:-1]) if _head_of(spec) is not None else spec
 
 
-def write_modules(spec: ModelSpec, directory: Path) -> None:
-    """Write beside a model's files how its tokens become one vector, if it has a head that says so."""
-    head = _head_of(spec)
-    if head is None:
+def write_modules(spec: ModelSpec, directory: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write beside a model's files how its tokens become one vector, if it has a head that says so, with its tensors."""
+    if (head := _head_of(spec)) is None:
         return
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if head.transform else [])]
+    then = _modules_of(head.transform) or ()
+    kinds = ["Transformer", "Pooling", *(module.kind for module in then)]
+    folders = [directory / (f"{i}_{kind}" if i else "") for i, kind in enumerate(kinds)]
     listed = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
-        for i, kind in enumerate(kinds)
+        {"idx": i, "name": str(i), "path": folder.name if i else "", "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, folder) in enumerate(zip(kinds, folders, strict=True))
     ]
     write_json(directory / MODULES, listed)
+    for folder in folders[1:]:
+        folder.mkdir()
     modes = {POOLING + name: pool == head.pool for name, pool in POOLS.items()}
-    for i, kind in enumerate(kinds[1:], 1):
-        (directory / f"{i}_{kind}").mkdir()
-    width = spec.stack.width
-    write_json(directory / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
+    write_json(folders[1] / "config.json", {"word_embedding_dimension": spec.stack.width, **modes})
+    for module, folder in zip(then, folders[2:], strict=True):
+        if module.layer is None:
+            continue
+        held = {f"linear.{end}": tensors[name] for name, end in _named(spec, module).items()}
+        n_out, n_in = held["linear.weight"].shape
+        sizes = {"in_features": n_in, "out_features": n_out, "bias": module.layer.bias}
+        write_json(folder / "config.json", {**sizes, "activation_function": module.activation})
+        save_file({name: tensor.contiguous() for name, tensor in held.items()}, folder / FILE, {"format": "pt"})
     write_json(directory / ABOUT, {"max_seq_length": spec.context, "do_lower_case": False})
+
+
+def module_tensors(spec: ModelSpec) -> list[str]:
+    """The names of the tensors that lie in the folders of modules, not in the model's files."""
+    head = _head_of(spec)
+    modules = _modules_of(head.transform) or () if head else ()
+    return [name for module in modules for name in _named(spec, module)]
+
+
+def module_files(spec: ModelSpec, directory: Path) -> dict[Path, dict[str, str]]:
+    """The folders of a directory that hold such tensors: the name of each, and what the folder's file calls it."""
+    folders = [folder for _, folder in _modules(directory)[2:]]
+    modules = _modules_of(spec.heads[-1].transform) or ()
+    return {
+        folder: {name: f"linear.{end}" for name, end in _named(spec, module).items()}
+        for module, folder in zip(modules, folders, strict=True)
+        if module.layer is not None
+    }
+
+
+def _named(spec: ModelSpec, module: Module) -> dict[str, str]:
+    """The tensors of a Dense by their names in the model: which of a linear map's each is."""
+    ends = () if module.layer is None else ("weight", "bias") if module.layer.bias else ("weight",)
+    return {f"heads.{len(spec.heads) - 1}.transform.{module.at}.{end}": end for end in ends}
 
 
 def _head_of(spec: ModelSpec) -> HeadSpec | None:
     """The last head, where it is one that modules of sentence-transformers make."""
     last = spec.heads[-1] if spec.heads else None
-    kinds = [(pool, transform) for pool in POOLS.values() for transform in ((), (UnitLengthSpec(),))]
-    return last if last in [HeadSpec(name=EMBEDDING, pool=pool, transform=then) for pool, then in kinds] else None
+    if last is None or last.pool not in POOLS.values() or _modules_of(last.transform) is None:
+        return None
+    return last if last == HeadSpec(name=EMBEDDING, pool=last.pool, transform=last.transform) else None
 
 
-def _is_one(directory: Path) -> bool:
+def _modules_of(transform: tuple[MapSpec, ...]) -> list[Module] | None:
+    """The modules that compute a head's transform; None where none does."""
+    found, at = list[Module](), 0
+    while at < len(transform):
+        part, then = transform[at], transform[at + 1 : at + 2]
+        if part in UNIT:
+            found.append(Module(NORMALIZE, at))
+        elif isinstance(part, LinearSpec) and part == LinearSpec(d_out=part.d_out, bias=part.bias):
+            activation, parts = next(((name, own) for name, own in ACTIVATIONS.items() if own == then), (IDENTITY, ()))
+            found.append(Module(DENSE, at, part, activation))
+            at += len(parts)
+        else:
+            return None
+        at += 1
+    return found
+
+
+def _layer(folder: Path) -> tuple[MapSpec, ...]:
+    """What a Dense's config.json says: a linear map and its activation, tanh where nothing is said."""
+    file = inside(folder / "config.json", CheckpointError)
+    settings = Settings(read_table(file), str(file))
+    layer = LinearSpec(
+        d_out=Width(settings.positive("out_features", int)), bias=settings.take("bias", bool, default=True)
+    )
+    activation = settings.take("activation_function", str, "torch.nn.modules.activation.Tanh")
+    if activation not in ACTIVATIONS:
+        raise settings.refusal("activation_function", f"is not computed here; {', '.join(ACTIVATIONS)} are")
+    for name in ("module_input_name", "module_output_name"):
+        settings.require(name, "sentence_embedding")
+    settings.require("use_residual", False)
+    settings.positive("in_features", int)
+    settings.close()
+    return (layer, *ACTIVATIONS[activation])
+
+
+def _lacks_head(spec: ModelSpec, family: Family, folder: Path) -> bool:
+    """Whether there are weights, none of them of the head."""
+    if not any(folder.glob("*.safetensors")):
+        return False
+    rows = [row for row in family.rows(spec) if any(name.startswith("heads.") for name in row.ours)]
+    return not {name for row in rows for name in (*row.theirs, *row.also)} & set(Weights(folder).listed())
+
+
+def is_listed(directory: Path) -> bool:
+    """Whether a directory lists modules of sentence-transformers."""
     return inside(directory / MODULES, CheckpointError).is_file()
 
 

@@ -34,7 +34,7 @@ from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.adapted import AdaptedWeights
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
-from anyformer.hub.sentences import folder_of, pooled, read_table, with_pooling
+from anyformer.hub.sentences import folder_of, is_listed, pooled, read_table, with_pooling
 from anyformer.hub.shards import ShardedWeights
 from anyformer.hub.weights import Weights
 from anyformer.hub.wrapped import is_wrapped, wrapped_spec
@@ -53,6 +53,7 @@ class Source(NamedTuple):
     tokenizer: Path | None  # a directory with a tokenizer.json, or the GGUF file
     family: Family | None  # whose names the tensors have; None: ours
     settings: dict[str, Any]  # of its config.json; empty for ours
+    modules: Path | None = None  # the directory of sentence-transformers that it lies in
 
 
 @contextmanager
@@ -83,7 +84,8 @@ def load_spec(name: str | Path) -> ModelSpec:
         return preset(str(name)).spec
     path = located(name)
     if path.is_dir() or path.suffix.lower() == SUFFIX:
-        return with_pooling(_described(folder_of(path))[0], path)
+        spec, family, _ = _described(folder_of(path))
+        return with_pooling(spec, family, path)
     if path.suffix.lower() == ".json" and {"model_type", "architectures"} & set(read_table(path)):
         return _computed(read_table(path), path)[0]
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
@@ -123,7 +125,8 @@ def find(path: str | Path) -> Source:
     if family is not None and family.of_files is not None:
         spec = family.of_files(spec, opened_weights(folder, settings))
     tokenizer = _tokenizer(folder) or _tokenizer(folder / TOKENIZER)
-    return Source(with_pooling(spec, path), folder, tokenizer, family, settings)
+    modules = path if is_listed(path) else None
+    return Source(with_pooling(spec, family, path), folder, tokenizer, family, settings, modules)
 
 
 def find_auxiliary(directory: str | Path) -> Source:

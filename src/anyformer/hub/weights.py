@@ -64,6 +64,16 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._homes
 
+    def join(self, folder: Path, names: Mapping[str, str]) -> None:
+        """Hold all that another folder's files hold, too: `names` are ours for it, and what it is called there.
+
+        Raises CheckpointError where there is anything else.
+        """
+        other = Weights(folder)
+        needed, held = set(names.values()), set(other.listed())
+        refuse_misfits(folder, "its config.json", sorted(needed - held), sorted(held - needed), ())
+        self._homes |= {name: other._homes[filed] for name, filed in names.items()}
+
     def listed(self) -> list[str]:
         """The names of all tensors."""
         return list(self._homes)

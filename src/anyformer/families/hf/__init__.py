@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from anyformer.families.hf.either_way import either_way
+from anyformer.families.hf.headings import bare
 from anyformer.families.hf.mapping import Family
 from anyformer.families.lineage import modules
 
@@ -15,7 +17,7 @@ FILES = (
 )
 # fmt: on
 FAMILIES: dict[str, Family] = {
-    value.hf_type: value
+    value.hf_type: either_way(bare(value))
     for module in modules(__name__, __path__, FILES)
     for value in vars(module).values()
     if isinstance(value, Family)

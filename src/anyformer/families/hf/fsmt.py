@@ -65,4 +65,4 @@ TO_SPEC, TO_CONFIG = table.both_ways(
     ),
     (*IGNORED, "langs"),
 )
-FSMT = Family("fsmt", "FSMTForConditionalGeneration", "model.", TO_SPEC, TO_CONFIG, _rows)
+FSMT = Family("fsmt", "FSMTForConditionalGeneration", "model.", TO_SPEC, TO_CONFIG, _rows, fixed_masks=True)

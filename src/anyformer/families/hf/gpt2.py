@@ -128,4 +128,5 @@ OPENAI_GPT = gpt_family(
     unneeded=("transformer.position_ids",),
     # n_ctx repeats n_positions; the others are past.
     ignored=("n_ctx", "n_special", "predict_special_tokens"),
+    fixed_masks=True,
 )

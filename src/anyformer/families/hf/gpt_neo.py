@@ -78,6 +78,7 @@ GPT_NEO = gpt_family(
     },
     outside={"stack.embedding.terms.1": "wpe"},
     buffers=("attn.attention.bias", "attn.attention.masked_bias"),  # the causal mask, in old files
+    fixed_masks=True,
 )
 
 

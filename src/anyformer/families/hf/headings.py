@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.families.heads import last_token_classes, masked_words, pooler, row_classes, token_classes
 from anyformer.families.hf.layout import Laid, Modules, Theirs, rows_of, within
-from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, TokensSpec
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec, TableSpec
@@ -177,10 +178,60 @@ def classifying(family: Family, classes: Mapping[str, tuple[str, str]]) -> Famil
         found = judge(spec)
         if found is None:
             return family.rows(spec)
-        kept = [row for row in family.rows(_writing(spec)) if not any(name.startswith("heads.") for name in row.ours)]
+        kept, _ = _without_head(family.rows(_writing(spec)))
         return [*kept, *rows_of(spec, {"heads.0.table": found[1], "heads.0": found[1]})]
 
     return family._replace(to_spec=to_spec, to_config=to_config, rows=rows)
+
+
+def bare(family: Family) -> Family:
+    """A family of decoders with the class that has no head too; one whose table is the embedding's stays whole."""
+    named = re.fullmatch("(.+)(ForCausalLM|LMHeadModel|ModelWithLMHead)", family.architecture)
+    if named is None:
+        return family
+    name = named[1] + ("TextModel" if family.hf_type.endswith("_text") else "Model")
+
+    def to_spec(settings: Settings) -> ModelSpec:
+        spec = family.to_spec(settings)
+        said = name in (settings.strings("architectures") or ())
+        return spec.but(heads=(), ahead=()) if said and writes_alone(spec) else spec
+
+    def to_config(spec: ModelSpec) -> dict[str, Any]:
+        if spec.heads:
+            return family.to_config(spec)
+        config = {**family.to_config(_writing(spec)), "architectures": [name]}
+        said = {
+            key: value for key, value in config.items() if value is not None
+        }  # a head's null may be none of the class's
+        alike = to_spec(Settings(said, family.hf_type)) == to_spec(Settings(config, family.hf_type))
+        return said if alike else config
+
+    def without(rows: Callable[[ModelSpec], list[TensorRow]]) -> Callable[[ModelSpec], list[TensorRow]]:
+        def named(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(name.removeprefix(family.prefix) for name in names)
+
+        def found(spec: ModelSpec) -> list[TensorRow]:
+            if spec.heads:
+                return rows(spec)
+            kept, head = _without_head(rows(_writing(spec)))
+            kept = [row._replace(theirs=named(row.theirs), also=named(row.also)) for row in kept]
+            return [*kept, dropped(*(name for row in head for name in (*row.theirs, *row.also)))]
+
+        return found
+
+    files = family.files and without(family.files)
+    return family._replace(to_spec=to_spec, to_config=to_config, rows=without(family.rows), files=files)
+
+
+def writes_alone(spec: ModelSpec) -> bool:
+    """Whether a model's one head predicts tokens by a table of its own."""
+    return len(spec.heads) == 1 and spec.heads[0].table is not None and not spec.heads[0].tied
+
+
+def _without_head(rows: list[TensorRow]) -> tuple[list[TensorRow], list[TensorRow]]:
+    """The rows of a model's stack, and those of its head."""
+    head = [row for row in rows if any(name.startswith("heads.") for name in row.ours)]
+    return [row for row in rows if row not in head], head
 
 
 def _writing(spec: ModelSpec) -> ModelSpec:

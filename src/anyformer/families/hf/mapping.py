@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import AnyformerError, CheckpointError, SpecError
-from anyformer.families.hf.settings import CAUSAL, Settings
-from anyformer.layers import AttentionSpec, ByRole, GQASpec
-from anyformer.layers.causality import sees_later_tokens
-from anyformer.layers.mask import Mask
+from anyformer.families.hf.settings import Settings
+from anyformer.layers import ByRole, GQASpec
 from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, StackSpec, tensors
 from anyformer.spec.difference import Difference, differences, n_values, short
 
@@ -60,6 +58,7 @@ class Family(NamedTuple):
     of_files: Callable[[ModelSpec, Files], ModelSpec] | None = None
     # The head that its classes put on a model for so many labels, by its name; None where none has such a head.
     head: Callable[[ModelSpec, int, str], HeadSpec | None] | None = None
+    fixed_masks: bool = False  # its class makes them itself, and asks no configuration whether they hide later tokens
 
 
 def class_of(family: Family, config: Mapping[str, Any]) -> str:
@@ -187,19 +186,11 @@ def _nearest(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], ModelSpec
 
 def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> tuple[Family, ModelSpec]:
     """The family and the model of a configuration; `where` names it in errors. Raises CheckpointError."""
-    family, settings = _family_of(families, config, where), Settings(config, where)
-    said = bool(settings.written(CAUSAL))
+    family = _family_of(families, config, where)
     try:
-        spec = family.to_spec(settings)
+        return family, family.to_spec(Settings(config, where))
     except SpecError as error:
         raise CheckpointError(f"{where}: {error}") from None
-    if settings.names(CAUSAL) and any(sees_later_tokens(mask) == said for mask in _masks_of_self_attention(spec)):
-        raise settings.refusal(CAUSAL, "changes a mask of this class, which is not computed here")
-    return family, spec
-
-
-def _masks_of_self_attention(spec: ModelSpec) -> Iterator[Mask]:
-    return (part.mask for part in spec.nested() if isinstance(part, AttentionSpec) and part.reads != "memory")
 
 
 def _family_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> Family:

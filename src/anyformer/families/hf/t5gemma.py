@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, edited
+from anyformer.families.compose import causal, changed
 from anyformer.families.hf.gemma import GEMMA2
 from anyformer.families.hf.layout import Laid, Theirs, of_layers, rows_of, within
 from anyformer.families.hf.llama import ATTENTION, GATED
@@ -12,7 +12,6 @@ from anyformer.families.hf.mapping import Family, TensorRow
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.stacks import encoder_of, two_stacks
 from anyformer.families.t5gemma import t5gemma
-from anyformer.layers import AttentionSpec, Causal, SlidingWindow, SymmetricWindow
 from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec
 
 # What the class copies into each table, and rates of dropout.
@@ -41,7 +40,7 @@ def _side(settings: Settings, name: str) -> ModelSpec:
 
 def _to_config(spec: ModelSpec) -> dict[str, Any]:
     decoder = spec.but(encoder=None, stack=_by_layer(spec.stack, _deaf))
-    encoder = decoder.but(stack=edited(encoder_of(spec), AttentionSpec, _back))
+    encoder = decoder.but(stack=causal(encoder_of(spec)))
     tied = any(head.tied for head in spec.heads)
     sides = {name: GEMMA2.to_config(side) for name, side in (("encoder", encoder), ("decoder", decoder))}
     return {**sides, TIED: tied, "vocab_size": spec.vocab_size, "is_encoder_decoder": True}
@@ -55,13 +54,6 @@ def _deaf(layer: BlockSpec) -> BlockSpec:
     """The layer without its attention to the encoder."""
     first, *rest = layer.sublayers
     return layer.but(sublayers=(first, *rest[-1:]))
-
-
-def _back(attention: AttentionSpec) -> AttentionSpec:
-    """The attention to what came before, as far as it sees back."""
-    windows = (value for value in attention.mask.nested() if isinstance(value, SymmetricWindow))
-    near = next((Causal() & SlidingWindow(size=window.radius) for window in windows), Causal())
-    return attention.but(mask=near)
 
 
 def _layer(feed: int) -> dict[str, str]:
@@ -88,4 +80,4 @@ def _rows(spec: ModelSpec) -> list[TensorRow]:
     return [*rows_of(spec, links)]
 
 
-T5GEMMA = Family("t5gemma", "T5GemmaForConditionalGeneration", "model.", _to_spec, _to_config, _rows)
+T5GEMMA = Family("t5gemma", "T5GemmaForConditionalGeneration", "model.", _to_spec, _to_config, _rows, fixed_masks=True)

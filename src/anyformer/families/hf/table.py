@@ -317,6 +317,7 @@ def family(
     filed: Layout | None = None,
     ahead: Mapping[str | tuple[str, ...], str | Theirs] | None = None,
     ignored: tuple[str, ...] = (),
+    fixed_masks: bool = False,
 ) -> Family:
     """The family of a class; for the pairs see `both_ways`.
 
@@ -344,4 +345,6 @@ def family(
         return [dropped(*old, *unneeded), *rows_of(spec, tokens_and_head(spec, table, head) | links)]
 
     files = None if filed is None else lambda spec: rows(spec, filed)
-    return Family(hf_type, architecture, f"{stack.partition('.')[0]}.", to_spec, to_config, rows, files)
+    return Family(
+        hf_type, architecture, f"{stack.partition('.')[0]}.", to_spec, to_config, rows, files, fixed_masks=fixed_masks
+    )

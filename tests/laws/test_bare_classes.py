@@ -1,0 +1,92 @@
+"""Law: a decoder's class without its head is read and written as that class, its vectors those of transformers' own.
+
+So are decoders that see both ways because `is_causal` is false (test_settings.py). A few types are tried here, all among the slow.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+from anyformer.errors import CheckpointError
+from anyformer.families import FAMILIES
+from anyformer.families.hf.headings import writes_alone
+from anyformer.hub import load, save
+from anyformer.model import Transformer
+from tests.laws.parity import InDouble
+from tests.laws.test_settings import WITHOUT, based, outcome, quiet, read
+from tests.laws.tolerance import distance
+from tests.laws.variations import attention, made
+
+NEAR = 1e-6  # in float64, as in test_settings.py
+ALWAYS = ("qwen2", "mistral", "gemma3_text", "cohere", "gpt_oss", "deepseek_v3", "llama4_text", "falcon_h1", "gpt_neox")
+REMOTE = ("exaone",)  # whose classes are none of transformers'
+FAILING = {"mpt", "modernbert-decoder"}  # which take masks for granted where transformers makes none
+UNTIED = {"tie_word_embeddings": False}
+TYPES = [
+    pytest.param(kind, marks=[] if kind in ALWAYS else pytest.mark.slow)
+    for kind, family in FAMILIES.items()
+    if kind not in (*WITHOUT, *REMOTE)
+    and family.architecture.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead"))
+]
+
+
+def made_bare(hf_type: str) -> Any:
+    """Return the model of transformers' class without a head, where the whole one would have a table for its head alone."""
+    small = based(hf_type)
+    whole = read(small, small.settings | UNTIED)
+    if whole is None or not writes_alone(whole):
+        pytest.skip(f"the head of {small.kind} has no table of its own")
+    return made(small._replace(kind=MODEL_MAPPING_NAMES[hf_type]), small.settings | UNTIED)
+
+
+def apart(ours: Transformer, theirs: Any) -> float:
+    """Return how far the vectors of both lie apart."""
+    ids = torch.randint(0, ours.spec.vocab_size, (2, 12), generator=torch.Generator().manual_seed(0))
+    found = theirs(ids, attention_mask=torch.ones_like(ids), use_cache=False).last_hidden_state
+    return distance(ours(ids).last_hidden_state, found)
+
+
+@pytest.mark.parametrize("hf_type", TYPES)
+def test_read_and_written_as_its_class(hf_type: str, tmp_path: Path) -> None:
+    with InDouble(), torch.no_grad(), quiet():
+        theirs = made_bare(hf_type)
+        theirs.save_pretrained(tmp_path / "theirs")
+        ours, _ = load(tmp_path / "theirs")
+        assert ours.spec.heads == ()
+        assert apart(ours, theirs) < NEAR
+        saved = save(ours, tmp_path / "ours", form="hf")
+        config = transformers.AutoConfig.from_pretrained(saved.path)
+        assert config.architectures == [MODEL_MAPPING_NAMES[config.model_type]]
+        ways = {"attn_implementation": attention(config), "experts_implementation": "eager", "dtype": torch.float64}
+        back = transformers.AutoModel.from_pretrained(saved.path, **ways).eval()
+        assert apart(ours, back) < NEAR
+
+
+@pytest.mark.parametrize("hf_type", TYPES)
+def test_tokens_see_ahead(hf_type: str) -> None:
+    small = based(hf_type)
+    found = outcome(small, small.settings | {"is_causal": False})
+    fixed = FAMILIES[hf_type].fixed_masks
+    assert found == ("refused" if fixed else "theirs fails" if hf_type in FAILING else "equal")
+
+
+def test_a_table_that_the_class_lacks_is_passed_over(tmp_path: Path) -> None:
+    """As AutoModel does; the class with a head still asks for it."""
+    with quiet():
+        made_bare("qwen2").save_pretrained(tmp_path)
+    held = load_file(tmp_path / "model.safetensors")
+    save_file(held | {"lm_head.weight": torch.ones(held["embed_tokens.weight"].shape)}, tmp_path / "model.safetensors")
+    assert load(tmp_path)[0].spec.heads == ()
+    save_file(held, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen2ForCausalLM"]}))
+    with pytest.raises(CheckpointError, match="missing: lm_head.weight"):
+        load(tmp_path)

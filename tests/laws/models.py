@@ -19,7 +19,7 @@ from anyformer.layers.init import distinct
 from anyformer.layers.part import Part
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Place, Window, tensors
+from anyformer.spec import HeadSpec, ModelSpec, Place, TableSpec, Vocab, Window, tensors
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import query_scale
 from tests.sample import is_one_of_few, sampled
@@ -34,8 +34,13 @@ def shrunk() -> dict[str, ModelSpec]:
 
 
 def _least(spec: ModelSpec) -> ModelSpec:
-    """Return the shrunk model; where a norm reads a step, with 8 features: of 2, a sixteenth of its width, little may be left."""
+    """Return the shrunk model; where a norm reads a step, with 8 features: of 2, a sixteenth of its width, little may be left.
+
+    One that makes vectors of texts alone predicts words instead: laws of vectors are in test_embedding.py and test_sentences.py.
+    """
     least = shrink(spec)
+    if not any(head.table for head in least.heads):
+        least = least.but(heads=(HeadSpec(table=TableSpec(rows=Vocab(least.vocab_size))),))
     normed = any(isinstance(part, S6Spec) and part.norm for part in least.nested())
     return changed(least, S6Spec, step_rank=8) if normed else least
 

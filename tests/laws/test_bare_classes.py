@@ -1,6 +1,6 @@
 """Law: a decoder's class without its head is read and written as that class, its vectors those of transformers' own.
 
-So are decoders that see both ways because `is_causal` is false (test_settings.py). A few types are tried here, all among the slow.
+So are decoders that see both ways because `is_causal` is false. A few types are tried, all of them among the slow.
 """
 
 from __future__ import annotations
@@ -88,5 +88,5 @@ def test_a_table_that_the_class_lacks_is_passed_over(tmp_path: Path) -> None:
     save_file(held, tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen2ForCausalLM"]}))
-    with pytest.raises(CheckpointError, match="missing: lm_head.weight"):
+    with pytest.raises(CheckpointError, match=r"missing: lm_head\.weight"):
         load(tmp_path)

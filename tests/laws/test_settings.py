@@ -190,9 +190,15 @@ FOUND: dict[str, tuple[str, dict[str, Any], Outcome]] = {
         },
         "refused",
     ),
-    "masks of a decoder that shall see later tokens": ("qwen2", {"is_causal": False}, "refused"),
-    "the same where nothing says so": ("qwen2", {"is_causal": None}, "refused"),
-    "the same of a decoder behind an encoder": ("bart", {"is_causal": False}, "refused"),
+    "masks of a decoder that shall see later tokens": ("qwen2", {"is_causal": False}, "equal"),
+    "the same where nothing says so": ("qwen2", {"is_causal": None}, "equal"),
+    "the same of a decoder behind an encoder": ("bart", {"is_causal": False}, "equal"),
+    "the same of a class whose masks are as they are": ("gpt_neo", {"is_causal": False}, "refused"),
+    "windows to both sides, as EmbeddingGemma says them": (
+        "gemma3_text",
+        {"use_bidirectional_attention": True},
+        "equal",
+    ),
     "masks of a decoder, as they are": ("qwen2", {"is_causal": True}, "equal"),
     "masks of an encoder, as they are": ("bert", {"is_causal": False}, "equal"),
     # Of the class's kernels some hide later tokens then, others do not.

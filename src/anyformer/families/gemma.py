@@ -3,7 +3,8 @@ Gemma 2 trained with differential privacy."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, layered, windowed
+from anyformer.families.compose import bidirectional, changed, layered, windowed
+from anyformer.families.heads import sentence_embedding
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import (
@@ -12,11 +13,12 @@ from anyformer.layers import (
     GatedFeedForwardSpec,
     GQASpec,
     LinearScaling,
+    LinearSpec,
     RMSNormSpec,
     RotarySpec,
     TokensSpec,
 )
-from anyformer.spec import BranchSpec, HeadSpec, Length, ModelSpec, ScaleSpec
+from anyformer.spec import BranchSpec, HeadSpec, Length, ModelSpec, ScaleSpec, TableSpec, Width
 
 NORM = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")
 
@@ -69,6 +71,15 @@ def gemma3(
     return layered(model, *[local] * 5, full.stack.blocks[0])
 
 
+def embeddinggemma(*sizes: int) -> ModelSpec:
+    """Gemma 3 with tokens that see both ways, half a window to each side, for vectors of texts (2509.20354, section 2)."""
+    model = gemma3(*sizes, vocab_size=262_144, window=256, stretch=None, context=2048)
+    width = model.stack.d_model
+    layers = (LinearSpec(d_out=Width(4 * width)), LinearSpec(d_out=width))
+    stack = changed(bidirectional(model.stack), TableSpec, shared=None)
+    return model.but(stack=stack, heads=(sentence_embedding(layers=layers),))
+
+
 SENTENCEPIECE = "SentencePiece with byte fallback, 256,000"
 PADDED = "the paper counts 256,128 rows of the vocabulary, the released files have 256,000"
 ROWS = "27.01B: the paper prints 1,416M for the embedding, whose 262,208 released rows are 1,410M"
@@ -96,6 +107,13 @@ GEMMA3 = Origin("gemma3", "gemma2", 2025, "arXiv:2503.19786, section 2").lineage
     Preset("gemma3-12b", gemma3(48, 3840, 16, 15_360, 8), "11.77B"),
     Preset("gemma3-27b", gemma3(62, 5376, 32, 21_504, 16, head_dim=128, scores_as_of=168), "27.02B", ROWS),
     sizes="Gemma Team 2025, arXiv:2503.19786, tables 1 and 2, the text model (totals: embedding and the rest)",
+    tokenizer="SentencePiece with byte fallback, 262,144",
+)
+EMBEDDINGGEMMA = Origin("embeddinggemma", "gemma3", 2025, "arXiv:2509.20354, section 2").lineage(
+    "tokens see both ways, their mean goes through two layers: a vector of length 1",
+    Preset("embeddinggemma-300m", embeddinggemma(24, 768, 3, 1152, 1), "308M", alias="embeddinggemma"),
+    family="gemma",
+    sizes="Schechter Vera et al. 2025, arXiv:2509.20354, section 2, and the released configuration (from memory)",
     tokenizer="SentencePiece with byte fallback, 262,144",
 )
 VAULTGEMMA = Origin("vaultgemma", "gemma2", 2025, "arXiv:2510.15001, from memory").lineage(

@@ -71,9 +71,9 @@ def with_rows(head: HeadSpec, n: int) -> HeadSpec:
     return head if head.table is None else head.but(table=head.table.but(rows=Vocab(n)))
 
 
-def sentence_embedding(pool: PoolSpec | None = None) -> HeadSpec:
-    """One vector of length 1 a row, by default its tokens' mean (arXiv:1908.10084): products are cosines."""
-    return HeadSpec(name=EMBEDDING, pool=pool or MeanTokensSpec(), transform=(UnitLengthSpec(),))
+def sentence_embedding(pool: PoolSpec | None = None, layers: tuple[MapSpec, ...] = ()) -> HeadSpec:
+    """One vector of length 1 a row, by default of its tokens' mean, behind layers (arXiv:1908.10084): products are cosines."""
+    return HeadSpec(name=EMBEDDING, pool=pool or MeanTokensSpec(), transform=(*layers, UnitLengthSpec()))
 
 
 def with_head(model: ModelSpec, head: HeadSpec) -> ModelSpec:

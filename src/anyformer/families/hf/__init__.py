@@ -17,7 +17,7 @@ FILES = (
 )
 # fmt: on
 FAMILIES: dict[str, Family] = {
-    value.hf_type: either_way(bare(value))
+    value.hf_type: bare(either_way(value))
     for module in modules(__name__, __path__, FILES)
     for value in vars(module).values()
     if isinstance(value, Family)

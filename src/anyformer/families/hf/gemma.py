@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import bidirectional, causal, changed, edited
 from anyformer.families.gemma import gemma, gemma2, gemma3, vaultgemma
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
 from anyformer.families.hf.mapping import Family, one
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.settings import CAUSAL, Settings
 from anyformer.families.hf.windows import rotary_by_type
-from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, GQASpec, RotarySpec
+from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, GQASpec, RotarySpec, SlidingWindow, SymmetricWindow
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
+BOTH_WAYS = "use_bidirectional_attention"
 LOCAL = "rope_local_base_freq"
 TANH = "gelu_pytorch_tanh"
 SANDWICH = {
@@ -76,7 +77,30 @@ def _capped(hf_type: str, architecture: str, template: ModelSpec) -> Family:
 
 GEMMA2 = _capped("gemma2", "Gemma2ForCausalLM", gemma2(2, 8, 1, 8, 1))
 VAULTGEMMA = _capped("vaultgemma", "VaultGemmaForCausalLM", vaultgemma(2, 8, 1, 8, 1))
-GEMMA3 = table.family(
+
+
+def _either_way(family: Family) -> Family:
+    """The class that may be told of tokens that see ahead, a window's half to each side (EmbeddingGemma, arXiv:2509.20354)."""
+
+    def to_spec(settings: Settings) -> ModelSpec:
+        if not settings.take(BOTH_WAYS, bool, default=False):
+            return family.to_spec(settings)
+        settings.require(CAUSAL, True)  # false, the class takes other windows
+        spec = family.to_spec(settings)
+        stack = edited(bidirectional(spec.stack), SymmetricWindow, lambda each: each.but(radius=each.radius // 2))
+        return spec.but(stack=stack)
+
+    def to_config(spec: ModelSpec) -> dict[str, Any]:
+        back = causal(spec.stack)
+        if back == spec.stack:
+            return family.to_config(spec)
+        doubled = edited(back, SlidingWindow, lambda each: each.but(size=2 * each.size))
+        return {**family.to_config(spec.but(stack=doubled)), BOTH_WAYS: True}
+
+    return family._replace(to_spec=to_spec, to_config=to_config)
+
+
+_GEMMA3 = table.family(
     "gemma3_text",
     "Gemma3ForCausalLM",
     windows.two_kinds(gemma3(6, 8, 1, 8, 1)),
@@ -94,3 +118,4 @@ GEMMA3 = table.family(
     # The class reads the cap of scores and never applies it.
     ignored=("hidden_act", "cache_implementation", "attn_logit_softcapping"),
 )
+GEMMA3 = _either_way(_GEMMA3)

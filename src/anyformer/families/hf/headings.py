@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anyformer.errors import SpecError, did_you_mean
+from anyformer.families.compose import changed
 from anyformer.families.heads import last_token_classes, masked_words, pooler, row_classes, token_classes
 from anyformer.families.hf.layout import Laid, Modules, Theirs, rows_of, within
 from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, TokensSpec
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec, TableSpec
 
 Activation = Callable[[ModelSpec], MapSpec | None]  # of the model without heads; None is the head's usual one
@@ -185,7 +187,7 @@ def classifying(family: Family, classes: Mapping[str, tuple[str, str]]) -> Famil
 
 
 def bare(family: Family) -> Family:
-    """A family of decoders with the class that has no head too; one whose table is the embedding's stays whole."""
+    """A family of decoders with the class that has no head too; one that can predict by the embedding's table stays whole."""
     named = re.fullmatch("(.+)(ForCausalLM|LMHeadModel|ModelWithLMHead)", family.architecture)
     if named is None:
         return family
@@ -193,8 +195,10 @@ def bare(family: Family) -> Family:
 
     def to_spec(settings: Settings) -> ModelSpec:
         spec = family.to_spec(settings)
-        said = name in (settings.strings("architectures") or ())
-        return spec.but(heads=(), ahead=()) if said and writes_alone(spec) else spec
+        if name not in (settings.strings("architectures") or ()):
+            return spec
+        kept = not writes_alone(spec) and later_tokens_seen(spec.stack) is None
+        return spec if kept else spec.but(heads=(), ahead=(), stack=changed(spec.stack, TableSpec, shared=None))
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
         if spec.heads:

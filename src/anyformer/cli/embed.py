@@ -34,6 +34,9 @@ SHORT = 40  # characters of a text that a table shows
     type=click.Choice(["mean", "first", "last"]),
     help="What makes one vector of the tokens.  [default: the model's head, else what suits the architecture]",
 )
+@click.option("--prompt", help="What goes before each text, such as 'query: '; '' is nothing.")
+@click.option("--prompt-name", help="One of the prompts that a directory of sentence-transformers has.")
+@click.option("--dimensions", type=click.IntRange(min=1), help="How many numbers of a vector are kept.  [default: all]")
 @truncate_option
 @click.option("--batch-tokens", type=Amount(), default=4096, show_default=True, help="Tokens computed at once.")
 @device_option
@@ -41,12 +44,19 @@ SHORT = 40  # characters of a text that a table shows
 @as_option
 @import_option
 def command(
-    model: Path, texts: tuple[str, ...], data: Path | None, out: Path | None, as_json: bool, **given: Any
+    model: Path,
+    texts: tuple[str, ...],
+    data: Path | None,
+    out: Path | None,
+    batch_tokens: int,
+    device: str | None,
+    as_json: bool,
+    **way: Any,
 ) -> None:
     """Make a vector of each text by the model in DIR: an encoder, a decoder, or a directory of sentence-transformers.
 
     Vectors have length 1, so that products are cosines; a few texts are compared with each other in a table. `--json` gives
-    version, pool, width, texts (how many), cut (how many were longer than is read), out, and of a few texts similarities.
+    version, pool, prompt, width, texts (how many), cut (how many were longer than is read), out, and of a few texts similarities.
 
       anyformer embed --model runs/sentences --data lines.txt --out vectors.safetensors
     """
@@ -54,9 +64,10 @@ def command(
         raise UsageError("give either --data, or --text once or several times")
     if data is not None and out is None:
         raise UsageError("--out is missing: name a .safetensors or .npy file for the vectors")
-    from anyformer.inference import embedded
+    from anyformer.inference.embedding import Way, embedded
 
-    found = embedded(model, None, list(texts) if data is None else data, out=out, **given)
+    read = list(texts) if data is None else data
+    found = embedded(model, None, read, Way(**way), batch_tokens=batch_tokens, device=device, out=out)
     if found.similarities is not None and data is None and not as_json:
         _table(list(texts), found.similarities)
     tell(found, as_json)

@@ -100,9 +100,9 @@ class FilePlan(NamedTuple):
 
         `beside`: the tensors that have files of their own, by our names.
         """
-        if self.wrapped:
+        if self.wrapped or (self.family is not None and without_pooling(self.spec) is not self.spec):
             tokens = {**tokens, "pad_token_id": name_padding(tokenizer, directory)}
-        elif self.family is None:
+        if not self.wrapped and self.family is None:
             (directory / SPEC).write_text(dumps(self.spec), encoding="utf-8")
             if labels:
                 (directory / LABELS).write_text(labels_json(labels), encoding="utf-8")
@@ -218,7 +218,8 @@ def convert(
     plan = planned(found.spec, form, hf_type, found.family)
     tokenizer = tokenizer_of(found)
     refuse_larger(tokenizer, found.spec)
-    places = [place for place in (found.weights, found.tokenizer) if place is not None and place.is_dir()]
+    beside = (found.weights, found.tokenizer, found.modules)
+    places = [place for place in beside if place is not None and place.is_dir()]
     files = {name: content for place in places for name, content in read_companions(place).items()}
     files = with_defaults(files, found.settings) if files else files
     cast = dtype or (widest if isinstance(held.weights, GGUF) else None)

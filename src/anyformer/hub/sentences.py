@@ -90,13 +90,18 @@ def with_pooling(spec: ModelSpec, family: Family | None, directory: Path) -> Mod
             f"{directory / MODULES} lists {', '.join(('Transformer', *names))}; only a Transformer, a Pooling and then Dense "
             f"and Normalize are read here" + (f", and {other} computes something else" if other else "")
         )
-    pool = _pool(others[0][1] / "config.json")
+    pool = _pool(pooling_of(directory))
     then = [part for kind, place in others[1:] for part in (_layer(place) if kind == DENSE else UNIT)]
     head = HeadSpec(name=EMBEDDING, pool=pool, transform=tuple(then))
     if family is not None and writes_alone(spec) and _lacks_head(spec, family, folder):
         spec = spec.but(heads=(), ahead=())
     limits = [*_limits(directory), *([spec.context] if spec.context else [])]
     return spec.but(heads=(*spec.heads, head), context=Length(min(limits)) if limits else None)
+
+
+def pooling_of(directory: Path) -> Path:
+    """The file that says how a directory of sentence-transformers pools."""
+    return inside(_modules(directory)[1][1] / "config.json", CheckpointError)
 
 
 def pooled(spec: ModelSpec, kind: Any, where: str) -> ModelSpec:
@@ -254,7 +259,7 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
 
 def _pool(file: Path) -> PoolSpec:
     """How a Pooling's config.json makes one vector of the tokens."""
-    said = read_table(inside(file, CheckpointError))
+    said = read_table(file)
     on = [name.removeprefix(POOLING) for name, value in said.items() if name.startswith(POOLING) and value is True]
     named = said.get("pooling_mode")
     on += [SHORT.get(name, name) for name in map(str, named if isinstance(named, list) else [named] if named else [])]

@@ -28,7 +28,7 @@ from anyformer.model import Transformer
 from anyformer.new_tokens import make_tokens
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive
-from anyformer.spec import ModelSpec, Place, PoolSpec
+from anyformer.spec import ModelSpec, Place, PoolSpec, in_turn
 from anyformer.text import Tokenizer, length_batches
 from anyformer.text.packing import padded
 from anyformer.text.parallel import read_lines
@@ -44,6 +44,18 @@ MOST_COMPARED = 20  # texts whose similarities are among the figures
 
 
 @dataclass(frozen=True)
+class Way:
+    """How a text becomes a vector; what `embed` says of each."""
+
+    pool: Pool | None = None
+    prompt: str | None = None
+    prompt_name: str | None = None
+    dimensions: int | None = None
+    longest: int | None = None  # tokens
+    truncate: bool = False
+
+
+@dataclass(frozen=True)
 class Embedded(ShowsItself):
     """Texts and what stands for them."""
 
@@ -51,6 +63,7 @@ class Embedded(ShowsItself):
     vectors: Tensor  # [text, width] float32 on the CPU
     cut: int  # texts that were longer than the model was to read
     pool: str  # what made one vector of the tokens
+    prompt: str = ""  # what was put before each text
     out: Path | None = None  # the file they were saved in
 
     @property
@@ -65,6 +78,7 @@ class Embedded(ShowsItself):
         return {
             "version": VERSION,
             "pool": self.pool,
+            "prompt": self.prompt,
             "width": self.vectors.shape[1],
             "texts": len(self.texts),
             "cut": self.cut,
@@ -74,8 +88,9 @@ class Embedded(ShowsItself):
 
     def __str__(self) -> str:
         cut = f", {self.cut:,} of them cut" if self.cut else ""
+        prompt = f" behind {self.prompt!r}" if self.prompt else ""
         place = f" in {self.out}" if self.out else ""
-        return f"{len(self.texts):,} vectors of {self.vectors.shape[1]:,} numbers by {self.pool}{cut}{place}"
+        return f"{len(self.texts):,} vectors of {self.vectors.shape[1]:,} numbers by {self.pool}{prompt}{cut}{place}"
 
 
 def embed(
@@ -84,6 +99,9 @@ def embed(
     texts: Sequence[str] = (),
     *,
     pool: Pool | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    dimensions: int | None = None,
     longest: int | None = None,
     truncate: bool = False,
     batch_tokens: int = BATCH_TOKENS,
@@ -93,32 +111,24 @@ def embed(
 
     `model` is a model, or a directory, which has its tokenizer. `pool` None asks the model's head "embedding"; without one,
     tokens that see all are averaged, and of those that do not the last is taken. "mean", "first" and "last" pool the last
-    hidden state; vectors have length 1 unless the model's own head says otherwise. A text is framed as the tokenizer's own
-    rules say; one of more than `longest` tokens, by default those of the training or those that the model has positions for,
-    is refused, or cut with `truncate`. `batch_tokens`: texts of a batch times the longest of them. Raises InputError for a
-    blank or too long text, an unknown pool, and a model with an encoder and a decoder.
+    hidden state; vectors have length 1 unless the model's own head says otherwise. Before each text goes `prompt`, or the one
+    that a directory of sentence-transformers has by `prompt_name`, or that which it says is usual; "" is none. Of a vector the
+    first `dimensions` numbers are kept, at length 1 again (Matryoshka: arXiv:2205.13147). A text is framed as the tokenizer's
+    own rules say; one of more than `longest` tokens, by default those of the training or those that the model has positions
+    for, is refused, or cut with `truncate`. `batch_tokens`: texts of a batch times the longest of them. Raises InputError for
+    a blank or too long text, an unknown pool, more dimensions than there are, and a model with an encoder and a decoder;
+    UsageError for an unknown prompt.
     """
-    found = embedded(
-        model,
-        tokenizer,
-        texts,
-        pool=pool,
-        longest=longest,
-        truncate=truncate,
-        batch_tokens=batch_tokens,
-        device=device,
-    )
-    return found.vectors
+    way = Way(pool, prompt, prompt_name, dimensions, longest, truncate)
+    return embedded(model, tokenizer, texts, way, batch_tokens=batch_tokens, device=device).vectors
 
 
 def embedded(
     model: TrainedModel,
     tokenizer: Tokenizer | str | Path | None,
     texts: Sequence[str] | Path,
+    way: Way | None = None,
     *,
-    pool: Pool | None = None,
-    longest: int | None = None,
-    truncate: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     device: str | None = None,
     out: str | Path | None = None,
@@ -136,11 +146,12 @@ def embedded(
         raise UsageError(f"--batch-tokens {batch_tokens} is nothing; give 1 or more")
     texts = _lines(texts) if isinstance(texts, Path) else texts
     found = opened(model, tokenizer, device=device)
-    given = prepared(found, texts, pool=pool, longest=longest, truncate=truncate, batch_tokens=batch_tokens)
+    way = way or Way()
+    given = prepared(found, texts, way, batch_tokens)
     vectors = given.in_order([given.vectors(numbers) for numbers in given.batches])
     if file is not None:
         _write(vectors, file)
-    return Embedded(texts, vectors, given.cut, pool_of(found.model.spec, pool).kind, file)
+    return Embedded(texts, vectors, given.cut, pool_of(found.model.spec, way.pool).kind, given.prompt, file)
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,8 @@ class Prepared:
 
     model: Transformer
     head: Head
+    dimensions: int | None
+    prompt: str  # what was put before each text
     ids: Sequence[np.ndarray]  # of each text
     cut: int  # texts that were longer than the model was to read
     batches: Sequence[np.ndarray]  # numbers of texts
@@ -159,7 +172,10 @@ class Prepared:
         ids, mask = (torch.from_numpy(each).to(device) for each in padded([self.ids[i] for i in numbers], 0))
         with torch.inference_mode():
             hidden = self.model(ids, mask.long(), output_logits=False).last_hidden_state
-            return self.head(hidden, make_tokens(ids, mask.long())).float().cpu()
+            found = self.head(hidden, make_tokens(ids, mask.long())).float().cpu()
+        if self.dimensions is None:
+            return found
+        return F.normalize(found[:, : self.dimensions], dim=1, eps=1e-12)
 
     def in_order(self, parts: Sequence[Tensor]) -> Tensor:
         """The vectors of all batches [text, width] in the order of the texts."""
@@ -167,24 +183,17 @@ class Prepared:
         return torch.empty_like(made).index_copy_(0, torch.from_numpy(np.concatenate(self.batches)), made)
 
 
-def prepared(
-    found: Opened,
-    texts: Sequence[str],
-    *,
-    pool: Pool | None = None,
-    longest: int | None = None,
-    truncate: bool = False,
-    batch_tokens: int = BATCH_TOKENS,
-) -> Prepared:
-    """What `embed` reads of texts, and how. Raises InputError as it does."""
-    trained, truncate = found.framing(Contrastive, truncate)
-    head = _head(found.model, pool)
+def prepared(found: Opened, texts: Sequence[str], way: Way, batch_tokens: int = BATCH_TOKENS) -> Prepared:
+    """What `embed` reads of texts, and how. Raises what it does."""
+    trained, truncate = found.framing(Contrastive, way.truncate)
+    head, prompt = _head(found.model, way), found.prompts.chosen(way.prompt, way.prompt_name)
     if not texts:
         raise InputError("there are no texts to embed; give one at least")
-    ids, cut = _framed(found.tokenizer, texts, longest or trained or longest_of(found.model.spec), truncate)
+    longest = way.longest or trained or longest_of(found.model.spec)
+    ids, cut = _framed(found.tokenizer, prompt, texts, longest, truncate)
     lengths = np.array([len(one) for one in ids])
     batches = list(length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))))
-    return Prepared(found.model, head, ids, cut, batches)
+    return Prepared(found.model, head, way.dimensions, prompt, ids, cut, batches)
 
 
 def _lines(file: Path) -> list[str]:
@@ -218,14 +227,14 @@ def pool_of(spec: ModelSpec, pool: Pool | None = None) -> PoolSpec:
 
 
 def _framed(
-    tokenizer: Tokenizer, texts: Sequence[str], longest: int | None, truncate: bool
+    tokenizer: Tokenizer, prompt: str, texts: Sequence[str], longest: int | None, truncate: bool
 ) -> tuple[list[np.ndarray], int]:
     """The ids of each text, and how many texts were cut."""
     found, cut = [], 0
     for number, text in enumerate(texts, 1):
         if not text.strip():
             raise InputError(f"text {number} is blank, and no vector stands for nothing; leave it out")
-        one = tokenizer.frame((text,), longest)
+        one = tokenizer.frame((prompt + text,), longest)
         if one.cut and not truncate:
             raise InputError(
                 f"text {number} is {len(one.ids) + one.cut} tokens long, beyond the {longest} that are read; split it, or "
@@ -238,16 +247,20 @@ def _framed(
     return found, cut
 
 
-def _head(model: Transformer, pool: Pool | None) -> Head:
+def _head(model: Transformer, way: Way) -> Head:
     """The head that makes the vectors: the model's own, or one of a pool alone."""
     spec = model.spec
     if spec.encoder is not None:
         raise InputError(
             "this model is an encoder and a decoder, and no head reads the encoder; use one or the other alone"
         )
-    if pool is None and any(head.name == EMBEDDING and head.pool is not None for head in spec.heads):
-        return model.head(EMBEDDING)
-    return Head(sentence_embedding(pool_of(spec, pool)), Place(spec.stack.d_model, (spec.stack.width,)))
+    own = way.pool is None and any(head.name == EMBEDDING and head.pool is not None for head in spec.heads)
+    place = Place(spec.stack.d_model, (spec.stack.width,))
+    head = model.head(EMBEDDING) if own else Head(sentence_embedding(pool_of(spec, way.pool)), place)
+    width = in_turn(head.spec.transform, place)[1].shape[-1]
+    if way.dimensions is not None and not 0 < way.dimensions <= width:
+        raise InputError(f"dimensions = {way.dimensions}: a vector of this model has {width}; give 1 to {width}")
+    return head
 
 
 class Retrieval(NamedTuple):
@@ -270,7 +283,7 @@ def retrieve(
     """How well the vectors of sources find those of their targets. Raises what `embed` does."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     numbers = {text: i for i, text in enumerate(texts)}
-    found = embedded(model, tokenizer, texts, longest=longest, truncate=truncate)
+    found = embedded(model, tokenizer, texts, Way(longest=longest, truncate=truncate))
     source, target = (found.vectors[[numbers[pair[side]] for pair in pairs]] for side in (0, 1))
     place = ranks(source, target, torch.tensor([[numbers[text] for text in pair] for pair in pairs]))
     return Retrieval(float((place == 1).double().mean()), float((1 / place.double()).mean()), len(pairs), found.cut)

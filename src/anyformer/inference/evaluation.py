@@ -222,7 +222,7 @@ def _text(
     search: BeamSearch | None,
     directory: Path | None,
 ) -> TextEvaluation:
-    model, tokenizer, trained = found
+    model, tokenizer, trained, *_ = found
     spec, objective = model.spec, objective_of(goal, model.spec)
     check_vocabulary(spec, tokenizer.vocab_size)
     check_positions(spec, length)

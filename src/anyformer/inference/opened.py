@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from anyformer.disk.hub_cache import located
 from anyformer.errors import UsageError
 from anyformer.families import find as find_preset
 from anyformer.hub import load
 from anyformer.hub.loading import load_tokenizer
+from anyformer.hub.prompts import Prompts, prompts_of
 from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.recipe import FramedTexts, Recipe, of_run
@@ -28,6 +30,7 @@ class Opened(NamedTuple):
     model: Transformer
     tokenizer: Tokenizer
     recipe: Recipe | None  # that it was trained by; None where it came without
+    prompts: Prompts = Prompts({})  # that its directory has for texts whose vectors it makes
 
     def framing(self, objective: type[FramedTexts], truncate: bool) -> tuple[int | None, bool]:
         """(tokens of the longest text, whether longer ones are cut): as the model was trained by such an objective."""
@@ -55,13 +58,13 @@ def opened(
     """
     known = Tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
     if isinstance(model, Transformer):
-        found, beside, recipe = model, None, None
+        found, beside, recipe, prompts = model, None, None, Prompts({})
     else:
         if not Path(model).exists() and find_preset(str(model)) is not None:
             raise UsageError(f"{model} is an architecture without weights; give the directory of a trained model")
         found, beside = load(model, device=choose_device(device), dtype=dtype)
-        found, recipe = prepare(found) if prepare else found, of_run(model)
+        found, recipe, prompts = prepare(found) if prepare else found, of_run(model), prompts_of(located(model))
     if (known := known or beside) is None:
         what = "the model" if isinstance(model, Transformer) else str(model)
         raise UsageError(f"{what} has no tokenizer beside its weights, so no text can be read; give its tokenizer.json")
-    return Opened(found, known, recipe)
+    return Opened(found, known, recipe, prompts)

@@ -94,7 +94,7 @@ def translate(
     `batch_tokens`: sources of a batch times the longest of them.
     Raises InputError for a model without an encoder and for a line beyond the positions it has learned.
     """
-    translator, tokenizer, _ = opened(
+    translator, tokenizer, *_ = opened(
         model, tokenizer, device=device, prepare=partial(lay_out_for_decoding, several=True)
     )
     if translator.spec.encoder is None:

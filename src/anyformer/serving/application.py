@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -80,11 +81,12 @@ class Service:
         from starlette.responses import JSONResponse
 
         body = await self._body(request)
-        texts, coded = read_embedding(body)
+        texts, coded, way = read_embedding(body)
+        way = replace(way, longest=self.longest)
         self._check_model(body)
         async with asyncio.timeout(self.limits.seconds):
             async with self.encoding:
-                given = await asyncio.to_thread(partial(prepared, self.found, texts, longest=self.longest))
+                given = await asyncio.to_thread(partial(prepared, self.found, texts, way))
             parts = []
             for numbers in given.batches:  # each between two steps of texts that grow
                 work = partial(self.engine.between_steps, partial(given.vectors, numbers))

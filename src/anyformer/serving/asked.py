@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.generation import Sampling
+from anyformer.inference.embedding import Way
 from anyformer.serving.limits import Refusal
 
 MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES, MOST_TEXTS = 16, 20, 64, 2048
@@ -182,9 +183,9 @@ def read_chat(body: Any) -> tuple[Asked, list[dict[str, str]]]:
     return asked, [_message(each, i) for i, each in enumerate(messages)]
 
 
-def read_embedding(body: Any) -> tuple[list[str], bool]:
-    """(texts, whether the vectors are to be base64) of a request for embeddings."""
-    fields = Fields(body, {"model", "input", "encoding_format"})
+def read_embedding(body: Any) -> tuple[list[str], bool, Way]:
+    """(texts, whether the vectors are to be base64, how they are made) of a request for embeddings."""
+    fields = Fields(body, {"model", "input", "encoding_format", "dimensions", "prompt_name"})
     coded = fields.word("encoding_format", "float", ("float", "base64")) == "base64"
     given = fields.body.get("input")
     texts = [given] if isinstance(given, str) else given
@@ -192,7 +193,10 @@ def read_embedding(body: Any) -> tuple[list[str], bool]:
         raise Refusal("input must be a text or a list of texts", param="input")
     if len(texts) > MOST_TEXTS:
         raise Refusal(f"a request may have {MOST_TEXTS:,} texts at most; send several", param="input")
-    return texts, coded
+    name = fields.body.get("prompt_name")
+    if name is not None and not isinstance(name, str):
+        raise Refusal("prompt_name must be a text", param="prompt_name")
+    return texts, coded, Way(prompt_name=name, dimensions=fields.whole("dimensions", None, 1, 10**9))
 
 
 def _message(given: Any, number: int) -> dict[str, str]:

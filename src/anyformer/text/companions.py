@@ -13,6 +13,7 @@ from anyformer.errors import TextError
 
 CONFIG, GENERATION = "tokenizer_config.json", "generation_config.json"
 TEMPLATE = "chat_template.jinja"
+PROMPTS = "config_sentence_transformers.json"
 # What Hugging Face's tokenizers and processors of text write and read; `*` stands for the name of a template.
 PATTERNS = (
     "tokenizer.json",
@@ -23,6 +24,7 @@ PATTERNS = (
     "chat_template.json",
     "additional_chat_templates/*.jinja",
     GENERATION,
+    PROMPTS,
     "vocab.json",
     "vocab.txt",
     "merges.txt",

@@ -198,12 +198,12 @@ def bare(family: Family) -> Family:
         if name not in (settings.strings("architectures") or ()):
             return spec
         kept = not writes_alone(spec) and later_tokens_seen(spec.stack) is None
-        return spec if kept else spec.but(heads=(), ahead=(), stack=changed(spec.stack, TableSpec, shared=None))
+        return spec if kept else _untied(spec.but(heads=(), ahead=()))
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
         if spec.heads:
             return family.to_config(spec)
-        config = {**family.to_config(_writing(spec)), "architectures": [name]}
+        config = {**family.to_config(_writing(_untied(spec))), "architectures": [name]}
         said = {
             key: value for key, value in config.items() if value is not None
         }  # a head's null may be none of the class's
@@ -230,6 +230,10 @@ def bare(family: Family) -> Family:
 def writes_alone(spec: ModelSpec) -> bool:
     """Whether a model's one head predicts tokens by a table of its own."""
     return len(spec.heads) == 1 and spec.heads[0].table is not None and not spec.heads[0].tied
+
+
+def _untied(spec: ModelSpec) -> ModelSpec:
+    return spec.but(stack=changed(spec.stack, TableSpec, shared=None))
 
 
 def _without_head(rows: list[TensorRow]) -> tuple[list[TensorRow], list[TensorRow]]:

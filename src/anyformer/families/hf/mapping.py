@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -236,11 +237,16 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
 
 def computed(spec: ModelSpec) -> ModelSpec:
     """What a model computes, spelled in one way: without how its weights start and the context."""
-    return _spelled_alike(spec, spec.stack.d_model, {}).but(init=ByRole(), context=None)
+    users = Counter(name for part in spec.nested() if (name := getattr(part, "shared", None)) is not None)
+    alone = dict.fromkeys(name for name, n in users.items() if n == 1)
+    return _spelled_alike(spec, spec.stack.d_model, alone).but(init=ByRole(), context=None)
 
 
-def _spelled_alike(value: Any, d_model: int, names: dict[str, str]) -> Any:
-    """Write what follows from other numbers as None, and number the shared parts: two spellings become one."""
+def _spelled_alike(value: Any, d_model: int, names: dict[str, str | None]) -> Any:
+    """Write what follows from other numbers as None, and number the shared parts: two spellings become one.
+
+    `names`: what the shared parts met so far are called; None is a part that nothing else shares.
+    """
     if isinstance(value, tuple):
         each = {key: _spelled_alike(item, d_model, names) for key, item in {id(item): item for item in value}.items()}
         return tuple(each[id(item)] for item in value)

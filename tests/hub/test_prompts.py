@@ -1,4 +1,4 @@
-"""What a directory of sentence-transformers has put before texts: by name, by default, as it is; and how many numbers are kept."""
+"""What a directory of sentence-transformers has put before texts: by name, by default; and how many numbers of a vector are kept."""
 
 import json
 from pathlib import Path

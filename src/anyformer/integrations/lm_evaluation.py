@@ -62,7 +62,7 @@ class AnyformerLM(LM):
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         """(log-likelihood, whether greedy) of each continuation; spaces at the end of what stands before belong to it."""
-        model, tokenizer, _ = self.found
+        model, tokenizer, *_ = self.found
         pairs = []
         for before, after in (request.args for request in requests):
             kept = before.rstrip()
@@ -71,7 +71,7 @@ class AnyformerLM(LM):
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
         """The log-likelihood of each text, in windows that begin with the last token of the one before."""
-        model, tokenizer, _ = self.found
+        model, tokenizer, *_ = self.found
         longest = longest_of(model.spec, self.seq_len) or LONGEST
         windows, owners = [], []
         for i, (text,) in enumerate(request.args for request in requests):
@@ -86,7 +86,7 @@ class AnyformerLM(LM):
 
     def generate_until(self, requests: list[Any]) -> list[str]:
         """What follows each prompt, up to the first of its stop strings."""
-        model, tokenizer, _ = self.found
+        model, tokenizer, *_ = self.found
         found: dict[int, str] = {}
         asked = sorted(((repr(request.args[1]), i) for i, request in enumerate(requests)))
         for _, group in groupby(asked, key=lambda each: each[0]):
@@ -120,7 +120,7 @@ class AnyformerLM(LM):
 
     def _prompt(self, text: str, n_new: int) -> list[int]:
         """The ids of a prompt; of one that leaves no room for the new tokens the end."""
-        model, tokenizer, _ = self.found
+        model, tokenizer, *_ = self.found
         ids = encode_read(model, tokenizer, text)
         longest = longest_of(model.spec, self.seq_len)
         room = len(ids) if longest is None or model.encoder is not None else max(1, longest - n_new)

@@ -20,7 +20,7 @@ from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.mesh import Facts, Mesh, divisors, facts_of, refusal
 from anyformer.costs.hardware.plan import SEQ_LEN, Hardware
 from anyformer.costs.hardware.rates import reads_a_cache
-from anyformer.costs.report import check_length, source_tokens
+from anyformer.costs.report import lengths_of
 from anyformer.errors import UsageError
 from anyformer.layers.moe import MoESpec
 from anyformer.notebook import ShowsItself
@@ -114,7 +114,7 @@ def plan_inference(architecture: Architecture, on: Hardware, *, seq_len: int | N
     seq_len = seq_len if seq_len is not None else min(spec.context or 2048, SEQ_LEN)
     if seq_len < 2:
         raise UsageError(f"--seq-len {seq_len} has no token to read before the one to write; give 2 or more")
-    check_length(spec, seq_len, source_tokens(spec, seq_len, None), 1)
+    lengths_of(spec, seq_len, None)
     if on.device.rates is not None:
         raise UsageError(
             "--inference is planned by printed peaks; name a device, or a file, and `cost --device this` for here"

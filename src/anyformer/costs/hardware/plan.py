@@ -13,7 +13,7 @@ from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.mesh import Mesh, divisors, meshes, parse, refusal
 from anyformer.costs.hardware.placement import RECOMPUTE, Placement, Placer, Recompute
 from anyformer.costs.hardware.roofline import JOULES_PER_KWH
-from anyformer.costs.report import check_length, source_tokens
+from anyformer.costs.report import lengths_of
 from anyformer.costs.scaling_law import BESIROGLU, HOFFMANN, ScalingLaw
 from anyformer.costs.state import LAYOUTS
 from anyformer.errors import UsageError, unknown
@@ -174,7 +174,7 @@ def plan(
     if law is not None:
         law.optimal_tokens(1.0)  # refused before anything is worked out
     seq_len, batch_tokens = _sizes(spec, on, seq_len, batch_tokens)
-    check_length(spec, seq_len, source_tokens(spec, seq_len, source_len), batch_tokens // seq_len)
+    lengths_of(spec, seq_len, source_len, batch_tokens // seq_len)
     for name, value in (("tokens", tokens), ("hours", hours), ("price-per-hour", price_per_hour)):
         if value is not None and not value > 0:
             raise UsageError(f"--{name} {value:g} must be above 0")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed, SpecError, UsageError
+from anyformer.errors import RunFailed, SpecError, of_extra
 from anyformer.layers import LSHAttentionSpec, MoESpec
 from anyformer.layers.embedding import n_segments
 from anyformer.layers.recurrence import RecurrentSpec
@@ -82,13 +82,9 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
         raise SpecError(
             f"an ONNX file holds 2 GB at most, and the weights are {nbytes / 1e9:.1f} GB in float32; take a smaller model"
         )
-    try:
+    with of_extra("onnx", f"{target}: writing ONNX", "packages onnx and onnxscript"):
         import onnx  # noqa: F401  # pyright: ignore[reportMissingImports]
         import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise UsageError(
-            f"{target}: writing ONNX needs the packages onnx and onnxscript; pip install 'anyformer[onnx]'"
-        ) from None
     from torch.export import Dim  # slow to import
 
     tokens, rows = min(LEAST[0], spec.context or LEAST[0]), LEAST[1]

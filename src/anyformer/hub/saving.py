@@ -100,17 +100,17 @@ class FilePlan(NamedTuple):
 
         `beside`: the tensors that have files of their own, by our names.
         """
-        if self.wrapped or (self.family is not None and without_pooling(self.spec) is not self.spec):
-            tokens = {**tokens, "pad_token_id": name_padding(tokenizer, directory)}
-        if not self.wrapped and self.family is None:
+        if self.family is not None:
+            about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
+        elif self.wrapped:
+            about = wrapped_config(self.spec)
+        else:
             (directory / SPEC).write_text(dumps(self.spec), encoding="utf-8")
             if labels:
                 (directory / LABELS).write_text(labels_json(labels), encoding="utf-8")
             return
-        if self.family is None:
-            about = wrapped_config(self.spec)
-        else:
-            about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
+        if self.wrapped or without_pooling(self.spec) is not self.spec:  # those who read these pad
+            tokens = {**tokens, "pad_token_id": name_padding(tokenizer, directory)}
         kind = {"dtype": str(dtype).removeprefix("torch.")}
         said = label_settings(self.spec, labels)
         write_json(directory / CONFIG, about | tokens | self.config | said | kind)

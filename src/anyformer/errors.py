@@ -105,8 +105,13 @@ def of_extra(extra: str, what: str, packages: str) -> Iterator[None]:
 
 def unknown(what: str, value: object, known: Iterable[str]) -> str:
     """What to say of a value that is none of those known: the nearest of them, and all."""
+    return f"{what} = {value!r} is unknown{among(value, known)}"
+
+
+def among(name: object, known: Iterable[str]) -> str:
+    """How a message ends that is about a name which is none of those known: with the nearest of them, and all."""
     names = list(known)
-    return f"{what} = {value!r} is unknown{did_you_mean(value, names)}; there are {', '.join(names)}"
+    return f"{did_you_mean(name, names)}; there are {', '.join(names)}"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anyformer.disk.atomic import new_directory
 from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, SPEC
-from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, did_you_mean
+from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, among
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, same, theirs_of
 from anyformer.families.hf.settings import TOKEN_IDS
@@ -286,10 +286,7 @@ def planned(
     if form in ("anyformer", "transformers"):
         return FilePlan(spec, None, {}, None, wrapped=form == "transformers")
     if hf_type is not None and hf_type not in FAMILIES:
-        near = did_you_mean(hf_type, FAMILIES)
-        raise SpecError(
-            f"no class of transformers has the model_type {hf_type!r} here{near}; there are {', '.join(FAMILIES)}"
-        )
+        raise SpecError(f"no class of transformers has the model_type {hf_type!r} here{among(hf_type, FAMILIES)}")
     preferred_first = sorted(FAMILIES.values(), key=lambda family: family is not preferred)
     tried = [FAMILIES[hf_type]] if hf_type else preferred_first
     try:

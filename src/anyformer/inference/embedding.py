@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.disk.atomic import replace_file
-from anyformer.errors import InputError, RunFailed, UsageError, did_you_mean
+from anyformer.errors import InputError, RunFailed, UsageError, among
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.inference.classification import longest_of
 from anyformer.inference.opened import Opened, TrainedModel, opened
@@ -221,7 +221,7 @@ def _write(vectors: Tensor, file: Path) -> None:
 def pool_of(spec: ModelSpec, pool: Pool | None = None) -> PoolSpec:
     """What makes one vector of the tokens: what is named, else what the model's head says, else what is usual."""
     if pool is not None and pool not in POOLS:
-        raise InputError(f"there is no pool {pool!r}{did_you_mean(pool, POOLS)}; there are {', '.join(get_args(Pool))}")
+        raise InputError(f"there is no pool {pool!r}{among(pool, POOLS)}")
     own = next((head.pool for head in spec.heads if head.name == EMBEDDING), None)
     return POOLS[pool] if pool is not None else own or usual_pool(spec)
 

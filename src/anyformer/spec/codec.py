@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.disk import plain
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.errors import SpecError, among, did_you_mean
 from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Spec, is_needed
@@ -101,8 +101,7 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
     name = fields.get("kind", None if declared.abstract else declared.kind)
     known = {k: c for k, c in Spec.kinds_with(name).items() if issubclass(c, declared) and not c.abstract}
     if not isinstance(name, str) or name not in known:
-        what = f"no kind of {declared.kind}" + did_you_mean(name, known)
-        raise SpecError(f"{where}: {name!r} is {what}; there are {', '.join(sorted(known))}")
+        raise SpecError(f"{where}: {name!r} is no kind of {declared.kind}{among(name, sorted(known))}")
     kind = known[name]
     hints = kind.types()
     given = {key: value for key, value in fields.items() if key != "kind"}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.disk import plain
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among
 from anyformer.study.results import RunResult
 from anyformer.study.statistics import Interval
 
@@ -114,7 +114,7 @@ def read_law(path: str | Path, model: str | None = None) -> ScalingLaw:
         raise UsageError(f"{path} holds the laws of {', '.join(laws)}; name one: {path}:{next(iter(laws))}")
     name = next(iter(laws)) if model is None else model
     if name not in laws:
-        raise UsageError(f"{path} holds no law of {name!r}{did_you_mean(name, laws)}; there are {', '.join(laws)}")
+        raise UsageError(f"{path} holds no law of {name!r}{among(name, laws)}")
     try:
         return ScalingLaw(**{key: float(value) for key, value in laws[name].items()})
     except (TypeError, ValueError, AttributeError):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import UsageError, did_you_mean, of_extra
+from anyformer.errors import UsageError, among, of_extra
 from anyformer.hub.adapted import WRAPPED, A, B, merged
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.experts import StackedLinear
@@ -103,10 +103,7 @@ def targeted(model: Transformer, targets: tuple[str, ...]) -> list[str]:
         if not any(_meant(target, name, word) for name, word in maps.items()):
             words = ["all", *dict.fromkeys(maps.values())]
             known = [*words, *dict.fromkeys(name.rpartition(".")[2] for name in maps)]
-            raise UsageError(
-                f"--lora: no linear map is meant by targets={target}{did_you_mean(target, known)}; there are "
-                f"{', '.join(known)}"
-            )
+            raise UsageError(f"--lora: no linear map is meant by targets={target}{among(target, known)}")
     return [name for name, word in maps.items() if any(_meant(target, name, word) for target in targets)]
 
 

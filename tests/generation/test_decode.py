@@ -95,7 +95,7 @@ def test_a_row_ends_with_end_of_text_and_leaves_the_others_alone() -> None:
     assert len(set(lengths)) > 1
     ids, mask = padded(rows)
     for cache in (True, False):
-        steps = list(Decoding(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache))
+        steps = list(Decoding(model, ids, mask, max_new_tokens=NEW, closing_ids=(end,), cache=cache))
         grown = [[step[row] for step in steps if row in step] for row in range(3)]
         assert grown == [row[:n] for row, n in zip(expected, lengths, strict=True)]
         whole = generate_ids(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache).tolist()

@@ -69,7 +69,7 @@ class Conversation:
             max_new_tokens=max_new_tokens,
             sampling=sampling,
             seed=seed,
-            end_of_text=tokenizer.closing_ids,
+            closing_ids=tokenizer.closing_ids,
             compiled=self.compiled,
         )
         for step in steps:

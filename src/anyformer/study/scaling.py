@@ -246,7 +246,7 @@ def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000, seed:
     if low >= high:
         return {}
     targets = [math.exp(math.log(low) + share * math.log(high / low)) for share in (0.25, 0.5, 0.75)]
-    rng, draws = np.random.default_rng(seed), list[tuple[float, ...]]()
+    rng = np.random.default_rng(seed)
 
     def ratios(drawn: Sequence[int]) -> tuple[float, ...]:
         ours, theirs = means(model, drawn), means(than, drawn)

@@ -6,9 +6,7 @@ Importing this registers the model "anyformer" there: `simple_evaluate(model="an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, lo
 from anyformer.inference.opened import Opened, TrainedModel, opened
 from anyformer.layers.packing import Packing
 from anyformer.recipe import Precision
+from anyformer.screen import silent
 from anyformer.text import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -148,7 +147,7 @@ def evaluate_task(
     Its functions (`!function`) are run: give none that is not trusted. Raises UsageError where lm-eval cannot read it.
     """
     asked = AnyformerLM(opened(model, tokenizer, device=device, dtype=dtype), seq_len, precision)
-    with _quiet():
+    with silent():
         try:
             tasks = TaskManager(include_defaults=False).load([str(Path(file).resolve())])["tasks"]
         except Exception as error:
@@ -172,15 +171,3 @@ def _figures(name: str, said: dict[str, Any], result: Any, tasks: dict[str, Any]
             (errors if metric.endswith("_stderr") else figures)[label] = float(value)
     kind = str(tasks[name].OUTPUT_TYPE).replace("_", " ") if name in tasks else "group"
     return TaskFigures(name, kind, result["n-samples"].get(name, {}).get("effective", 0), figures, errors)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without bars of progress and what lm-eval and datasets say of themselves."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            yield
-    finally:
-        logging.disable(before)

@@ -85,7 +85,7 @@ class FilePlan(NamedTuple):
 
     def beside(self) -> list[str]:
         """Our names of the tensors that have files of their own."""
-        return module_tensors(self.spec) if self.family else []
+        return module_tensors(self.spec) if self.family or self.wrapped else []
 
     def describe(
         self,

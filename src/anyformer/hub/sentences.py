@@ -80,8 +80,8 @@ def with_pooling(spec: ModelSpec, family: Family | None, directory: Path) -> Mod
     A decoder's own is left out where the files lack it: sentence-transformers loads none. Raises CheckpointError for a module or
     a way of pooling that there is no part for.
     """
-    if not is_listed(directory):
-        return spec
+    if family is None or not is_listed(directory):
+        return spec  # a specification of ours says all
     (_, folder), *others = _modules(directory)
     names = [kind for kind, _ in others]
     if names[:1] != ["Pooling"] or not set(names[1:]) <= {DENSE, NORMALIZE}:
@@ -93,7 +93,7 @@ def with_pooling(spec: ModelSpec, family: Family | None, directory: Path) -> Mod
     pool = _pool(pooling_of(directory))
     then = [part for kind, place in others[1:] for part in (_layer(place) if kind == DENSE else UNIT)]
     head = HeadSpec(name=EMBEDDING, pool=pool, transform=tuple(then))
-    if family is not None and writes_alone(spec) and _lacks_head(spec, family, folder):
+    if writes_alone(spec) and _lacks_head(spec, family, folder):
         spec = spec.but(heads=(), ahead=())
     limits = [*_limits(directory), *([spec.context] if spec.context else [])]
     return spec.but(heads=(*spec.heads, head), context=Length(min(limits)) if limits else None)

@@ -280,8 +280,8 @@ class Trainer:
         return {name: nats / max(1, labels) for name, (nats, labels) in zip(names, sums.tolist(), strict=True)}
 
     def _draw(self, number: int) -> None:
-        if self.dropout is not None:
-            torch.manual_seed(self.world.seed(self.recipe.seed, number))
+        """Have what is drawn in a step, by dropout or by a part of one's own, follow from the run's seed and the step alone."""
+        torch.manual_seed(self.world.seed(self.recipe.seed, number))
 
     def losses(self, rows: Rows) -> Losses:
         """The losses of some rows, as they are trained on."""

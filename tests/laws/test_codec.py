@@ -99,6 +99,7 @@ def test_a_stack_of_many_kinds_of_layers_is_read_again(kinds: int) -> None:
         ("theta: 500000.0", f"theta: {'9' * 99}", "Rotary.theta = 1e+99 must be at most"),
         ("theta: 500000.0", "theta: -1", "Rotary.theta = -1.0 must be above 0"),
         ("eps: 1.0e-05", "eps: .nan", "RMSNorm.eps = nan must be a finite number"),
+        ("d_model: 4096", "d_model: 4100", "my.yaml: GQA.n_heads = 32 does not divide d_model = 4100"),
         ("anyformer: 1", "anyformer: true", "version True"),
         ("anyformer: 1", "anyformer: 1\n1: 2", "has the key 1"),
     ],

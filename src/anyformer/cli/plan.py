@@ -193,12 +193,17 @@ class _Sent(NamedTuple):
 
 
 def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
-    """What is sent on the mesh of a plan, by axis and kind; None where `train` has no such mesh, or nothing fits."""
+    """What is sent on the mesh of a plan, by axis and kind; None where `train` has no such mesh, or nothing fits.
+
+    Raises UsageError where it is to be simulated and cannot be.
+    """
     from anyformer.costs.hardware.roofline import device_kind
     from anyformer.training.cluster.traffic import TrainingStep, planned
 
-    best, why = plan.best, "nothing fits"
-    if best is not None and plan.hardware.devices > 1:
+    best, why = plan.best, "one device sends nothing"
+    if best is None:
+        return None
+    if plan.hardware.devices > 1:
         try:
             mesh = _mesh(plan)
             step = TrainingStep(
@@ -221,9 +226,7 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
         except AnyformerError as error:
             why = str(error)
     if simulate:
-        raise UsageError(
-            f"--simulate: {why if best is None or plan.hardware.devices > 1 else 'one device sends nothing'}"
-        )
+        raise UsageError(f"--simulate: {why}")
     return None
 
 

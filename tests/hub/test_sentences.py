@@ -94,6 +94,17 @@ def test_the_length_is_what_the_files_say(limits: dict[str, str], tmp_path: Path
     assert load_spec(folder).context == before
 
 
+def test_no_limit_is_none(tmp_path: Path) -> None:
+    """Transformers writes the largest number that it knows beside T5's encoder, which has positions without end."""
+    whole = shrink(preset("t5-small").spec)
+    assert whole.encoder is not None
+    spec = whole.but(stack=whole.encoder, encoder=None, heads=(sentence_embedding(),), context=None)
+    saved = save(randomised(spec), tmp_path / "model")
+    assert saved.form == "hf"
+    (saved.path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))
+    assert load_spec(saved.path).context is None
+
+
 def test_the_model_may_lie_in_a_folder_of_its_own(tmp_path: Path) -> None:
     model, _ = load(written(tmp_path, mode("mean_tokens"), at="0_Transformer"))
     pooled(model, "mean", unit=True)

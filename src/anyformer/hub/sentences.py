@@ -40,6 +40,7 @@ LIMITS = {ABOUT: "max_seq_length", "tokenizer_config.json": "model_max_length"} 
 DENSE, NORMALIZE = "Dense", "Normalize"
 UNIT: tuple[MapSpec, ...] = (UnitLengthSpec(),)
 POOLING = "pooling_mode_"
+UNLIMITED = 10**12  # tokens; transformers writes 10**30 where there is no limit
 POOLS: Mapping[str, PoolSpec] = {
     "cls_token": FirstTokenSpec(),
     "mean_tokens": MeanTokensSpec(),
@@ -277,7 +278,7 @@ def _limits(directory: Path) -> Iterator[int]:
         limit = read_table(file).get(key) if file.is_file() else None
         if isinstance(limit, bool | str | list | dict) or (limit is not None and limit < 1):
             raise CheckpointError(f"{file}: {key} = {limit!r} is no number of tokens; mend or remove it")
-        if isinstance(limit, int):
+        if isinstance(limit, int) and limit < UNLIMITED:
             yield limit
 
 

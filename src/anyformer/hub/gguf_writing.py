@@ -28,7 +28,7 @@ from anyformer.layers import Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
 from anyformer.spec.difference import Difference, first_difference, short
 from anyformer.text import Tokenizer
-from anyformer.text.gguf_vocabulary import metadata_of_tokenizer
+from anyformer.text.gguf_vocabulary_writing import metadata_of_tokenizer
 
 Quantisation = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 BLOCK = 32  # numbers that share a scale

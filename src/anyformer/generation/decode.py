@@ -274,8 +274,13 @@ def check_prompts(
             raise InputError("prompts of different lengths must be padded on the left: attention_mask ends with a 0")
         n_prompt = ids.shape[1] if mask is None else int((mask > 0).sum(-1).max())
     limit = learned_positions(model.spec.stack)
+    if limit is not None and n_prompt + max_new_tokens > limit <= n_prompt:
+        raise InputError(
+            f"a prompt of {n_prompt} tokens leaves no room for new ones among the {limit} learned positions of this model; "
+            f"cut it to {limit - 1} at most"
+        )
     if limit is not None and n_prompt + max_new_tokens > limit:
         raise InputError(
             f"a prompt of {n_prompt} tokens and {max_new_tokens} new ones go beyond the {limit} learned positions of "
-            f"this model; ask for at most {max(0, limit - n_prompt)} new tokens or cut the prompt"
+            f"this model; ask for at most {limit - n_prompt} new tokens or cut the prompt"
         )

@@ -136,16 +136,11 @@ def _said_of_frame(tokenizer: Tokenizer, ids: dict[str, int | None], kind: str) 
 
 
 def _notes_of_added(added: Iterable[Mapping[str, Any]], normalises: bool) -> list[str]:
-    """What is worth knowing of tokens that text is searched for. Raises TextError where files lose how words of it are found."""
+    """What is worth knowing of tokens that text is searched for: files do not say how words of it are found."""
     lost = {}
     for each in added:
         names = [name for name in ("lstrip", "rstrip", "single_word") if each[name]]
         names += ["normalized"] if each["normalized"] and normalises and not each["special"] else []
-        if names and not each["special"]:
-            raise TextError(
-                f"GGUF files do not say {' and '.join(names)} of the token {each['content']!r}, and text that has it would be "
-                "cut otherwise; convert to a directory"
-            )
         lost |= {each["content"]: names} if names else {}
     shown = [f"{token} ({', '.join(names)})" for token, names in lost.items()]
     more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""

@@ -233,7 +233,7 @@ class AttentionSpec(MixerSpec):
         between = self.projection.between(workload.query, held, absorbed=absorbed) * workload.batch
         inner += Cost({"absorption" if absorbed else "expansion": between} if between else {})
         for score in self.scores:
-            inner += score.cost(place.at(n_heads, width), workload)
+            inner += score.cost(place.at(n_heads, width), dataclasses.replace(workload, own=own))
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, taken), workload)
         if (indexed := self._indexed(inner_place)) is not None:

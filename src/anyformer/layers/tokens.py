@@ -30,6 +30,8 @@ class Tokens:
     end: Tensor | None = None
     span: Span | None = None  # positions are start … stop - 1 in every row, one document, no padding; else None
     turned: bool = False  # the span's positions are in another order: keys of a ring that has come round
+    # a query and a key may be further apart than the keys of a row are many: positions leave numbers out, or are of two texts
+    leaps: bool = False
     name: str = ""  # of the set of tokens, for memos within one pass: "" the new ones, else those of a cache
 
     @property

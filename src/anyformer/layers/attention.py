@@ -52,7 +52,7 @@ class AttentionSpec(MixerSpec):
     scores: tuple[ScoreSpec, ...] = ()
     relative_values: ValueSpec | None = None  # what the weights add to the values (Shaw's relative positions)
     scale: ScaleSpec = ScaleSpec(power=-0.5)  # of the width of a query
-    softcap: Positive | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
+    softcap: Positive | None = None  # cap · tanh(q·k · scale / cap); scores and the mask come after it (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
     gate: OutputGateSpec | None = None  # of what attention gives, before the map of all heads (Qwen3-Next)
     norm: MapSpec | None = None  # of what all heads give as one vector, gated or not, before that map (BitNet)
@@ -217,7 +217,9 @@ class AttentionSpec(MixerSpec):
         keys = workload.past + workload.query if own else workload.memory
         made = workload.query if own else 0 if workload.past else workload.memory  # the memory's keys are made once
         pairs = n_heads * workload.query * keys
-        if workload.causal_exact and own:
+        if workload.causal_exact and not own:
+            pairs = self.mask.pairs_of_memory(workload.query, workload.past, keys, n_heads)
+        elif workload.causal_exact:
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
             if self.indexer is not None and self.compressor is None:
                 pairs = n_heads * chosen_pairs(self.mask, workload.query, workload.past, self.indexer.top_k)

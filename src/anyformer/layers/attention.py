@@ -67,7 +67,8 @@ class AttentionSpec(MixerSpec):
 
     def __post_init__(self) -> None:
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
-            raise self.refusal("reads", "has no distances to rotate by: leave the projection's rotary out")
+            said = "does not go with the projection's rotary, which turns keys by the positions of the text itself"
+            raise self.refusal("reads", f"{said}; leave it out, or give scores of distances such as ALiBi")
         if self.reads == "layer" and self.keys is None:
             raise self.refusal("keys", "does not say what is read; give the name under which an earlier layer keeps it")
         if self.reads in ("memory", "input") and self.keys is not None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.layers.tokens import Span, Tokens, plain_tokens
+from anyformer.layers.tokens import Span, Tokens, at_every_length, plain_tokens
 from anyformer.spec import Caveat, Count, Range, Spec, Window
 
 Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all
@@ -72,7 +72,7 @@ class Mask(Spec, abstract=True):
     def within(self, query: Span, key: Span) -> Mask:
         """What is left of the mask for plain tokens at these positions: the parts that hide nothing fall away."""
         band = self.band()
-        if band and query[1] - 1 - key[0] <= band[0] and key[1] - 1 - query[0] <= band[1]:
+        if band and at_every_length(query[1] - 1 - key[0] <= band[0], key[1] - 1 - query[0] <= band[1]):
             return Everything()
         return self
 

@@ -240,6 +240,15 @@ def exporting() -> bool:
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
+def at_every_length(*conditions: Any) -> bool:
+    """Whether all of them hold; where a graph is exported, at every length that it is for, and not for its example alone."""
+    if not exporting():
+        return all(conditions)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return all(statically_known_true(condition) for condition in conditions)
+
+
 def transformed() -> bool:
     """Whether torch.func transforms this pass: it sees into no operator of ours, and would lose what depends on one."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()

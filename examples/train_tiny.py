@@ -4,6 +4,8 @@ import sys
 
 import anyformer as af
 
+if len(sys.argv) != 6:
+    sys.exit(__doc__)
 text, out, params, tokens, prompt = sys.argv[1:]
 size = {"n_params": float(params), "tokens": float(tokens), "vocab_size": 320, "seq_len": 128, "batch_tokens": 2048}
 print(af.train("llama2", text, out=out, lr=2e-3, **size))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -230,11 +231,8 @@ class KVCache:
                 slot_index.n -= drops[0]
                 continue
             index, alive = slot_index.rewound(amounts, min(drops))
-            slot_index.facts = {fact: value.gather(1, index) for fact, value in slot_index.facts.items()}
+            self._move(slot_index, partial(taken, index=index))
             slot_index.facts["document"] *= alive
-            for store in self.stores:
-                if isinstance(store, LayerCache) and store.slot_index is slot_index:
-                    store.held = {name: taken(value, index, -2) for name, value in store.held.items()}
         self.n -= min(drops)
         self.plain = self.plain and len(set(drops)) == 1
 
@@ -266,7 +264,7 @@ class KVCache:
         n = max(self.n, other.n)
         for cache in (self, other):
             cache._shift(n - cache.n)
-        for (_, own), (_, new) in zip(self.slot_indexes.items(), other.slot_indexes.items(), strict=True):
+        for own, new in zip(self.slot_indexes.values(), other.slot_indexes.values(), strict=True):
             own.plain, own.leaps = own.plain and new.plain and self.plain, own.leaps or new.leaps
             own.batch += new.batch
             own.facts = {fact: torch.cat((value, new.facts[fact])) for fact, value in own.facts.items()}
@@ -285,12 +283,16 @@ class KVCache:
     def _shift(self, by: int) -> None:
         """Put `by` empty slots before the tokens of all rows; fewer than none takes away those that are empty."""
         for index in self.slot_indexes.values():
-            index.facts = {fact: index.shifted(value, -1, by) for fact, value in index.facts.items()}
-            for store in self.stores:
-                if isinstance(store, LayerCache) and store.slot_index is index:
-                    store.held = {name: index.shifted(value, -2, by) for name, value in store.held.items()}
+            self._move(index, partial(index.shifted, by=by))
             index.shift(by)
         self.n += by
+
+    def _move(self, index: SlotIndex, moved: Callable[[Tensor, int], Tensor]) -> None:
+        """Put what the slots of an index hold where `moved` has it, given [batch, …, slot, …] and the axis of the slots."""
+        index.facts = {fact: moved(value, -1) for fact, value in index.facts.items()}
+        for store in self.stores:
+            if isinstance(store, LayerCache) and store.slot_index is index:
+                store.held = {name: moved(value, -2) for name, value in store.held.items()}
 
     @property
     def nbytes(self) -> int:

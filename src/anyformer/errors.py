@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 LONGEST_WORD = 200  # characters of a message without a space between them: a name, a number, a path
 LONGEST = 2000  # characters of a message
@@ -93,10 +94,24 @@ class DiskFailed(RunFailed):
     """The disk took or gave no more: whatever else is run there fails like it."""
 
 
+@contextmanager
+def of_extra(extra: str, what: str, packages: str) -> Iterator[None]:
+    """Within it packages of an extra are imported. Raises UsageError, naming the extra, where one is not there."""
+    try:
+        yield
+    except ImportError:
+        raise UsageError(f"{what} needs the {packages}; pip install 'anyformer[{extra}]'") from None
+
+
 def unknown(what: str, value: object, known: Iterable[str]) -> str:
     """What to say of a value that is none of those known: the nearest of them, and all."""
+    return f"{what} = {value!r} is unknown{among(value, known)}"
+
+
+def among(name: object, known: Iterable[str]) -> str:
+    """How a message ends that is about a name which is none of those known: with the nearest of them, and all."""
     names = list(known)
-    return f"{what} = {value!r} is unknown{did_you_mean(value, names)}; there are {', '.join(names)}"
+    return f"{did_you_mean(name, names)}; there are {', '.join(names)}"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

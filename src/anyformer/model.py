@@ -13,7 +13,7 @@ from torch.utils._pytree import register_dataclass
 
 from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
-from anyformer.errors import CacheError, InputError, did_you_mean
+from anyformer.errors import CacheError, InputError, among
 from anyformer.kernels import choose
 from anyformer.kernels.ulysses import over_stretches
 from anyformer.layers.ahead import run_ahead
@@ -254,7 +254,7 @@ class Transformer(Part[ModelSpec]):
         known = [head.spec.name for head in self.heads]
         if not known:
             raise InputError("this model has no head; what it gives is last_hidden_state")
-        raise InputError(f"there is no head {name!r}{did_you_mean(name or '', known)}; there are {', '.join(known)}")
+        raise InputError(f"there is no head {name!r}{among(name, known)}")
 
     def new_cache(
         self, batch: int, length: int, *, longest: int | None = None, slack: int = 0, spec: ModelSpec | None = None

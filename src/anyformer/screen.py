@@ -6,12 +6,15 @@ tables, bars and colours are rich's, and pass `console`, which does the same to 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
+from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -161,3 +164,16 @@ def _console() -> type[Console]:
                 raise BrokenPipeError
 
     return Shown
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Within it nothing shows of what packages of others say of their steps: by printing, by logging, by warnings."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

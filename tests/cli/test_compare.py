@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from anyformer.disk.seal import read_seal, seal
+from anyformer.families import preset
+from anyformer.resizing import resize
+from anyformer.spec import dumps
 from anyformer.study.results import Study
 from tests.cli.running import SIZES, everything, refused, run, succeeded, write_text
 
@@ -113,6 +116,24 @@ def test_a_recipe_keeps_its_own_tokens_and_lengths(tmp_path: Path, text: Path, t
     assert told == ("1,024", "16", "128")
     spec = next((out / "runs").glob("*/spec.yaml")).read_text(encoding="utf-8")
     assert "n_positions: 16" in spec
+
+
+def test_sizes_that_are_given_stay_the_context_too(tmp_path: Path, text: Path, trained: Path) -> None:
+    given = ("--data", text, "--tokenizer", trained / "tokenizer", "--as-they-are", "--tokens", "1k", "--device", "cpu")
+    spec = resize(preset("gpt2").spec, n_params=60_000, context=24, vocab_size=300)
+    (tmp_path / "mine.yaml").write_text(dumps(spec), encoding="utf-8")
+    words = ("compare", tmp_path / "mine.yaml", *given, "--batch-tokens", "128")
+    result = run(*words, "--seq-len", "32", "--out", tmp_path / "out")
+    refused(result, "mine: sequences of 32 tokens go beyond the model's 24 learned positions; use --seq-len 24 or less")
+    succeeded(run(*words, "--seq-len", "16", "--out", tmp_path / "out"))
+    spec = next((tmp_path / "out" / "runs").glob("*/spec.yaml")).read_text(encoding="utf-8")
+    assert "n_positions: 24" in spec
+
+
+def test_a_run_is_no_place_for_a_comparison(text: Path, trained: Path) -> None:
+    before = everything(trained)
+    refused(run("compare", "gpt2", "--data", text, *OPTIONS, "--out", trained), "is a run of `train`; give another one")
+    assert everything(trained) == before
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, text: Path, trained: Path) -> None:

@@ -199,6 +199,9 @@ def test_what_is_sent_is_what_is_planned() -> None:
     assert answer(*given)["traffic"] is None
     refused(run(*given, "--simulate"), "--simulate: ", "ep = 2 beside tp = 2")
     refused(run("plan", "gpt2", "--hardware", "H100", "--simulate"), "one device sends nothing")
+    result = run("plan", "mixtral-8x7b", "--hardware", "8xH100", "--mesh", "dp=8,ep=8,zero=3", "--simulate")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert "nearest" in result.stdout
 
 
 def test_every_key_is_documented() -> None:

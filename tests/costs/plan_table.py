@@ -46,7 +46,7 @@ def _asked() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for model, on, seq_len, batch_tokens, tokens in ASKED:
         found = plan(af.preset(model), hardware(on), seq_len=seq_len, batch_tokens=batch_tokens, tokens=tokens)
-        best, name = found.best, f"{model}, {found.hardware}"
+        best, name = found.best, f"{model}, {found.hardware}, {seq_len:,} tokens"
         if best is None:
             yield f"| {name} | no: {found.reason} | nearest: {found.nearest} | | | | |"
             continue

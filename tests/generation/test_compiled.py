@@ -256,13 +256,13 @@ def test_a_step_that_is_asked_for_ahead(sampling: Sampling, monkeypatch: pytest.
     ids, how = ids_for(model.spec, 2, 7), {"max_new_tokens": NEW, "sampling": sampling, "seed": 3}
     expected = generate_ids(model, ids, **how)
     end = int(expected[0, 4])  # one row ends early, if not both
-    plain = list(Decoding(model, ids, **how, end_of_text=end))
+    plain = list(Decoding(model, ids, **how, closing_ids=(end,)))
     step = CompiledStep(model, "eager")
     step.ahead, asked = True, list[int]()
     monkeypatch.setattr(Decoding, "_logits", lambda self: (asked.append(self.steps_left), _logits(self))[1])
     assert generate_ids(model, ids, **how, compiled=step).tolist() == expected.tolist()
     assert asked == [9, 8, 8, 7, 6, 5, 4, 3, 2, 1]  # tokens left
-    assert list(Decoding(model, ids, **how, end_of_text=end, compiled=step)) == plain
+    assert list(Decoding(model, ids, **how, closing_ids=(end,), compiled=step)) == plain
 
 
 _logits = Decoding._logits

@@ -95,7 +95,7 @@ def test_a_row_ends_with_end_of_text_and_leaves_the_others_alone() -> None:
     assert len(set(lengths)) > 1
     ids, mask = padded(rows)
     for cache in (True, False):
-        steps = list(Decoding(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache))
+        steps = list(Decoding(model, ids, mask, max_new_tokens=NEW, closing_ids=(end,), cache=cache))
         grown = [[step[row] for step in steps if row in step] for row in range(3)]
         assert grown == [row[:n] for row, n in zip(expected, lengths, strict=True)]
         whole = generate_ids(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache).tolist()
@@ -129,6 +129,14 @@ def test_the_last_learned_position_is_used_and_no_further_one() -> None:
         InputError, match=rf"3 tokens and {limit - 2} new ones .* {limit} learned .* at most {limit - 3}"
     ):
         generate_ids(model, ids, max_new_tokens=limit - 2)
+    whole = ids_for(model.spec, 1, limit)
+    assert generate_ids(model, whole, max_new_tokens=0).shape == (1, 0)
+    for prompt in (whole, ids_for(model.spec, 1, limit + 1)):
+        says = (
+            f"prompt of {prompt.shape[1]} tokens leaves no room .* {limit} learned positions .* cut it to {limit - 1}"
+        )
+        with pytest.raises(InputError, match=says):
+            generate_ids(model, prompt, max_new_tokens=1)
 
 
 def test_prompts_that_cannot_be_continued_are_refused() -> None:

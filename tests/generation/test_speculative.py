@@ -154,7 +154,7 @@ def test_rows_of_a_batch_are_padded_end_and_stop_by_themselves() -> None:
     expected = generate_ids(model, ids, mask, max_new_tokens=NEW).tolist()
     end = expected[0][4]
     cut = [row[: row.index(end) + 1] if end in row else row for row in expected]
-    options = {"mask": mask, "max_new_tokens": NEW, "end_of_text": end}
+    options = {"mask": mask, "max_new_tokens": NEW, "closing_ids": (end,)}
     assert grown(model, ids, DraftModel(like(model, 0.03), 4), **options)[0] == cut
     assert grown(model, ids, PromptLookup(5), **options)[0] == cut
 

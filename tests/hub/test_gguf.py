@@ -273,6 +273,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "surplus tensor": ({"tensors": {"model.layers.2.mlp.up_proj.weight": np.ones((96, 64))}}, r"surplus: blk\.2\.ffn_up\.weight"),
     "wrong shape": ({"tensors": {"model.norm.weight": np.ones(32)}}, r"output_norm\.weight is \[32\], not \[64\]"),
     "a lie about the sizes": ({"settings": {"feed_forward_length": 80}}, r"ffn_gate\.weight is \[96, 64\], not \[80, 64\]"),
+    "a lie about the vocabulary": ({"settings": {"vocab_size": 299}}, r"llama\.vocab_size = 299, and the model has 300"),
+    "a lie about the values": (
+        {"settings": {"attention.value_length": 8}}, r"llama\.attention\.value_length = 8, and the model has 16; convert"
+    ),
     "unknown tokenizer": ({"tokens": {"ggml.model": "t5", "ggml.tokens": ["a"]}}, "tokenizer is of kind 't5'"),
     "unknown cutting": (
         {"tokens": {"ggml.model": "gpt2", "ggml.pre": "tekken", "ggml.tokens": ["a"]}},
@@ -289,6 +293,44 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path, name: str) -
         load(path)
     assert refused.value.exit_status == 2
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [({}, (0,)), ({"eot": 5}, (0, 5)), ({"eot": 5, "eom": 6}, (0, 5, 6)), ({"eot": 0}, (0,)), ({"eot": 10**6}, (0,))],
+)
+def test_each_token_that_ends_a_turn_ends_a_text(
+    ids: dict[str, int], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    told = {f"tokenizer.{name}": value for name, value in byte_level()[1].items()}
+    found = tokenizer_in(told | {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items()})
+    assert found.closing_ids == expected
+    found.save(tmp_path)
+    assert Tokenizer.load(tmp_path).closing_ids == expected
+    assert Tokenizer.load(tmp_path).encode(TEXT) == byte_level()[0].encode(TEXT)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"bos": True, "eos": False}, [1, 3]),
+        ({"bos": True, "eos": True}, [1, 3, 2]),
+        ({"bos": False, "eos": True}, [3, 2]),
+        ({"bos": True}, [3]),  # which is about prompts alone
+        ({}, None),
+    ],
+)
+def test_what_a_file_says_of_both_ends_is_put_around_texts(kind: str, flags: dict[str, bool], expected: Any) -> None:
+    """Where it says nothing, llama.cpp opens a text of SentencePiece's and one that is cut as LLaMA 3 cuts it."""
+    told = {"model": kind, "tokens": ["<unk>", "<s>", "</s>", "a"], "token_type": [2, 3, 3, 1], "scores": [0.0] * 4}
+    told |= {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_space_prefix": False}
+    told |= {f"add_{name}_token": put for name, put in flags.items()}
+    found = tokenizer_in({f"tokenizer.ggml.{name}": value for name, value in told.items()})
+    assert found.frame(["a"]).ids.tolist() == (expected or ([1, 3] if kind == "llama" else [3]))
+    if kind == "gpt2" and expected is None:
+        cut = tokenizer_in({f"tokenizer.ggml.{name}": value for name, value in {**told, "pre": "llama-bpe"}.items()})
+        assert cut.frame(["a"]).ids.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 0.5, 0.99])

@@ -20,7 +20,8 @@ from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, Unit
 from anyformer.resizing import shrink
 from anyformer.spec import HeadSpec, ModelSpec, PoolSpec, TableSpec
 from anyformer.text import Tokenizer, scheme
-from anyformer.text.gguf_vocabulary import metadata_of_tokenizer, tokenizer_in
+from anyformer.text.gguf_vocabulary import tokenizer_in
+from anyformer.text.gguf_vocabulary_writing import metadata_of_tokenizer
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, distance
 

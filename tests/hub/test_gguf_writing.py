@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import gguf
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer as Inner
 
 import anyformer as af
 from anyformer.errors import AnyformerError, CheckpointError, SpecError, TextError, UsageError
@@ -17,6 +20,7 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.families.gguf import DIALECTS
 from anyformer.families.hf.mapping import computed
+from anyformer.generation.text import encode_prompt
 from anyformer.hub.gguf_writing import SavedFile
 from anyformer.layers import AttentionSpec, GQASpec, Llama3Scaling, RotarySpec
 from anyformer.layers.rope_scaling import LinearScaling, YaRN
@@ -24,7 +28,9 @@ from anyformer.model import Transformer
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Length, ModelSpec, ScaleSpec, TableSpec, Width
 from anyformer.text import Tokenizer
-from anyformer.text.gguf_vocabulary import CUTS, metadata_of_tokenizer, tokenizer_in
+from anyformer.text.byte_level import BYTE_OF
+from anyformer.text.gguf_vocabulary import CUTS, tokenizer_in
+from anyformer.text.gguf_vocabulary_writing import metadata_of_tokenizer
 from tests.cli.running import refused, run, succeeded
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, distance
@@ -158,7 +164,6 @@ def test_the_way_that_text_is_cut_is_named(pre: str) -> None:
 
 
 def test_ways_that_have_no_name_are_refused() -> None:
-    from tokenizers import Tokenizer as Inner
     from tokenizers import normalizers, pre_tokenizers
 
     odd = Inner.from_str(tokenizer()._inner.to_str())
@@ -208,6 +213,133 @@ def test_sentencepiece_goes_both_ways(prefix: bool, tmp_path: Path) -> None:
         assert said[f"tokenizer.ggml.{name}"] == given[f"tokenizer.ggml.{name}"], name
     text = Path(__file__).read_text(encoding="utf-8")
     assert tokenizer_in(said).encode(text) == theirs.encode(text)
+
+
+LETTERS = sorted(BYTE_OF)
+WORDS = [*LETTERS, "th", "the", "Zebra", "<s>", "</s>"]  # no merge makes the third of the words
+
+
+def bytewise(pre: str = "llama-bpe", **changes: Any) -> Tokenizer:
+    """A tokenizer that a file's metadata describes, with changes of its tokenizer.json, of its model's part by names of it."""
+    read = tokenizer_in(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": pre,
+            "tokenizer.ggml.tokens": WORDS,
+            "tokenizer.ggml.token_type": [1] * (len(WORDS) - 2) + [3, 3],
+            "tokenizer.ggml.merges": ["t h", "th e"],
+        }
+    )
+    data = json.loads(read._inner.to_str())
+    data |= {name: changes.pop(name) for name in ("post_processor", "added_tokens", "normalizer") if name in changes}
+    data["model"] |= changes
+    return Tokenizer(Inner.from_str(json.dumps(data)), {"bos_token": "<s>", "eos_token": "</s>"})
+
+
+def test_words_that_merges_do_not_make_are_read_as_they_were() -> None:
+    """llama.cpp takes a word that is a token whole where text is cut as LLaMA 3 cuts it, and nowhere else."""
+    words = bytewise(ignore_merges=True)
+    zebra = WORDS.index("Zebra")
+    assert words.encode("Zebra") == [zebra]
+    read = tokenizer_in(metadata_of_tokenizer(words, len(WORDS))[0])
+    assert read.encode("Zebra the") == words.encode("Zebra the")
+    for pre, ignored in (("llama-bpe", False), ("qwen2", True), ("gpt-2", True)):
+        with pytest.raises(
+            TextError, match=f"this tokenizer's ignore_merges is {ignored}, and .* convert to a directory"
+        ):
+            metadata_of_tokenizer(bytewise(pre, ignore_merges=ignored), len(WORDS))
+    made = {token: i for i, token in enumerate([*LETTERS, "th", "the"])}
+    told, _ = metadata_of_tokenizer(bytewise(ignore_merges=False, vocab=made, added_tokens=[]), len(made))
+    assert told["tokenizer.ggml.pre"] == "llama-bpe"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("dropout", 0.1), ("continuing_subword_prefix", "##"), ("end_of_word_suffix", "</w>")]
+)
+def test_options_that_no_file_says_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(TextError, match=f"this tokenizer's {name} is '?{re.escape(str(value))}'?, and"):
+        metadata_of_tokenizer(bytewise("gpt-2", merges=[], **{name: value}), len(WORDS))
+
+
+def test_what_is_unknown_matters_where_not_every_byte_is_a_token() -> None:
+    metadata_of_tokenizer(bytewise(unk_token="</s>", fuse_unk=True), len(WORDS))
+    few = {token: i for i, token in enumerate("abc")}
+    unknown = bytewise("gpt-2", unk_token="c", vocab=few, merges=[], added_tokens=[])
+    assert unknown.encode("ad") == [0, 2]
+    with pytest.raises(TextError, match="this tokenizer's unk_token is 'c', and"):
+        metadata_of_tokenizer(unknown, len(few))
+
+
+def framing(*single: str) -> Any:
+    """Rules that put tokens around a text, as a tokenizer.json has them; `A` is the text."""
+    specials = {
+        token: {"id": token, "ids": [WORDS.index(token)], "tokens": [token]} for token in ("<s>", "</s>", "the")
+    }
+    items = [{"SpecialToken" if t != "A" else "Sequence": {"id": t, "type_id": 0}} for t in single]
+    pair = [*items, {"Sequence": {"id": "B", "type_id": 1}}]
+    return {"type": "TemplateProcessing", "single": items, "pair": pair, "special_tokens": specials}
+
+
+@pytest.mark.parametrize("single", [("<s>", "A"), ("A", "</s>"), ("<s>", "A", "</s>"), ("A",)], ids=" ".join)
+def test_what_is_put_around_a_text_goes_along(single: tuple[str, ...]) -> None:
+    words = bytewise(post_processor=framing(*single))
+    said, _ = metadata_of_tokenizer(words, len(WORDS))
+    read = tokenizer_in(said)
+    assert read.frame(["the A"]).ids.tolist() == words.frame(["the A"]).ids.tolist()
+    assert said["tokenizer.ggml.add_bos_token"] == (single != ("A", "</s>"))
+    assert said.get("tokenizer.ggml.add_eos_token") == (None if single == ("A",) else "</s>" in single)
+    assert encode_prompt(read, "the")[:1] == ([WORDS.index("<s>")] if single != ("A", "</s>") else [WORDS.index("the")])
+
+
+def test_what_more_is_put_around_a_text_is_refused() -> None:
+    for single, says in (
+        (("the", "A"), "puts the before a text and nothing behind it"),
+        (("<s>", "A", "</s>", "</s>"), "puts <s> before a text and </s></s> behind it"),
+    ):
+        with pytest.raises(TextError, match=f"{says}, which is not what GGUF files can say; convert to a directory"):
+            metadata_of_tokenizer(bytewise(post_processor=framing(*single)), len(WORDS))
+    _, notes = metadata_of_tokenizer(bytewise(post_processor=framing("A", "</s>")), len(WORDS))
+    assert notes == ["prompts of it begin without <s>, as other texts do"]
+
+
+def test_vectors_are_those_of_the_directory(tmp_path: Path) -> None:
+    words = bytewise(post_processor=framing("<s>", "A", "</s>"))
+    saved(changed(of("llama2-7b"), TableSpec, rows=len(WORDS)), tmp_path / "model", words)
+    af.convert(tmp_path / "model", tmp_path / "out.gguf")
+    one, other = (af.embed(path, texts=["the A", "Zebra"]) for path in (tmp_path / "model", tmp_path / "out.gguf"))
+    assert torch.equal(one, other)
+
+
+def token(content: str, **options: Any) -> dict[str, Any]:
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": WORDS.index(content), "content": content, "special": True, **plain, **options}
+
+
+def test_how_added_tokens_are_found_is_said_or_refused() -> None:
+    special = [token("<s>", lstrip=True, rstrip=True), token("</s>")]
+    _, notes = metadata_of_tokenizer(bytewise(added_tokens=special), len(WORDS))
+    assert notes == ["readers do not know what goes with <s> (lstrip, rstrip)"]
+    for option in ("lstrip", "rstrip", "single_word"):
+        word = token("Zebra", special=False, **{option: True})
+        with pytest.raises(TextError, match=f"do not say {option} of the token 'Zebra'.*; convert to a directory"):
+            metadata_of_tokenizer(bytewise(added_tokens=[word, *special]), len(WORDS))
+    composed = bytewise(normalizer={"type": "NFC"}, added_tokens=[token("Zebra", special=False, normalized=True)])
+    with pytest.raises(TextError, match="do not say normalized of the token 'Zebra'"):
+        metadata_of_tokenizer(composed, len(WORDS))
+
+
+def test_every_token_that_ends_a_text_goes_along(tmp_path: Path) -> None:
+    closing = [WORDS.index(each) for each in ("</s>", "<s>", "the", "th")]
+    words = bytewise()
+    for ids in (closing[:1], closing[:2], closing[:3], closing):
+        words.save(tmp_path)
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+        said, notes = metadata_of_tokenizer(Tokenizer.load(tmp_path), len(WORDS))
+        read = tokenizer_in(said)
+        assert read.closing_ids == tuple(ids[:3])
+        assert notes == ["it ends a text at th too, for which files have no key"] * (len(ids) > 3)
+        read.save(tmp_path / "read")
+        assert Tokenizer.load(tmp_path / "read").closing_ids == tuple(ids[:3])
 
 
 def test_what_no_file_would_say_is_refused(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ SPOILT: dict[str, tuple[bytes, str]] = {
     "kind": (header([LLAMA], [tensor("token_embd.weight", (4, 4), kind=999)]), "of type 999"),
     "beyond": (header([LLAMA], [tensor("token_embd.weight", (4, 4), start=10**12)]), "ends beyond"),
     "tensor twice": (header([LLAMA], [ONE, ONE]), "'token_embd.weight' twice"),
+    "a gap": (header([LLAMA], [ONE, tensor("output.weight", (4, 4), start=96)]), "begins at byte 288 and not at 256"),
+    "a gap before all": (header([LLAMA], [tensor("token_embd.weight", (4, 4), start=32)]), "behind the header"),
     "over each other": (header([LLAMA], [ONE, tensor("output.weight", (4, 4), start=4)]), "over each other"),
 }
 
@@ -132,6 +134,8 @@ def test_gemmas_scale_is_of_sizes_that_can_be(tmp_path: Path, name: str, value: 
         {"merges": lambda merges: [*merges, "alone"]},
         {"merges": lambda merges: [*merges, ""]},
         {"merges": [1, 2]},
+        {"merges": None},
+        {"merges": []},
         {"token_type": [1, 2]},
         {"token_type": "a"},
         {"eos_token_id": "a"},

@@ -102,6 +102,24 @@ def test_text_of_it(directory: Path, packing: Packing, monkeypatch: pytest.Monke
 
 
 @each_packing
+@pytest.mark.parametrize("preset", ["mixtral-8x7b", "deepseek-v3", "gpt-oss-20b"])
+def test_text_of_a_mixture(preset: str, packing: Packing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Token by token, through experts in few bits: the text of the numbers that they hold."""
+    tokenizer = Tokenizer.train(TEXTS, 320)
+    spec = af.resize(af.load_spec(preset), n_params=250_000, vocab_size=320, context=64)
+    af.save(randomised(spec), tmp_path / "model", tokenizer=tokenizer)
+    (model, _), (plain, _) = (af.load(tmp_path / "model", dtype=dtype) for dtype in (packing, None))
+    with torch.no_grad():
+        for name, weight in plain.named_parameters():
+            held = model.get_parameter(name)
+            weight.copy_(held.plain() if isinstance(held, PackedWeight) else held)
+    for module in (int4, int8):
+        monkeypatch.setattr(module, "FEW", 0)
+    ours, theirs = (af.generate(each, tokenizer, "if x > 0:", max_new_tokens=8) for each in (model, plain))
+    assert ours == theirs
+
+
+@each_packing
 def test_the_loss_of_it(directory: Path, packing: Packing, tmp_path: Path) -> None:
     data = tmp_path / "text.txt"
     data.write_text("\n".join(TEXTS[:8]), encoding="utf-8")

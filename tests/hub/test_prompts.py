@@ -1,4 +1,4 @@
-"""What a directory of sentence-transformers has put before texts: by name, by default, as it is; and how many numbers are kept."""
+"""What sentence-transformers' directories have put before texts: by name, by default; and vectors cut to their first numbers."""
 
 import json
 from pathlib import Path

@@ -16,7 +16,7 @@ from anyformer.families.heads import pooler, sentence_embedding
 from anyformer.hub import SavedDirectory, convert, load, load_spec, save
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
-from anyformer.spec import PoolSpec
+from anyformer.spec import MapSpec, PoolSpec, Width
 from tests.laws.models import ids_for, randomised
 
 KINDS = ("Transformer", "Pooling", "Normalize")
@@ -94,6 +94,17 @@ def test_the_length_is_what_the_files_say(limits: dict[str, str], tmp_path: Path
     assert load_spec(folder).context == before
 
 
+def test_no_limit_is_none(tmp_path: Path) -> None:
+    """Transformers writes the largest number that it knows beside T5's encoder, which has positions without end."""
+    whole = shrink(preset("t5-small").spec)
+    assert whole.encoder is not None
+    spec = whole.but(stack=whole.encoder, encoder=None, heads=(sentence_embedding(),), context=None)
+    saved = save(randomised(spec), tmp_path / "model")
+    assert saved.form == "hf"
+    (saved.path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))
+    assert load_spec(saved.path).context is None
+
+
 def test_the_model_may_lie_in_a_folder_of_its_own(tmp_path: Path) -> None:
     model, _ = load(written(tmp_path, mode("mean_tokens"), at="0_Transformer"))
     pooled(model, "mean", unit=True)
@@ -120,11 +131,11 @@ def test_the_head_is_written_and_read_again(pool: PoolSpec, unit: bool, by_file:
 
 
 def test_what_other_files_have_no_word_for_stays_ours(tmp_path: Path) -> None:
-    """A head before another one, or a decoder without the head that its class has."""
+    """A head before another one, or behind a layer that no module is."""
     spec = shrink(preset("distilbert-base").spec)
-    first = randomised(spec.but(heads=(sentence_embedding(), *spec.heads)))
-    decoder = randomised(shrink(preset("gpt2").spec).but(heads=(sentence_embedding(layers.LastTokenSpec()),)))
-    for i, model in enumerate((first, decoder)):
+    gated = sentence_embedding(layers=(layers.LinearSpec(bias=True, role="inner"), layers.ReLU2()))
+    for i, heads in enumerate([(sentence_embedding(), *spec.heads), (gated,)]):
+        model = randomised(spec.but(heads=heads))
         saved = save(model, tmp_path / str(i))
         assert saved.form == "anyformer"
         assert not (saved.path / "modules.json").exists()
@@ -229,6 +240,17 @@ def test_layers_behind_the_pool_are_written(by_file: bool, tmp_path: Path) -> No
     convert(tmp_path / "ours", tmp_path / "form of ours", form="anyformer")
     same, _ = load(tmp_path / "form of ours")
     assert all(torch.equal(mine, other) for mine, other in zip(again.parameters(), same.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("layers", [(), (layers.LinearSpec(d_out=Width(8)), layers.Tanh())])
+def test_a_specification_of_ours_says_all(layers: tuple[MapSpec, ...], tmp_path: Path) -> None:
+    """Beside a directory for `anyformer.integrations.transformers` lie modules too, for others."""
+    model = randomised(shrink(preset("distilbert-base").spec).but(heads=(sentence_embedding(layers=layers),)))
+    save(model, tmp_path / "model", form="transformers")
+    assert (tmp_path / "model" / "2_Dense" / "model.safetensors").is_file() == bool(layers)
+    again, _ = load(tmp_path / "model")
+    assert again.spec == model.spec
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import anyformer as af
-from anyformer.errors import TextError
+from anyformer.errors import InputError, TextError
 from anyformer.families.compose import changed
-from anyformer.generation import Sampling, generate_text
+from anyformer.generation import Sampling, encode_prompt, generate_text
 from anyformer.inference.conversation import Conversation
 from anyformer.inference.opened import Opened
+from anyformer.resizing import resize
 from anyformer.screen import visible
 from anyformer.spec import TableSpec
 from anyformer.text import Tokenizer
@@ -66,6 +67,39 @@ def test_what_fails_is_not_part_of_it() -> None:
         with pytest.raises(TextError, match="no more"):
             conversation.answer("b")
         assert conversation.messages == before
+
+
+def few_positions() -> Opened:
+    found = opened()
+    spec = next(spec for name, spec in SHRUNK.items() if "gpt2-xl" in name)
+    spec = resize(changed(spec, TableSpec, rows=found.tokenizer.vocab_size), context=48)
+    return Opened(randomised(spec), found.tokenizer, None)
+
+
+def test_an_answer_takes_what_room_there_is() -> None:
+    found = few_positions()
+    with Conversation(found) as conversation:
+        ids = encode_prompt(found.tokenizer, "user: the fox?\nassistant:")
+        told = conversation.answer("the fox?", seed=1)
+        assert len(ids) + len(told.token_ids) == 48
+        with pytest.raises(
+            InputError, match=r"tokens, and the 48 learned positions of this model leave no room .*\(/reset\)"
+        ):
+            conversation.answer("and?")
+        conversation.reset()
+        with pytest.raises(InputError, match=f"ask for at most {48 - len(ids)} new tokens"):
+            conversation.answer("the fox?", max_new_tokens=40)
+
+
+def test_a_chat_without_room_goes_on_behind_a_reset(tmp_path: Path) -> None:
+    found = few_positions()
+    af.save(found.model, tmp_path / "fox", tokenizer=found.tokenizer)
+    result = succeeded(run("chat", tmp_path / "fox", "--temperature", 0, typed="the fox?\nand?\n/reset\nthe fox?\n"))
+    assert "leave no room for an answer; say less, or begin anew (/reset)" in result.stderr
+    assert "the conversation begins anew" in result.stderr
+    prompt = "user: the fox?\nassistant:"
+    text = written(found, prompt, 48 - len(encode_prompt(found.tokenizer, prompt)))
+    assert result.stdout == f"{visible(text)}\n" * 2
 
 
 def test_generate_answers(directory: Path) -> None:

@@ -17,9 +17,12 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES
+from anyformer.families.compose import changed
+from anyformer.families.heads import sentence_embedding
 from anyformer.families.hf.headings import writes_alone
 from anyformer.hub import load, save
-from anyformer.model import Transformer
+from anyformer.model import Transformer, build
+from anyformer.spec import TableSpec
 from tests.laws.parity import InDouble
 from tests.laws.test_settings import WITHOUT, based, outcome, quiet, read
 from tests.laws.tolerance import distance
@@ -76,6 +79,43 @@ def test_tokens_see_ahead(hf_type: str) -> None:
     found = outcome(small, small.settings | {"is_causal": False})
     fixed = FAMILIES[hf_type].fixed_masks
     assert found == ("refused" if fixed else "theirs fails" if hf_type in FAILING else "equal")
+
+
+@pytest.mark.parametrize(
+    ("hf_type", "kind"),
+    [
+        ("t5", "T5EncoderModel"),
+        ("mt5", "MT5EncoderModel"),
+        ("umt5", "UMT5EncoderModel"),
+        ("switch_transformers", "SwitchTransformersEncoderModel"),
+    ],
+)
+def test_an_encoder_alone(hf_type: str, kind: str, tmp_path: Path) -> None:
+    """As those that make vectors of sentences are released, and that read for a model of images."""
+    with InDouble(), torch.no_grad(), quiet():
+        small = based(hf_type)
+        theirs = made(small._replace(kind=kind), small.settings)
+        theirs.save_pretrained(tmp_path / "theirs")
+        ours, _ = load(tmp_path / "theirs")
+        assert (ours.spec.encoder, ours.spec.heads) == (None, ())
+        ids = torch.randint(0, ours.spec.vocab_size, (2, 12), generator=torch.Generator().manual_seed(0))
+        mask = torch.ones_like(ids)
+        mask[1, 8:] = 0
+
+        def states(model: Any) -> Any:
+            return model(ids, attention_mask=mask).last_hidden_state[mask.bool()]
+
+        assert distance(states(ours), states(theirs)) < NEAR
+        pooled = ours.spec.but(heads=(sentence_embedding(),), stack=changed(ours.spec.stack, TableSpec, shared=None))
+        alone = build(pooled, seed=None)
+        table = {"shared.tokens.weight": "stack.embedding.terms.0.table.weight"}
+        alone.load_state_dict({table.get(name, name): each for name, each in ours.state_dict().items()})
+        for model, name in ((ours, "as it is"), (alone, "with a head")):
+            saved = save(model, tmp_path / name, form="hf")
+            kinds = json.loads((saved.path / "config.json").read_text())["architectures"]
+            back = getattr(transformers, kinds[0]).from_pretrained(saved.path, dtype=torch.float64).eval()
+            assert distance(states(back), states(theirs)) < NEAR
+            assert load(saved.path)[0].spec.heads == model.spec.heads
 
 
 def test_a_table_that_the_class_lacks_is_passed_over(tmp_path: Path) -> None:

@@ -112,6 +112,13 @@ def test_a_wrong_file_is_refused_in_one_line(old: str, new: str, said: str) -> N
     assert "\n" not in str(error.value)
 
 
+def test_sizes_that_do_not_go_together_are_refused_as_the_file_is_read() -> None:
+    """Of several models, only the file's name says whose they are."""
+    text = dumps(preset("gpt2").spec)
+    with pytest.raises(SpecError, match=r"^my\.yaml: GQA\.n_heads = 7 does not divide d_model = 768"):
+        loads(text.replace("n_heads: 12", "n_heads: 7", 1), "my.yaml")
+
+
 def test_numbers_beyond_floats_are_refused() -> None:
     data = encode(preset("llama3-8b").spec, ModelSpec)
     data["stack"]["norm"] = {"kind": "RMSNorm", "eps": 10**400}

@@ -133,6 +133,18 @@ def test_rows_experts_and_all_else_are_of_the_numbers_held(scheme: Scheme) -> No
 
 
 @each_scheme
+def test_parts_are_taken_of_it_where_text_is_written(scheme: Scheme) -> None:
+    """In inference mode, which holds views to be of their tensor's kind; an expert stays in few bits."""
+    stacked = PackedWeight.of(weight_of(4, 64, 32), scheme)
+    plain = stacked.plain()
+    with torch.inference_mode():
+        assert isinstance(stacked[2], PackedWeight)
+        assert torch.equal(stacked[2] + 0.0, plain[2])
+        assert torch.equal(stacked.detach()[1:3], plain[1:3])
+        assert torch.equal(stacked.transpose(1, 2), plain.transpose(1, 2))
+
+
+@each_scheme
 def test_what_only_training_does_is_refused(scheme: Scheme) -> None:
     packed = PackedWeight.of(weight_of(64, 32), scheme)
     with pytest.raises(

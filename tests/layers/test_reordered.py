@@ -130,6 +130,16 @@ def test_requests_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text == generate_ids(plain, torch.tensor([prompt]), max_new_tokens=8)[0].tolist()
 
 
+def test_parts_are_taken_of_it_where_text_is_written() -> None:
+    """In inference mode, which holds views to be of their tensor's kind."""
+    matrix = torch.randn(32, 16)
+    blocks = in_blocks(matrix)
+    with torch.inference_mode():
+        assert torch.equal(blocks[3:5], matrix[3:5])
+        assert torch.equal(blocks.t(), matrix.t())
+        assert isinstance(blocks.detach(), Reordered)
+
+
 def test_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="laid out for several rows"):
         CompiledStep(laid_out("llama2-7b", monkeypatch)[1])

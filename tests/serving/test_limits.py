@@ -37,10 +37,10 @@ def test_a_wrong_key(start: Start) -> None:
 
 
 def test_bodies(start: Start) -> None:
-    with start(Limits(longest=LONGEST, body_nbytes=1000)) as server:
+    with start(Limits(longest=LONGEST, body_nbytes=6000)) as server:
         where, json = f"{server.v1}/completions", {"Content-Type": "application/json"}
-        assert "longer than 1,000 bytes" in refused(httpx.post(where, json={"prompt": "x" * 2000}), 413)
-        refused(httpx.post(where, content=(b"[" for _ in range(2000)), headers=json), 413)
+        assert "longer than 6,000 bytes" in refused(httpx.post(where, json={"prompt": "x" * 7000}), 413)
+        refused(httpx.post(where, content=(b"[" for _ in range(7000)), headers=json), 413)
         refused(httpx.post(where, content=b"{", headers=json), 400)
         refused(httpx.post(where, content=b"[" * 900, headers=json), 400)
         refused(httpx.post(where, content=b"[1]", headers=json), 400)
@@ -52,6 +52,9 @@ def test_bodies(start: Start) -> None:
                 httpx.post(where, content=b'{"prompt": "a", "%s": 1%s}' % (name.encode(), b"0" * 400), headers=json),
                 400,
             )
+        told = refused(httpx.post(where, content=b'{"prompt": "a", "seed": 1%s}' % (b"0" * 5000), headers=json), 400)
+        assert "no JSON" not in told
+        assert "a number of more than 4,300 digits, which no field takes" in told
         for token in (-1, 2**40, 10**30):
             refused(httpx.post(where, json={"prompt": [token]}), 400)
         refused(httpx.post(where, data={"prompt": "a"}), 415)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import openai
@@ -196,6 +197,54 @@ def test_embeddings(client: openai.OpenAI, running: Running) -> None:
         assert told.usage.prompt_tokens > 0
 
 
+def test_embeddings_of_token_ids(client: openai.OpenAI, running: Running) -> None:
+    """As they are given, behind no prompt and framed by no rules."""
+    tokenizer = running.found.tokenizer
+    texts = ["the fox", "if x > 0"]
+    ids = [tokenizer.encode(text) for text in texts]
+    assert not tokenizer.frames
+    expected = embed(running.found.model, tokenizer, texts)
+    for given, rows in ((ids, expected), (ids[0], expected[:1]), ([ids[0], texts[1]], expected)):
+        told = client.embeddings.create(model="tiny", input=given)  # type: ignore[arg-type]
+        assert torch.allclose(torch.tensor([each.embedding for each in told.data]), rows, atol=1e-6)
+    assert client.embeddings.create(model="tiny", input=ids).usage.prompt_tokens == sum(map(len, ids))
+    last = running.found.model.spec.vocab_size - 1
+    for wrong, says in (
+        ([1, last + 1], f"text 1: there is no token {last + 1}; this model has those from 0 to {last}"),
+        ([[1], [-1]], "input must be a text, token ids"),
+        ([[]], "input must be a text, token ids"),
+        ([1] * 201, "text 1 is 201 tokens long, beyond the 200 that are read; split it$"),
+        (["x > 0 " * 200], "beyond the 200 that are read; split it$"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.embeddings.create(model="tiny", input=wrong)  # type: ignore[arg-type]
+        assert re.search(says, caught.value.body["message"])  # type: ignore[index]
+    with pytest.raises(
+        openai.BadRequestError, match="prompt_name goes before texts, and token ids are read as they are"
+    ):
+        client.embeddings.create(model="tiny", input=[1], extra_body={"prompt_name": "query"})
+
+
+def test_what_changes_nothing_is_taken(client: openai.OpenAI, running: Running) -> None:
+    expected = text_of(running, "if x", 9, seed=3, temperature=1.0)
+    ask: dict[str, Any] = {"model": "tiny", "prompt": "if x", "max_tokens": 9, "seed": 3}
+    told = client.completions.create(**ask, n=2, best_of=2)
+    assert told.choices[0].text == expected
+    with pytest.raises(openai.BadRequestError, match="best_of is not supported here, but as many as n"):
+        client.completions.create(**ask, n=2, best_of=3)
+    messages = [{"role": "assistant", "content": None}, {"role": "user", "content": "hm"}]
+    neutral = {"function_call": "none", "prompt_cache_retention": "24h", "verbosity": "medium"}
+    chat: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 9, "seed": 3}
+    answer = client.chat.completions.create(**chat, extra_body=neutral)
+    said = "assistant: \nuser: hm\nassistant:"
+    assert answer.choices[0].message.content == text_of(running, said, 9, seed=3, temperature=1.0)
+    for name, value in (("function_call", {"name": "f"}), ("verbosity", "low")):
+        with pytest.raises(openai.BadRequestError, match=f"{name} is not supported here"):
+            client.chat.completions.create(**chat, extra_body={name: value})
+    with pytest.raises(openai.BadRequestError, match=r"messages\[0\].content must be a text"):
+        client.chat.completions.create(**{**chat, "messages": [{"role": "user", "content": None}]})
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").id == "tiny"
@@ -228,7 +277,14 @@ def test_penalties_and_a_bias_change_what_is_written(client: openai.OpenAI, runn
         ({"logit_bias": {"x": 1}}, "logit_bias must be an object of token ids"),
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias must be an object of token ids"),
         ({"logit_bias": {"5": 101}}, "logit_bias must be"),
-        ({"logit_bias": {"99999": 1}}, "bias: there is no token 99999"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias: there is no token 99999; this model has those from 0 to"),
+        ({"stream": True, "stream_options": {"include_usge": True}}, r"stream_options\.include_usge is not supported"),
+        (
+            {"stream": True, "stream_options": {"include_usage": 1}},
+            r"stream_options\.include_usage must be true or false",
+        ),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, r"include_obfuscation is not supported"),
+        ({"stream": True, "stream_options": []}, "stream_options must be an object"),
         ({"extra_body": {"min_p": 2}}, "min_p must be"),
         ({"extra_body": {"tools": [{"type": "function"}]}}, "tools is not supported"),
         ({"extra_body": {"banana": 1}}, "banana is unknown"),
@@ -243,6 +299,8 @@ def test_what_is_wrong_is_named(client: openai.OpenAI, change: dict[str, object]
         client.completions.create(**request)  # type: ignore[call-overload]
     assert caught.value.status_code in (400, 404)
     assert caught.value.type in ("invalid_request_error", "not_found_error")
+    if set(change) == {"logit_bias"}:
+        assert caught.value.param == "logit_bias"
 
 
 @pytest.mark.parametrize(

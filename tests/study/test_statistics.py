@@ -172,6 +172,17 @@ def test_first_that_failed_leaves_nothing_to_compare_to() -> None:
     assert analysis.of("llama2").verdict == "no comparison: gpt2 did not finish"
 
 
+def test_where_nothing_finished_nothing_is_said() -> None:
+    study = one_seed()
+    failed = [replace(each, documents=(), failure="not finite") for each in study.runs]
+    for runs in (failed, [replace(each, seed=seed) for seed in range(2) for each in failed]):
+        analysis = analyse(replace(study, runs=tuple(runs)))
+        assert analysis.sentences == ("No run finished, so that nothing can be compared.",)
+        assert {(each.n_seeds, each.score, each.verdict) for each in analysis.findings} == {
+            (0, None, "no run finished")
+        }
+
+
 @pytest.mark.parametrize(("kept", "words"), [(1, "One validation document"), (5, "5 documents are few")])
 def test_few_documents_are_named(kept: int, words: str) -> None:
     study = one_seed()

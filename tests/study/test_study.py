@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -539,6 +543,33 @@ def test_several_processes_share_the_runs(folder: Path, tmp_path: Path) -> None:
     found = run_study(written(folder), out=tmp_path, jobs=2, say=quiet)
     assert found is not None
     assert all(run.finished for runs in found.findings.runs.values() for run in runs)
+
+
+STARTS = """
+import sys, time
+from anyformer.study import run_study
+other = run_study._another(sys.argv[1], None, sys.argv[2], None, (), 2)
+print(other.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="whose death is told by Linux alone")
+def test_another_process_ends_with_the_one_that_started_it(folder: Path, tmp_path: Path) -> None:
+    """It would make all runs of a study that nobody waits for."""
+    words = [sys.executable, "-c", STARTS, str(written(folder, "long", tokens=[50_000_000])), str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        other = int(parent.stdout.readline())
+        assert "known to be needed" in parent.stderr.readline() + parent.stderr.readline()
+        parent.kill()
+        try:
+            _, told = parent.communicate(timeout=60)  # until the last that holds the pipe is gone
+        finally:
+            if Path(f"/proc/{other}").exists():
+                os.kill(other, signal.SIGKILL)
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize("status", [None, 2])

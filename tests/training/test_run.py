@@ -227,6 +227,14 @@ def test_a_full_disk_is_seen_before_the_start(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_begun_run_asks_for_room_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    train(SPEC, RECIPE, text_data(), out=out, options=HOW)
+    monkeypatch.setattr(plans.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(UsageError, match="are free; make room, then start again"):
+        train(SPEC, RECIPE.but(tokens=2 * RECIPE.tokens), text_data(), out=out, options=HOW)
+
+
 def test_a_run_can_start_from_weights(whole: TrainingResult, tmp_path: Path) -> None:
     first = tmp_path / "first"
     train(SPEC, RECIPE, text_data(), out=first, options=HOW)

@@ -1,9 +1,11 @@
 """One step: accumulation, decay, clipping, dropout, against plain PyTorch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import UsageError
@@ -155,6 +157,28 @@ def test_dropout_depends_on_seed_and_step_alone() -> None:
 
     assert nats(0, 3, before=1) == nats(0, 3, before=2)
     assert len({nats(0, 3, 1), nats(0, 4, 1), nats(1, 3, 1), trainer(recipe()).gradients(3, batch())[0]}) == 4
+
+
+class Noisy(nn.Module):
+    """A part of one's own that draws."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *given: Any, **options: Any) -> Any:
+        found = self.inner(*given, **options)
+        return found + 0.1 * torch.randn_like(found)
+
+
+def test_what_parts_draw_depends_on_seed_and_step_without_dropout_too() -> None:
+    def nats(step: int, before: int) -> float:
+        ours = trainer(recipe())
+        ours.model.stack.norm = Noisy(ours.model.stack.norm)
+        torch.manual_seed(before)
+        return ours.gradients(step, batch())[0]
+
+    assert nats(3, before=1) == nats(3, before=2) != nats(4, before=1)
 
 
 def test_an_infinite_gradient_leaves_the_weights_alone() -> None:

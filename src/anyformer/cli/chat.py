@@ -37,7 +37,9 @@ COMMANDS = {
 @click.command()
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
-@click.option("--max-new-tokens", type=click.IntRange(1, 10**9), default=1024, show_default=True, help="Of an answer.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(1, 10**9), help="Of an answer.  [default: 1024, or what there is room for]"
+)
 @sampling_options(temperature=0.7)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Answer i draws with this seed + i.")
 @device_option
@@ -49,7 +51,7 @@ COMMANDS = {
 def command(
     directory: Path,
     system: str | None,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     sampling: dict[str, Any],
     seed: int,
     device: str | None,

@@ -147,11 +147,9 @@ def _show(plan: Plan, model: str) -> None:
     rows_at_once = f"{best.micro_batch:,} × {plan.seq_len:,} tokens"
     said.add_row("micro-batch", rows_at_once, f"{best.micro_batches:,} one after the other a step")
     said.add_row("recomputation", best.recompute, f"state: {plan.precision}")
-    usable = gigabytes(facts["usable_nbytes"])
+    usable = gigabytes(plan.hardware.device.usable_nbytes)
     said.add_row("memory", gigabytes(best.nbytes), f"a device, of {usable} to use")
-    e = plan.efficiency
-    shares = f"at {e.products:.0%} of the peak in products, {e.attention:.0%} in attention, {e.memory:.0%} of bandwidth"
-    said.add_row("step", seconds(best.step_seconds), shares)
+    said.add_row("step", seconds(best.step_seconds), f"at {plan.efficiency}")
     said.add_row("speed", f"{short(plan.tokens_per_second)}tokens/s", f"{plan.share_of_peak:.1%} of the peak (MFU)")
     if plan.hours_needed is not None:
         said.add_row("time", seconds(plan.hours_needed * 3600), f"for {short(plan.tokens or 0)}tokens")
@@ -195,12 +193,17 @@ class _Sent(NamedTuple):
 
 
 def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
-    """What is sent on the mesh of a plan, by axis and kind; None where `train` has no such mesh, or nothing fits."""
+    """What is sent on the mesh of a plan, by axis and kind; None where `train` has no such mesh, or nothing fits.
+
+    Raises UsageError where it is to be simulated and cannot be.
+    """
     from anyformer.costs.hardware.roofline import device_kind
     from anyformer.training.cluster.traffic import TrainingStep, planned
 
-    best, why = plan.best, "nothing fits"
-    if best is not None and plan.hardware.devices > 1:
+    best, why = plan.best, "one device sends nothing"
+    if best is None:
+        return None
+    if plan.hardware.devices > 1:
         try:
             mesh = _mesh(plan)
             step = TrainingStep(
@@ -223,9 +226,7 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
         except AnyformerError as error:
             why = str(error)
     if simulate:
-        raise UsageError(
-            f"--simulate: {why if best is None or plan.hardware.devices > 1 else 'one device sends nothing'}"
-        )
+        raise UsageError(f"--simulate: {why}")
     return None
 
 
@@ -268,9 +269,7 @@ def _show_served(plan: InferencePlan, model: str) -> None:
             said.add_row(
                 "  experts", f"{way.experts_touched:,.1f}", f"of a layer touched by a token of each; {traffic}"
             )
-    e = plan.efficiency
-    shares = f"{e.products:.0%} of the peak in products, {e.attention:.0%} in attention, {e.memory:.0%} of bandwidth"
-    said.add_row("at", where.name, f"{shares}; {gigabytes(plan.as_json()['usable_nbytes'])} to use")
+    said.add_row("at", where.name, f"{plan.efficiency}; {gigabytes(where.usable_nbytes)} to use")
     out.print(said)
 
 

@@ -5,7 +5,7 @@ import click
 from anyformer.cli.names import catalogue, from_outside, import_option
 from anyformer.cli.options import json_option
 from anyformer.cli.terminal import FIGURE, console, plain_table, tell
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among
 
 GAP = 2  # columns of a table
 LEAST_SOURCE = 24  # columns of a source that is worth showing
@@ -25,9 +25,7 @@ def command(family: str | None, as_json: bool) -> None:
         known += records(registered)
     families = {preset["family"] for preset in known}
     if family is not None and family not in families:
-        raise UsageError(
-            f"there is no family '{family}'{did_you_mean(family, families)}; there are {', '.join(sorted(families))}"
-        )
+        raise UsageError(f"there is no family '{family}'{among(family, sorted(families))}")
     chosen = [preset for preset in known if family in (None, preset["family"])]
     if as_json:
         others = [model for model in catalogue("undisclosed") if family in (None, model["family"])]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.errors import SpecError, unknown
 from anyformer.layers.tokens import Dropout
 from anyformer.observation.passes import DeviceKind, training_pass
 from anyformer.recipe import DropoutSpec, Precision
@@ -57,7 +57,7 @@ def activations(
         ("device", device, get_args(DeviceKind)),
     ):
         if value not in known:
-            raise SpecError(f"{name} = {value!r} is unknown{did_you_mean(value, known)}; there are {', '.join(known)}")
+            raise SpecError(unknown(name, value, known))
     seen = training_pass(
         spec,
         batch=batch,

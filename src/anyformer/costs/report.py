@@ -209,11 +209,7 @@ def cost(
         if value not in known:
             raise SpecError(unknown(name, value, known))
     counts = CONVENTIONS[convention]
-    seq_len = seq_len if seq_len is not None else (spec.context or 2048)
-    if seq_len < 1 or batch < 1:
-        raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
-    read = source_tokens(spec, seq_len, source_len)
-    check_length(spec, seq_len, read, batch)
+    seq_len, read = lengths_of(spec, seq_len, source_len, batch)
     count, workload = parameters(spec), Workload(batch=batch, query=seq_len, memory=read)
     return CostReport(
         spec=spec,
@@ -237,6 +233,30 @@ def cost(
     )
 
 
+def lengths_of(spec: ModelSpec, seq_len: int | None, source_len: int | None, batch: int = 1) -> tuple[int, int]:
+    """(tokens of a sequence, tokens that the encoder reads), the context's where nothing is said.
+
+    Raises SpecError for more tokens than are counted, and where learned positions end before a sequence does.
+    """
+    seq_len = seq_len if seq_len is not None else (spec.context or 2048)
+    if seq_len < 1 or batch < 1:
+        raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
+    read = source_tokens(spec, seq_len, source_len)
+    if max(seq_len, read) * batch > MOST_TOKENS:
+        said = f"batch = {batch:,} sequences of {max(seq_len, read):,} tokens"
+        raise SpecError(f"{said} are more than {MOST_TOKENS:,} tokens, the most that are counted at once; take fewer")
+    each = [("source_len", read, spec.encoder.embedding.terms)] if spec.encoder else []
+    each += [("seq_len", seq_len, spec.stack.embedding.terms)]
+    each += [("seq_len", seq_len, head.layers.terms) for head in spec.heads if head.layers]
+    for name, tokens, term in ((name, tokens, term) for name, tokens, terms in each for term in terms):
+        most = term.n_positions if isinstance(term, LearnedPositionsSpec) else tokens
+        most = math.prod(term.shape) if isinstance(term, FactorisedPositionsSpec) else most
+        if tokens > most:
+            beyond = f"{name} = {tokens:,} goes beyond the {most:,} learned positions of this model"
+            raise SpecError(f"{beyond}; take at most {most:,}, or resize its context")
+    return seq_len, read
+
+
 def source_tokens(spec: ModelSpec, seq_len: int, source_len: int | None) -> int:
     """How many tokens the encoder reads: as many as the decoder where nothing is said, 0 without one. Raises SpecError."""
     if source_len is None:
@@ -246,22 +266,6 @@ def source_tokens(spec: ModelSpec, seq_len: int, source_len: int | None) -> int:
     if source_len < 1:
         raise SpecError(f"source_len = {source_len} must be at least 1")
     return source_len
-
-
-def check_length(spec: ModelSpec, seq_len: int, source_len: int = 0, batch: int = 1) -> None:
-    """Raise SpecError for more tokens than are counted, and where learned positions end before a sequence does."""
-    if max(seq_len, source_len) * batch > MOST_TOKENS:
-        said = f"batch = {batch:,} sequences of {max(seq_len, source_len):,} tokens"
-        raise SpecError(f"{said} are more than {MOST_TOKENS:,} tokens, the most that are counted at once; take fewer")
-    read = [("source_len", source_len, spec.encoder.embedding.terms)] if spec.encoder else []
-    read += [("seq_len", seq_len, spec.stack.embedding.terms)]
-    read += [("seq_len", seq_len, head.layers.terms) for head in spec.heads if head.layers]
-    for name, tokens, term in ((name, tokens, term) for name, tokens, terms in read for term in terms):
-        most = term.n_positions if isinstance(term, LearnedPositionsSpec) else tokens
-        most = math.prod(term.shape) if isinstance(term, FactorisedPositionsSpec) else most
-        if tokens > most:
-            beyond = f"{name} = {tokens:,} goes beyond the {most:,} learned positions of this model"
-            raise SpecError(f"{beyond}; take at most {most:,}, or resize its context")
 
 
 def _decode(spec: ModelSpec, workload: Workload) -> dict[str, int]:

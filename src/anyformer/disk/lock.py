@@ -51,50 +51,33 @@ def is_held(path: Path) -> bool:
         os.close(descriptor)
 
 
-def hold(directory: Path) -> int | None:
+def hold(directory: Path, *, wait: bool = False) -> int | None:
     """The lock on a directory, or a file, itself, for `os.close` to release; None where there is none to be had.
 
-    It is another's, or the directory is gone, or the file system or the operating system knows no locks.
+    It is another's, who is waited for with `wait`, or the directory is gone, or the file system or the operating system knows no
+    locks.
     """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None  # Windows opens no directories
     try:
-        if _taken(descriptor) and os.path.samestat(os.fstat(descriptor), os.stat(directory)):
+        if _taken(descriptor, wait=wait) and os.path.samestat(os.fstat(descriptor), os.stat(directory)):
             return descriptor
     except (OSError, ImportError):
         pass
-    os.close(descriptor)
-    return None
-
-
-def wait_to_hold(directory: Path) -> int | None:
-    """The lock on a directory, when nobody else has it any more; None where there are no locks, or the directory is gone then."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.path.samestat(os.fstat(descriptor), os.stat(directory)):
-            return descriptor
-    except OSError:
-        pass
-    except BaseException:
+    except BaseException:  # Ctrl-C, while another has it
         os.close(descriptor)
         raise
     os.close(descriptor)
     return None
 
 
-def _taken(descriptor: int, *, shared: bool = False) -> bool:
+def _taken(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool:
     import fcntl
 
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True

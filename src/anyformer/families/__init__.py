@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.errors import SpecError, among, did_you_mean
 from anyformer.families.classifier import with_classifier
 from anyformer.families.hf import FAMILIES, Family
 from anyformer.families.lineage import Lineage, Preset
@@ -36,9 +36,7 @@ def presets(family: str | None = None) -> tuple[str, ...]:
     """The names of all presets, or of one family's. Raises SpecError for an unknown family."""
     families = {p.family for p in PRESETS.values()}
     if family is not None and family not in families:
-        raise SpecError(
-            f"there is no family {family!r}{did_you_mean(family, families)}; there are {', '.join(sorted(families))}"
-        )
+        raise SpecError(f"there is no family {family!r}{among(family, sorted(families))}")
     return tuple(p.name for p in PRESETS.values() if family in (None, p.family))
 
 

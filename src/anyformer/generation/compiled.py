@@ -26,7 +26,6 @@ from anyformer.layers.reordered import Reordered
 from anyformer.model import Transformer
 from anyformer.spec import Spec, cached_calls
 
-GRAPHS = 64  # of one model: as many numbers of rows and lengths of caches
 # What a graph holds constant of a module's attributes.
 PLAIN = (Spec, str, int, float, type(None), torch.dtype, torch.device)
 
@@ -51,7 +50,7 @@ class CompiledStep:
         self.model, self.backend = model, backend
         self.ahead = device.type == "cuda"  # whether the next step is asked for while this one's tokens are read
         self._text: Callable[[], StaticCache | None] = lambda: None
-        keep_graphs(GRAPHS)
+        keep_graphs()
 
     @property
     def notice(self) -> str:

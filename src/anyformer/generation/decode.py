@@ -28,7 +28,7 @@ class Decoding(Iterator[dict[int, int]]):
 
     `input_ids` [batch, token] with padding, if any, on the left, where `attention_mask` is 0; they are the encoder's
     where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Row i draws from a generator
-    of its own, of seed + i. A row ends with `end_of_text`, one id or any of several (which it gives), after
+    of its own, of seed + i. A row ends with any of the `closing_ids` (which it gives), after
     `max_new_tokens`, or when `stop` is called on it. Ended rows leave the batch and the cache. `cache=False` computes
     every step anew, the slow way to the same tokens. `compiled`: what steps behind the prompt run by; rows that have ended
     then stay in the batch, whose shape it is made for. Raises InputError for prompts that the model cannot continue.
@@ -44,7 +44,7 @@ class Decoding(Iterator[dict[int, int]]):
         decoder_input_ids: Tensor | None = None,
         sampling: Sampling = GREEDY,
         seed: int = 0,
-        end_of_text: int | Collection[int] | None = None,
+        closing_ids: Collection[int] = (),
         cache: bool = True,
         compiled: CompiledStep | None = None,
     ) -> None:
@@ -53,8 +53,7 @@ class Decoding(Iterator[dict[int, int]]):
             raise UsageError("a compiled step goes on from a cache; decode without compiling, or with a cache")
         if compiled is not None and compiled.model is not model:
             raise UsageError("the compiled step is of another model; make one of this, or decode without compiling")
-        self.model, self.sampling, self.compiled = model, sampling, compiled
-        self.closing_ids = (end_of_text,) if isinstance(end_of_text, int) else end_of_text or ()
+        self.model, self.sampling, self.compiled, self.closing_ids = model, sampling, compiled, closing_ids
         self.rows = list(range(input_ids.shape[0]))  # that still grow, in the order of the batch
         self.steps_left = max_new_tokens
         self.encoder_ids = input_ids if model.encoder is not None else None
@@ -137,7 +136,7 @@ def generate_ids(
 ) -> Tensor:
     """The new ids [batch, at most max_new_tokens]; a row that ends early is filled with `end_of_text`.
 
-    The arguments are those of `Decoding`, which gives the same ids step by step. Raises InputError as it does.
+    The other arguments are those of `Decoding`, which gives the same ids step by step. Raises InputError as it does.
     """
     steps = Decoding(
         model,
@@ -147,7 +146,7 @@ def generate_ids(
         decoder_input_ids=decoder_input_ids,
         sampling=sampling,
         seed=seed,
-        end_of_text=end_of_text,
+        closing_ids=() if end_of_text is None else (end_of_text,),
         cache=cache,
         compiled=compiled,
     )
@@ -275,8 +274,13 @@ def check_prompts(
             raise InputError("prompts of different lengths must be padded on the left: attention_mask ends with a 0")
         n_prompt = ids.shape[1] if mask is None else int((mask > 0).sum(-1).max())
     limit = learned_positions(model.spec.stack)
+    if limit is not None and n_prompt + max_new_tokens > limit <= n_prompt:
+        raise InputError(
+            f"a prompt of {n_prompt} tokens leaves no room for new ones among the {limit} learned positions of this model; "
+            f"cut it to {limit - 1} at most"
+        )
     if limit is not None and n_prompt + max_new_tokens > limit:
         raise InputError(
             f"a prompt of {n_prompt} tokens and {max_new_tokens} new ones go beyond the {limit} learned positions of "
-            f"this model; ask for at most {max(0, limit - n_prompt)} new tokens or cut the prompt"
+            f"this model; ask for at most {limit - n_prompt} new tokens or cut the prompt"
         )

@@ -37,12 +37,11 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
         decoder_input_ids: Tensor | None = None,
         sampling: Sampling = GREEDY,
         seed: int = 0,
-        end_of_text: int | Collection[int] | None = None,
+        closing_ids: Collection[int] = (),
     ) -> None:
         check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
         check_can_forget(model.spec)
-        self.model, self.guessing, self.sampling = model, guessing, sampling
-        self.closing_ids = (end_of_text,) if isinstance(end_of_text, int) else end_of_text or ()
+        self.model, self.guessing, self.sampling, self.closing_ids = model, guessing, sampling, closing_ids
         self.passes = [0] * len(input_ids)
         self.ended: set[int] = set()
         self.generators = generators(seed, len(input_ids))

@@ -92,19 +92,15 @@ def generate_text(
                 "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
             )
         answer = torch.full((len(ids), 1), tokenizer.start_of_answer, device=device)
-    if search is not None:
-        closing = tokenizer.closing_ids
-        found = search_ids(
-            *given, max_new_tokens=max_new_tokens, how=search, decoder_input_ids=answer, closing_ids=closing
-        )
-        return [text.whole(best.token_ids) for text, (best, *_) in zip(texts, found, strict=True)]
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "decoder_input_ids": answer,
-        "sampling": sampling,
-        "seed": seed,
-        "end_of_text": tokenizer.closing_ids,
+        "closing_ids": tokenizer.closing_ids,
     }
+    if search is not None:
+        found = search_ids(*given, how=search, **options)
+        return [text.whole(best.token_ids) for text, (best, *_) in zip(texts, found, strict=True)]
+    options |= {"sampling": sampling, "seed": seed}
     steps = (
         Decoding(*given, cache=cache, compiled=compiled, **options)
         if guessing is None

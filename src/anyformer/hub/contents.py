@@ -69,6 +69,7 @@ class Contents(NamedTuple):
 
 def contents(source: Source) -> Contents:
     """The tensors of a checkpoint. Raises CheckpointError listing those that are missing, surplus or misshapen."""
+    spec = source.stored or source.spec
     packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
     weights = packed or opened_weights(source.weights, source.settings)
     if isinstance(weights, Weights) and weights.n_passed_over:
@@ -79,14 +80,14 @@ def contents(source: Source) -> Contents:
         )
     if source.family is not None:
         if source.modules is not None and isinstance(weights, Weights):
-            for folder, names in module_files(source.spec, source.modules).items():
+            for folder, names in module_files(spec, source.modules).items():
                 weights.join(folder, names)
-        return _foreign(source.spec, source.family, weights)
+        return _foreign(spec, source.family, weights)
     prefix = prefix_in(weights) if is_wrapped(source.settings) and isinstance(weights, Weights) else ""
-    expected = {f"{prefix}{name}": shape for name, shape in shapes(source.spec).items()}
+    expected = {f"{prefix}{name}": shape for name, shape in shapes(spec).items()}
     weights.match(expected, "the model")
-    rows, spelled = own_rows(source.spec), f"{prefix}{{}}".format
-    return Contents(weights, rows, spelled, list(expected), _whole(source.spec, rows, spelled))
+    rows, spelled = own_rows(spec), f"{prefix}{{}}".format
+    return Contents(weights, rows, spelled, list(expected), _whole(spec, rows, spelled))
 
 
 def own_rows(spec: ModelSpec, prefix: str = "") -> list[TensorRow]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.errors import CheckpointError, UsageError
+from anyformer.errors import CheckpointError, of_extra
 from anyformer.families.gguf import config_of, dialect_of, llama3_scaling
 from anyformer.families.hf.mapping import TensorRow
 from anyformer.families.hf.settings import Settings
@@ -46,12 +46,8 @@ class GGUF:
 
     def __init__(self, path: Path) -> None:
         self.path = self.directory = path
-        try:
+        with of_extra("gguf", f"{path}: reading GGUF files", "package gguf"):
             from gguf import GGML_QUANT_SIZES
-        except ImportError:
-            raise UsageError(
-                f"{path}: reading GGUF files needs the package gguf; pip install 'anyformer[gguf]'"
-            ) from None
         try:
             sizes = {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
             self.metadata, self._tensors = read_header(path, sizes)

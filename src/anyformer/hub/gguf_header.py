@@ -9,7 +9,6 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,9 +85,14 @@ def _header(cursor: _Cursor, nbytes: int, sizes: Mapping[int, tuple[int, int]]) 
     for name in ordered:
         if tensors[name].start + tensors[name].nbytes > nbytes:
             raise ValueError(f"the tensor {name!r} ends beyond the file's {nbytes} bytes")
-    for before, name in pairwise(ordered):
-        if tensors[before].start + tensors[before].nbytes > tensors[name].start:
-            raise ValueError(f"the tensors {before!r} and {name!r} lie over each other")
+    behind, end = "the header", begin
+    for name in ordered:
+        start, expected = tensors[name].start, end + -end % alignment
+        if start < end:
+            raise ValueError(f"{behind} and the tensor {name!r} lie over each other")
+        if start != expected:
+            raise ValueError(f"the tensor {name!r} begins at byte {start:,} and not at {expected:,}, behind {behind}")
+        behind, end = f"the tensor {name!r}", start + tensors[name].nbytes
     return Header(metadata, tensors)
 
 

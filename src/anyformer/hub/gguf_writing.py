@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anyformer.disk.atomic import new_file
-from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError
+from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError, of_extra
 from anyformer.families import FAMILIES, Family
 from anyformer.families.gguf import DIALECTS, Dialect, config_of, key_of, llama3_scaling, metadata_of
 from anyformer.families.hf.mapping import TensorRow, computed, misfits, spec_of, their_shapes
@@ -28,7 +28,7 @@ from anyformer.layers import Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
 from anyformer.spec.difference import Difference, first_difference, short
 from anyformer.text import Tokenizer
-from anyformer.text.gguf_vocabulary import metadata_of_tokenizer
+from anyformer.text.gguf_vocabulary_writing import metadata_of_tokenizer
 
 Quantisation = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 BLOCK = 32  # numbers that share a scale
@@ -78,12 +78,8 @@ def write_gguf(
     multiple of 32 long stay f16 where they were to be quantised. Raises SpecError for a model that no architecture of these
     files computes, TextError for a tokenizer that they cannot hold, RunFailed where writing fails.
     """
-    try:
+    with of_extra("gguf", f"{target}: writing GGUF files", "package gguf"):
         import gguf
-    except ImportError:
-        raise UsageError(
-            f"{target}: writing GGUF files needs the package gguf; pip install 'anyformer[gguf]'"
-        ) from None
     held = contents(source)
     stored = held.dtype()
     if quantise is None and stored not in PLAIN:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed, SpecError, UsageError
+from anyformer.errors import RunFailed, SpecError, of_extra
 from anyformer.layers import LSHAttentionSpec, MoESpec
 from anyformer.layers.embedding import n_segments
 from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Transformer
+from anyformer.screen import silent
 from anyformer.spec import ModelSpec
 
 SUFFIX = ".onnx"
@@ -82,13 +78,9 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
         raise SpecError(
             f"an ONNX file holds 2 GB at most, and the weights are {nbytes / 1e9:.1f} GB in float32; take a smaller model"
         )
-    try:
+    with of_extra("onnx", f"{target}: writing ONNX", "packages onnx and onnxscript"):
         import onnx  # noqa: F401  # pyright: ignore[reportMissingImports]
         import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise UsageError(
-            f"{target}: writing ONNX needs the packages onnx and onnxscript; pip install 'anyformer[onnx]'"
-        ) from None
     from torch.export import Dim  # slow to import
 
     tokens, rows = min(LEAST[0], spec.context or LEAST[0]), LEAST[1]
@@ -100,7 +92,7 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     example = torch.ones(rows, tokens, dtype=torch.long)
     given = tuple(example.clone() for _ in names)
     shape: dict[int, Any] = {0: Dim("batch"), 1: Dim("token", max=spec.context) if spec.context else Dim("token")}
-    with _quiet(), torch.no_grad():
+    with silent(), torch.no_grad():
         try:
             graph = torch.export.export(_Graph(model.float().eval()), given, dynamic_shapes=tuple(shape for _ in names))
             graph = graph.run_decompositions(
@@ -132,16 +124,3 @@ def _running_maximum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _order(x: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> Tensor:
     """`torch.argsort` as the TopK of all, which ONNX has: it puts the earlier of equal numbers first, as a stable order does."""
     return x.topk(x.shape[dim], dim, largest=descending).indices
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter says of its steps."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anyformer.disk.atomic import new_directory
 from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, SPEC
-from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, did_you_mean
+from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, among
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, same, theirs_of
 from anyformer.families.hf.settings import TOKEN_IDS
@@ -85,7 +85,7 @@ class FilePlan(NamedTuple):
 
     def beside(self) -> list[str]:
         """Our names of the tensors that have files of their own."""
-        return module_tensors(self.spec) if self.family else []
+        return module_tensors(self.spec) if self.family or self.wrapped else []
 
     def describe(
         self,
@@ -100,17 +100,17 @@ class FilePlan(NamedTuple):
 
         `beside`: the tensors that have files of their own, by our names.
         """
-        if self.wrapped or (self.family is not None and without_pooling(self.spec) is not self.spec):
-            tokens = {**tokens, "pad_token_id": name_padding(tokenizer, directory)}
-        if not self.wrapped and self.family is None:
+        if self.family is not None:
+            about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
+        elif self.wrapped:
+            about = wrapped_config(self.spec)
+        else:
             (directory / SPEC).write_text(dumps(self.spec), encoding="utf-8")
             if labels:
                 (directory / LABELS).write_text(labels_json(labels), encoding="utf-8")
             return
-        if self.family is None:
-            about = wrapped_config(self.spec)
-        else:
-            about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
+        if self.wrapped or without_pooling(self.spec) is not self.spec:  # those who read these pad
+            tokens = {**tokens, "pad_token_id": name_padding(tokenizer, directory)}
         kind = {"dtype": str(dtype).removeprefix("torch.")}
         said = label_settings(self.spec, labels)
         write_json(directory / CONFIG, about | tokens | self.config | said | kind)
@@ -286,10 +286,7 @@ def planned(
     if form in ("anyformer", "transformers"):
         return FilePlan(spec, None, {}, None, wrapped=form == "transformers")
     if hf_type is not None and hf_type not in FAMILIES:
-        near = did_you_mean(hf_type, FAMILIES)
-        raise SpecError(
-            f"no class of transformers has the model_type {hf_type!r} here{near}; there are {', '.join(FAMILIES)}"
-        )
+        raise SpecError(f"no class of transformers has the model_type {hf_type!r} here{among(hf_type, FAMILIES)}")
     preferred_first = sorted(FAMILIES.values(), key=lambda family: family is not preferred)
     tried = [FAMILIES[hf_type]] if hf_type else preferred_first
     try:

@@ -40,6 +40,7 @@ LIMITS = {ABOUT: "max_seq_length", "tokenizer_config.json": "model_max_length"} 
 DENSE, NORMALIZE = "Dense", "Normalize"
 UNIT: tuple[MapSpec, ...] = (UnitLengthSpec(),)
 POOLING = "pooling_mode_"
+UNLIMITED = 10**12  # tokens; transformers writes 10**30 where there is no limit
 POOLS: Mapping[str, PoolSpec] = {
     "cls_token": FirstTokenSpec(),
     "mean_tokens": MeanTokensSpec(),
@@ -80,8 +81,8 @@ def with_pooling(spec: ModelSpec, family: Family | None, directory: Path) -> Mod
     A decoder's own is left out where the files lack it: sentence-transformers loads none. Raises CheckpointError for a module or
     a way of pooling that there is no part for.
     """
-    if not is_listed(directory):
-        return spec
+    if family is None or not is_listed(directory):
+        return spec  # a specification of ours says all
     (_, folder), *others = _modules(directory)
     names = [kind for kind, _ in others]
     if names[:1] != ["Pooling"] or not set(names[1:]) <= {DENSE, NORMALIZE}:
@@ -93,7 +94,7 @@ def with_pooling(spec: ModelSpec, family: Family | None, directory: Path) -> Mod
     pool = _pool(pooling_of(directory))
     then = [part for kind, place in others[1:] for part in (_layer(place) if kind == DENSE else UNIT)]
     head = HeadSpec(name=EMBEDDING, pool=pool, transform=tuple(then))
-    if family is not None and writes_alone(spec) and _lacks_head(spec, family, folder):
+    if writes_alone(spec) and _lacks_head(spec, family, folder):
         spec = spec.but(heads=(), ahead=())
     limits = [*_limits(directory), *([spec.context] if spec.context else [])]
     return spec.but(heads=(*spec.heads, head), context=Length(min(limits)) if limits else None)
@@ -277,7 +278,7 @@ def _limits(directory: Path) -> Iterator[int]:
         limit = read_table(file).get(key) if file.is_file() else None
         if isinstance(limit, bool | str | list | dict) or (limit is not None and limit < 1):
             raise CheckpointError(f"{file}: {key} = {limit!r} is no number of tokens; mend or remove it")
-        if isinstance(limit, int):
+        if isinstance(limit, int) and limit < UNLIMITED:
             yield limit
 
 

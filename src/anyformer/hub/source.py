@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -30,7 +30,7 @@ from anyformer.disk.seal import latest, sealed
 from anyformer.errors import CheckpointError, SpecError, did_you_mean
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf.composite import HEAD, TIED, alone, composite_of, text_config
-from anyformer.families.hf.mapping import spec_of
+from anyformer.families.hf.mapping import shapes, spec_of
 from anyformer.hub.adapted import AdaptedWeights
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
@@ -54,6 +54,7 @@ class Source(NamedTuple):
     family: Family | None  # whose names the tensors have; None: ours
     settings: dict[str, Any]  # of its config.json; empty for ours
     modules: Path | None = None  # the directory of sentence-transformers that it lies in
+    stored: ModelSpec | None = None  # the model that the tensors were written of, where `spec` is a change of it
 
 
 @contextmanager
@@ -106,8 +107,12 @@ def vary(base: str | Path | Architecture, /, **changes: Any) -> ModelSpec:
 def find(path: str | Path) -> Source:
     """The model that a directory holds, or the file that describes what was trained beside a run's model (`companion.yaml`).
 
-    Raises CheckpointError for a path without a model that can be read.
+    A path may carry changes that leave every tensor as it is, of masks, positions or scales: `DIR+mask=Everything`. Raises
+    CheckpointError for a path without a model that can be read, SpecError for a change that cannot be.
     """
+    base, changes = split_variant(path)
+    if changes:
+        return _changed(find(base), changes, str(path))
     path = located(path)
     if path.name == AUXILIARY_SPEC and path.is_file():
         return find_auxiliary(path.parent)
@@ -127,6 +132,20 @@ def find(path: str | Path) -> Source:
     tokenizer = _tokenizer(folder) or _tokenizer(folder / TOKENIZER)
     modules = path if is_listed(path) else None
     return Source(with_pooling(spec, family, path), folder, tokenizer, family, settings, modules)
+
+
+def _changed(source: Source, changes: Iterable[str], name: str) -> Source:
+    """The same tensors read as those of a changed model. Raises SpecError where one would be another, or of another size."""
+    spec = apply(source.spec, map(parsed, changes), load_spec)
+    before, after = shapes(source.spec), shapes(spec)
+    for tensor in (*before, *after):
+        if (was := before.get(tensor)) != (now := after.get(tensor)):
+            sizes = [f"of {list(each)}" if each else "not there" for each in (now, was)]
+            raise SpecError(
+                f"{name}: {tensor} would be {sizes[0]}, and in the files it is {sizes[1]}; given weights leave room for "
+                "changes of masks, positions and scales alone"
+            )
+    return source._replace(spec=spec, stored=source.stored or source.spec)
 
 
 def find_auxiliary(directory: str | Path) -> Source:

@@ -12,7 +12,10 @@ from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed, UsageError
 from anyformer.generation import GREEDY, CompiledStep, Continuation, Decoding, GrowingText, Sampling
 from anyformer.inference.opened import Opened
+from anyformer.layers.embedding import learned_positions
 from anyformer.text.chat import Chat
+
+USUAL = 1024  # tokens of an answer at most, where nobody says how many
 
 
 class Conversation:
@@ -48,7 +51,7 @@ class Conversation:
         self,
         said: str,
         *,
-        max_new_tokens: int = 1024,
+        max_new_tokens: int | None = None,
         sampling: Sampling = GREEDY,
         seed: int = 0,
         stop: Sequence[str] = (),
@@ -56,20 +59,27 @@ class Conversation:
     ) -> Continuation:
         """The answer to what a user says, told piece by piece as it becomes certain (`on_text`).
 
-        Both are then part of the conversation; where it fails neither is. Raises TextError for what the template refuses,
-        InputError where the model has no room.
+        `max_new_tokens` None is 1024, or as many as the model has positions left. Both are then part of the conversation; where
+        it fails neither is. Raises TextError for what the template refuses, InputError where the model has no room.
         """
         model, tokenizer = self.found.model, self.found.tokenizer
         messages = [*self.messages, {"role": "user", "content": said}]
         ids = self.chat.token_ids(messages)
+        limit = learned_positions(model.spec.stack)
+        if limit is not None and len(ids) >= limit:
+            raise InputError(
+                f"the conversation has {len(ids)} tokens, and the {limit} learned positions of this model leave no room for an "
+                "answer; say less, or begin anew (/reset)"
+            )
+        most = USUAL if limit is None else min(USUAL, limit - len(ids))
         growing = GrowingText(tokenizer, ids, stop, 0, on_text)
         steps = Decoding(
             model,
             torch.tensor([ids], device=next(model.parameters()).device),
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=most if max_new_tokens is None else max_new_tokens,
             sampling=sampling,
             seed=seed,
-            end_of_text=tokenizer.closing_ids,
+            closing_ids=tokenizer.closing_ids,
             compiled=self.compiled,
         )
         for step in steps:

@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.disk.atomic import replace_file
-from anyformer.errors import InputError, RunFailed, UsageError, did_you_mean
+from anyformer.errors import InputError, RunFailed, UsageError, among
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.inference.classification import longest_of
 from anyformer.inference.opened import Opened, TrainedModel, opened
@@ -53,6 +53,7 @@ class Way:
     dimensions: int | None = None
     longest: int | None = None  # tokens
     truncate: bool = False
+    may_cut: bool = True  # whoever asks may have `truncate`
 
 
 @dataclass(frozen=True)
@@ -183,14 +184,17 @@ class Prepared:
         return torch.empty_like(made).index_copy_(0, torch.from_numpy(np.concatenate(self.batches)), made)
 
 
-def prepared(found: Opened, texts: Sequence[str], way: Way, batch_tokens: int = BATCH_TOKENS) -> Prepared:
-    """What `embed` reads of texts, and how. Raises what it does."""
+def prepared(
+    found: Opened, texts: Sequence[str | Sequence[int]], way: Way, batch_tokens: int = BATCH_TOKENS
+) -> Prepared:
+    """What `embed` reads of texts, and how; token ids are read as they are. Raises what it does."""
     trained, truncate = found.framing(Contrastive, way.truncate)
     head, prompt = _head(found.model, way), found.prompts.chosen(way.prompt, way.prompt_name)
     if not texts:
         raise InputError("there are no texts to embed; give one at least")
     longest = way.longest or trained or longest_of(found.model.spec)
-    ids, cut = _framed(found.tokenizer, prompt, texts, longest, truncate)
+    remedy = "split it, or have what is too long cut (--truncate)" if way.may_cut else "split it"
+    ids, cut = _framed(found, prompt, texts, longest, None if truncate else remedy)
     lengths = np.array([len(one) for one in ids])
     batches = list(length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))))
     return Prepared(found.model, head, way.dimensions, prompt, ids, cut, batches)
@@ -221,30 +225,37 @@ def _write(vectors: Tensor, file: Path) -> None:
 def pool_of(spec: ModelSpec, pool: Pool | None = None) -> PoolSpec:
     """What makes one vector of the tokens: what is named, else what the model's head says, else what is usual."""
     if pool is not None and pool not in POOLS:
-        raise InputError(f"there is no pool {pool!r}{did_you_mean(pool, POOLS)}; there are {', '.join(get_args(Pool))}")
+        raise InputError(f"there is no pool {pool!r}{among(pool, POOLS)}")
     own = next((head.pool for head in spec.heads if head.name == EMBEDDING), None)
     return POOLS[pool] if pool is not None else own or usual_pool(spec)
 
 
 def _framed(
-    tokenizer: Tokenizer, prompt: str, texts: Sequence[str], longest: int | None, truncate: bool
+    found: Opened, prompt: str, texts: Sequence[str | Sequence[int]], longest: int | None, remedy: str | None
 ) -> tuple[list[np.ndarray], int]:
-    """The ids of each text, and how many texts were cut."""
-    found, cut = [], 0
+    """The ids of each text, and how many texts were cut; `remedy` is for those that are not to be, None: they are."""
+    every, cut, n_ids = [], 0, found.model.spec.vocab_size
     for number, text in enumerate(texts, 1):
-        if not text.strip():
-            raise InputError(f"text {number} is blank, and no vector stands for nothing; leave it out")
-        one = tokenizer.frame((prompt + text,), longest)
-        if one.cut and not truncate:
+        if isinstance(text, str):
+            if not text.strip():
+                raise InputError(f"text {number} is blank, and no vector stands for nothing; leave it out")
+            one = found.tokenizer.frame((prompt + text,), longest)
+            ids, lost = one.ids, one.cut
+        else:
+            if wrong := [token for token in text if not 0 <= token < n_ids]:
+                raise InputError(
+                    f"text {number}: there is no token {wrong[0]}; this model has those from 0 to {n_ids - 1}"
+                )
+            ids, lost = np.array(text[:longest], dtype=np.int64), max(0, len(text) - (longest or len(text)))
+        if lost and remedy is not None:
             raise InputError(
-                f"text {number} is {len(one.ids) + one.cut} tokens long, beyond the {longest} that are read; split it, or "
-                "have what is too long cut (--truncate)"
+                f"text {number} is {len(ids) + lost} tokens long, beyond the {longest} that are read; {remedy}"
             )
-        if not len(one.ids):
+        if not len(ids):
             raise InputError(f"text {number} has no token in this vocabulary; leave it out")
-        found.append(one.ids)
-        cut += one.cut > 0
-    return found, cut
+        every.append(ids)
+        cut += lost > 0
+    return every, cut
 
 
 def _head(model: Transformer, way: Way) -> Head:

@@ -17,6 +17,7 @@ from anyformer.hub.prompts import Prompts, prompts_of
 from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.recipe import FramedTexts, Recipe, of_run
+from anyformer.spec import split_variant
 from anyformer.text import Tokenizer
 from anyformer.training.step.device import choose_device
 
@@ -60,10 +61,11 @@ def opened(
     if isinstance(model, Transformer):
         found, beside, recipe, prompts = model, None, None, Prompts({})
     else:
-        if not Path(model).exists() and find_preset(str(model)) is not None:
+        place, _ = split_variant(model)
+        if not Path(place).exists() and find_preset(place) is not None:
             raise UsageError(f"{model} is an architecture without weights; give the directory of a trained model")
         found, beside = load(model, device=choose_device(device), dtype=dtype)
-        found, recipe, prompts = prepare(found) if prepare else found, of_run(model), prompts_of(located(model))
+        found, recipe, prompts = prepare(found) if prepare else found, of_run(place), prompts_of(located(place))
     if (known := known or beside) is None:
         what = "the model" if isinstance(model, Transformer) else str(model)
         raise UsageError(f"{what} has no tokenizer beside its weights, so no text can be read; give its tokenizer.json")

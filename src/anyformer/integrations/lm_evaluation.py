@@ -6,9 +6,7 @@ Importing this registers the model "anyformer" there: `simple_evaluate(model="an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, lo
 from anyformer.inference.opened import Opened, TrainedModel, opened
 from anyformer.layers.packing import Packing
 from anyformer.recipe import Precision
+from anyformer.screen import silent
 from anyformer.text import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class AnyformerLM(LM):
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         """(log-likelihood, whether greedy) of each continuation; spaces at the end of what stands before belong to it."""
-        model, tokenizer, _ = self.found
+        model, tokenizer, *_ = self.found
         pairs = []
         for before, after in (request.args for request in requests):
             kept = before.rstrip()
@@ -71,7 +70,7 @@ class AnyformerLM(LM):
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
         """The log-likelihood of each text, in windows that begin with the last token of the one before."""
-        model, tokenizer, _ = self.found
+        model, tokenizer, *_ = self.found
         longest = longest_of(model.spec, self.seq_len) or LONGEST
         windows, owners = [], []
         for i, (text,) in enumerate(request.args for request in requests):
@@ -86,7 +85,7 @@ class AnyformerLM(LM):
 
     def generate_until(self, requests: list[Any]) -> list[str]:
         """What follows each prompt, up to the first of its stop strings."""
-        model, tokenizer, _ = self.found
+        model, tokenizer, *_ = self.found
         found: dict[int, str] = {}
         asked = sorted(((repr(request.args[1]), i) for i, request in enumerate(requests)))
         for _, group in groupby(asked, key=lambda each: each[0]):
@@ -120,7 +119,7 @@ class AnyformerLM(LM):
 
     def _prompt(self, text: str, n_new: int) -> list[int]:
         """The ids of a prompt; of one that leaves no room for the new tokens the end."""
-        model, tokenizer, _ = self.found
+        model, tokenizer, *_ = self.found
         ids = encode_read(model, tokenizer, text)
         longest = longest_of(model.spec, self.seq_len)
         room = len(ids) if longest is None or model.encoder is not None else max(1, longest - n_new)
@@ -148,7 +147,7 @@ def evaluate_task(
     Its functions (`!function`) are run: give none that is not trusted. Raises UsageError where lm-eval cannot read it.
     """
     asked = AnyformerLM(opened(model, tokenizer, device=device, dtype=dtype), seq_len, precision)
-    with _quiet():
+    with silent():
         try:
             tasks = TaskManager(include_defaults=False).load([str(Path(file).resolve())])["tasks"]
         except Exception as error:
@@ -172,15 +171,3 @@ def _figures(name: str, said: dict[str, Any], result: Any, tasks: dict[str, Any]
             (errors if metric.endswith("_stderr") else figures)[label] = float(value)
     kind = str(tasks[name].OUTPUT_TYPE).replace("_", " ") if name in tasks else "group"
     return TaskFigures(name, kind, result["n-samples"].get(name, {}).get("effective", 0), figures, errors)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without bars of progress and what lm-eval and datasets say of themselves."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            yield
-    finally:
-        logging.disable(before)

@@ -5,7 +5,7 @@ Who names none has the first of IN_ORDER that can, or what `fastest.py` takes pa
 
 from __future__ import annotations
 
-from anyformer.errors import KernelError, did_you_mean
+from anyformer.errors import KernelError, among
 from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.fastest import Fastest, FastestOnGPU
@@ -32,7 +32,7 @@ def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel
             return FastestOnGPU(FLEX, rest) if FLEX.refuses(spec) is None else rest
         return Fastest(BLOCKED if BLOCKED in able else None, rest) if device == "cpu" else rest
     if name not in KERNELS:
-        raise KernelError(f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; there are {', '.join(KERNELS)}")
+        raise KernelError(f"there is no kernel {name!r}{among(name, KERNELS)}")
     reason = KERNELS[name].refuses(spec)
     if reason is not None:
         able = [repr(other) for other, kernel in KERNELS.items() if kernel.refuses(spec) is None]

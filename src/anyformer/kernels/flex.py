@@ -24,7 +24,6 @@ from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import Bias, How, Tokens
 
 TILE = 128  # queries, and keys, of a block: what PyTorch's kernels work on
-GRAPHS = 64  # masks and lengths
 LEAST = 16  # features of a head that a GPU's matrix units multiply
 
 PairOf = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # something of (row, head, query, key), each a number
@@ -123,7 +122,7 @@ def _attention(compiled: bool) -> Callable[..., Any]:
     written_out: Any = flex.flex_attention
     if not compiled:
         return written_out
-    keep_graphs(GRAPHS)
+    keep_graphs()
     return torch.compile(written_out, dynamic=False)
 
 

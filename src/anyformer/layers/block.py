@@ -18,7 +18,9 @@ from anyformer.layers.stage import Stage
 from anyformer.layers.tokens import ForwardContext, KeepNothing, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, MapSpec, StackSpec, SublayerSpec
 
-GRAPHS = 64  # of layers in a process: each kind makes one, and one more where it is the first to need what others share
+# Of a function in a process: of layers, each kind makes one, and one more where it is the first to need what others share; of
+# a kernel, masks and lengths; of losses, numbers of rows, vocabularies, options; of decoding, numbers of rows, lengths of caches.
+GRAPHS = 64
 
 
 def mapped(spec: MapSpec | None, step: Any, x: Tensor, context: ForwardContext) -> Tensor:
@@ -138,15 +140,15 @@ def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
 
 @cache
 def _compiled(backend: str) -> Callable[..., tuple[Any, list[Notes]]]:
-    keep_graphs(GRAPHS)
+    keep_graphs()
     return torch.compile(Block.compute, backend=backend)
 
 
-def keep_graphs(n: int) -> None:
-    """Let PyTorch's compiler keep so many graphs of each function: before 2.13 a function has no limit of its own."""
+def keep_graphs() -> None:
+    """Let PyTorch's compiler keep `GRAPHS` of each function: before 2.13 a function has no limit of its own."""
     from torch._dynamo import config  # slow to import
 
-    config.recompile_limit = max(n, config.recompile_limit)
+    config.recompile_limit = max(GRAPHS, config.recompile_limit)
 
 
 class Stack(Part[StackSpec]):

@@ -25,7 +25,6 @@ from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
 from anyformer.layers.tokens import numberless
 
-GRAPHS = 64  # numbers of rows, vocabularies, options of the loss
 MOST_PICKED = 0.75  # of places that have a label: what the others cost the head is worth a copy of those
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
 
@@ -303,7 +302,7 @@ def between_products(
 
 @cache
 def _compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    keep_graphs(GRAPHS)
+    keep_graphs()
     return torch.compile(between_products, backend=backend)
 
 

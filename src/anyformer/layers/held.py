@@ -51,3 +51,18 @@ class HeldWeight(Tensor):
             return args[1].rows(args[0])
         with torch._C.DisableTorchFunctionSubclass():  # what comes of it is held so only if dispatch says so
             return func(*args, **given)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func.is_view and torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):  # a view must be of its tensor's kind, and weights are plain
+                return cls.done(func, args, given)
+        return cls.done(func, args, given)
+
+    @classmethod
+    @abstractmethod
+    def done(cls, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+        """What an operator makes of arguments of which some are held so."""

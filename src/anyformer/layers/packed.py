@@ -124,10 +124,8 @@ class PackedWeight(HeldWeight):
         return f"PackedWeight({tuple(self.shape)}, {self.scheme.bits} bits, {self.nbytes:,} bytes)"
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given, first = dict(kwargs or {}), args[0]
+    def done(cls, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+        first = args[0]
         if isinstance(first, PackedWeight):
             if func._schema.is_mutable:
                 raise KernelError(REFUSED)

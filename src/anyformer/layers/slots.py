@@ -75,7 +75,7 @@ class SlotIndex:
             return held.narrow(axis, 0, min(self.start + 1, self.slots))
         seen = torch.cat((held.narrow(axis, 0, min(self.start, self.slots)), new), axis)
         if self.sources is not None:
-            held.copy_(taken(seen, self.sources, axis))
+            held.copy_(taken(seen, axis, self.sources))
             return seen
         kept, end = min(self.n_new, self.slots), self.start + self.n_new
         slots = torch.arange(end - kept, end, device=held.device) % self.slots
@@ -179,7 +179,7 @@ class BlockIndex(SlotIndex):
         if not self.seen or not new.shape[axis]:
             return seen
         fresh = along(self.fresh, held, axis)
-        made = taken(new.to(held.dtype), self.source.clamp(0, new.shape[axis] - 1), axis)
+        made = taken(new.to(held.dtype), axis, self.source.clamp(0, new.shape[axis] - 1))
         return seen.copy_(torch.where(fresh, made, seen))
 
     def shift(self, by: int) -> None:
@@ -199,7 +199,7 @@ def along(index: Tensor, value: Tensor, axis: int) -> Tensor:
     return index.view(index.shape[0], *(1,) * (value.dim() + axis - 1), index.shape[1], *(1,) * (-1 - axis))
 
 
-def taken(value: Tensor, index: Tensor, axis: int) -> Tensor:
+def taken(value: Tensor, axis: int, index: Tensor) -> Tensor:
     """Value [batch, …, slot, …] with its slots along `axis`, from the end, taken from index [batch, slot]."""
     shape = list(value.shape)
     shape[axis] = index.shape[1]

@@ -19,7 +19,7 @@ from anyformer.costs.hardware.plan import plan as plan_on
 from anyformer.costs.hardware.rates import VERSION, Rates
 from anyformer.costs.hardware.roofline import Roofline
 from anyformer.costs.hardware.roofline import roofline as roofline_on
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among
 from anyformer.measure.calibrate import Machine, Say, dtype_name, keep
 from anyformer.measure.calibrate import calibrate as measure_peaks
 from anyformer.notebook import ShowsItself
@@ -60,7 +60,7 @@ def calibrate(
     """
     for each in dtypes:
         if each not in DTYPES:
-            raise UsageError(f"--dtype {each!r} is unknown{did_you_mean(each, DTYPES)}; there are {', '.join(DTYPES)}")
+            raise UsageError(f"--dtype {each!r} is unknown{among(each, DTYPES)}")
     where = choose_device(device)
     kinds = tuple(DTYPES[each] for each in dtypes) or native_dtypes(where)
     known = None if anew else kept(where)

@@ -13,7 +13,8 @@ from anyformer.cache import KVCache
 from anyformer.capacity import free_nbytes, refuse_beyond_memory
 from anyformer.costs import cost
 from anyformer.costs.activations import Activations, activations
-from anyformer.costs.hardware.roofline import check_length, roofline
+from anyformer.costs.hardware.roofline import roofline
+from anyformer.costs.report import lengths_of
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import InputError, UsageError
 from anyformer.measure.calibrate import dtype_name, fastest
@@ -107,7 +108,7 @@ def profile(
     spec, where = resized(specification(architecture), n_params, vocab_size), choose_device(device)
     if batch < 1 or seq_len < 1:
         raise UsageError(f"--batch {batch} and --seq-len {seq_len} must be at least 1")
-    check_length(spec, seq_len, batch=batch)
+    lengths_of(spec, seq_len, None, batch)
     kind: DeviceKind = "cuda" if where.type == "cuda" else "cpu"
     said = activations(spec, batch=batch, seq_len=seq_len, precision=precision, device=kind)
     refuse_too_large(spec, said, precision, where)

@@ -20,7 +20,7 @@ from anyformer.inference.embedding import prepared
 from anyformer.inference.opened import Opened
 from anyformer.screen import say
 from anyformer.serving.answer import Answer, Form
-from anyformer.serving.asked import Asked, read_chat, read_completion, read_embedding
+from anyformer.serving.asked import Asked, parsed, read_chat, read_completion, read_embedding
 from anyformer.serving.choice import Choice
 from anyformer.serving.connection import Gone, unless_gone
 from anyformer.serving.engine import Busy, Engine, Ticket, Told
@@ -178,10 +178,7 @@ class Service:
                 content += chunk
                 if len(content) > self.limits.body_nbytes:
                     raise Refusal(f"the body is longer than {self.limits.body_nbytes:,} bytes; send less", 413)
-        try:
-            return json.loads(content)
-        except (ValueError, RecursionError):
-            raise Refusal("the body is no JSON") from None
+        return parsed(content)
 
     def _check_model(self, body: dict[str, Any]) -> None:
         asked = body.get("model", self.name)
@@ -261,7 +258,10 @@ class Service:
                 param="messages" if form == "chat" else "prompt",
                 code="context_length_exceeded",
             )
-        tokenizer = self.found.tokenizer
+        tokenizer, n_ids = self.found.tokenizer, self.found.model.spec.vocab_size
+        if wrong := [token for token, _ in asked.sampling.bias if token >= n_ids]:
+            says = f"logit_bias: there is no token {wrong[0]}; this model has those from 0 to {n_ids - 1}"
+            raise Refusal(says, param="logit_bias")
         start = tokenizer.start_of_answer if reads else None
         seed = (asked.seed + number) % 2**62
         return Wanted(tuple(prompt), n, asked.sampling, seed, tokenizer.closing_ids, start, asked.likeliest, asked.echo)

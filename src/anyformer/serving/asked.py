@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +22,19 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
     "parallel_tool_calls": (True, False),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "reasoning_effort": (),
+    "verbosity": ("medium",),
     "dimensions": (),
 }
 # Fields that speak of the one who asks, not of the answer.
-IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+IGNORED = (
+    *("user", "metadata", "store", "service_tier", "safety_identifier"),
+    *("prompt_cache_key", "prompt_cache_retention"),
+)
 WAYS = (
     "model",
     "temperature",
@@ -46,6 +53,18 @@ WAYS = (
     "max_tokens",
     "logprobs",
 )
+
+
+def parsed(content: bytes | bytearray) -> Any:
+    """The JSON of a body. Raises Refusal."""
+    try:
+        return json.loads(content)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        raise Refusal("the body is no JSON") from None
+    except ValueError:  # of Python, which reads no longer ones
+        raise Refusal(
+            f"the body has a number of more than {sys.get_int_max_str_digits():,} digits, which no field takes"
+        ) from None
 
 
 class Fields:
@@ -119,9 +138,6 @@ def read_way(
     top_p, top_k = fields.number("top_p", 1.0, 0, 1), fields.whole("top_k", None, 1, 10**9)
     if not top_p:
         raise Refusal("top_p must be above 0", param="top_p")
-    options = fields.body.get("stream_options", {})
-    if not isinstance(options, dict):
-        raise Refusal("stream_options must be an object such as {'include_usage': true}", param="stream_options")
     sampling = Sampling(
         temperature,
         top_k,
@@ -138,7 +154,7 @@ def read_way(
         seed=secrets.randbits(62) if seed is None else seed % 2**62,
         stop=_stops(fields),
         stream=fields.flag("stream"),
-        usage=options.get("include_usage") is True,
+        usage=_usage(fields),
         n=fields.whole("n", 1, 1, MOST_CHOICES) or 1,
         max_tokens=max_tokens,
         limit=limit,
@@ -149,19 +165,16 @@ def read_way(
 
 def read_completion(body: Any) -> tuple[Asked, list[str | list[int]]]:
     """(how, the prompts: each a text or token ids) of a request for completions."""
-    fields = Fields(body, {*WAYS, "prompt", "echo"})
+    fields = Fields(body, {*WAYS, "prompt", "echo", "best_of"})
     likeliest = fields.whole("logprobs", None, 0, MOST_LIKELIEST)
     max_tokens = fields.whole("max_tokens", 16, 0, 10**9)
     echo = fields.flag("echo")
     asked = read_way(fields, likeliest, max_tokens, echo=echo)
+    if fields.body.get("best_of", asked.n) != asked.n:
+        raise Refusal("best_of is not supported here, but as many as n; leave it out", param="best_of")
     if echo and asked.stream:
         raise Refusal("echo comes with the whole answer; leave stream out", param="echo")
-    prompt = fields.body.get("prompt", "")
-    if isinstance(prompt, list) and prompt and all(type(each) is int for each in prompt):
-        prompt = [prompt]
-    prompts: list[Any] = prompt if isinstance(prompt, list) else [prompt]
-    if not prompts or not all(isinstance(each, str) or _is_ids(each) for each in prompts):
-        raise Refusal("prompt must be a text, token ids (from 0), or a list of either", param="prompt")
+    prompts = _texts(fields, "prompt", "")
     if len(prompts) * asked.n > MOST_CHOICES * 4:
         raise Refusal(f"a request may ask for {MOST_CHOICES * 4} texts at most; send several", param="prompt")
     return asked, prompts
@@ -183,20 +196,22 @@ def read_chat(body: Any) -> tuple[Asked, list[dict[str, str]]]:
     return asked, [_message(each, i) for i, each in enumerate(messages)]
 
 
-def read_embedding(body: Any) -> tuple[list[str], bool, Way]:
-    """(texts, whether the vectors are to be base64, how they are made) of a request for embeddings."""
+def read_embedding(body: Any) -> tuple[list[str | list[int]], bool, Way]:
+    """(texts or token ids, whether the vectors are to be base64, how they are made) of a request for embeddings."""
     fields = Fields(body, {"model", "input", "encoding_format", "dimensions", "prompt_name"})
     coded = fields.word("encoding_format", "float", ("float", "base64")) == "base64"
-    given = fields.body.get("input")
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
-        raise Refusal("input must be a text or a list of texts", param="input")
+    texts = _texts(fields, "input", None)
     if len(texts) > MOST_TEXTS:
         raise Refusal(f"a request may have {MOST_TEXTS:,} texts at most; send several", param="input")
     name = fields.body.get("prompt_name")
     if name is not None and not isinstance(name, str):
         raise Refusal("prompt_name must be a text", param="prompt_name")
-    return texts, coded, Way(prompt_name=name, dimensions=fields.whole("dimensions", None, 1, 10**9))
+    if name is not None and not all(isinstance(each, str) for each in texts):
+        raise Refusal(
+            "prompt_name goes before texts, and token ids are read as they are; leave it out", param="prompt_name"
+        )
+    dimensions = fields.whole("dimensions", None, 1, 10**9)
+    return texts, coded, Way(prompt_name=name, dimensions=dimensions, may_cut=False)
 
 
 def _message(given: Any, number: int) -> dict[str, str]:
@@ -206,6 +221,8 @@ def _message(given: Any, number: int) -> dict[str, str]:
     if more := sorted(name for name, value in given.items() if value and name not in ("role", "content")):
         raise Refusal(f"{where}.{more[0]} is not supported here; a message is its role and content", param="messages")
     content = given.get("content")
+    if content is None and given["role"] == "assistant":  # who said nothing, as OpenAI writes it
+        content = ""
     if isinstance(content, list):  # parts, of which texts are one kind
         if not all(
             isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
@@ -243,6 +260,30 @@ def _bias(fields: Fields) -> tuple[tuple[int, float], ...]:
             "logit_bias must be an object of token ids, each with a number from -100 to 100", param="logit_bias"
         )
     return tuple((int(token), float(more)) for token, more in given.items())
+
+
+def _usage(fields: Fields) -> bool:
+    """Whether a stream ends with how many tokens there were."""
+    options = fields.body.get("stream_options", {})
+    if not isinstance(options, dict):
+        raise Refusal("stream_options must be an object such as {'include_usage': true}", param="stream_options")
+    for name, value in options.items():
+        where = f"stream_options.{name}"[:100]
+        if name == "include_usage" and type(value) is not bool:
+            raise Refusal(f"{where} must be true or false", param=where)
+        if name != "include_usage" and (name, value) != ("include_obfuscation", False):
+            raise Refusal(f"{where} is not supported here; leave it out", param=where, code="unsupported_value")
+    return options.get("include_usage", False)
+
+
+def _texts(fields: Fields, name: str, default: str | None) -> list[str | list[int]]:
+    """What a field gives to be read, each a text or token ids."""
+    given = fields.body.get(name, default)
+    if isinstance(given, str) or (isinstance(given, list) and given and all(type(each) is int for each in given)):
+        given = [given]
+    if not isinstance(given, list) or not given or not all(isinstance(each, str) or _is_ids(each) for each in given):
+        raise Refusal(f"{name} must be a text, token ids (from 0), or a list of either", param=name)
+    return given
 
 
 def _is_ids(value: Any) -> bool:

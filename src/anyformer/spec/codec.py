@@ -12,10 +12,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.disk import plain
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.errors import SpecError, among, did_you_mean
 from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.model import ModelSpec
-from anyformer.spec.part import Spec, is_needed
+from anyformer.spec.part import Place, Spec, is_needed, tensors
 from anyformer.spec.phrase import is_phrase, parse
 from anyformer.spec.ranges import MOST_LAYERS
 from anyformer.spec.within import replaced, the_place, type_at
@@ -66,13 +66,23 @@ def dumps(architecture: Architecture, form: Literal["json", "yaml"] = "yaml") ->
 
 
 def loads(text: str, name: str = "the text") -> ModelSpec:
-    """The specification that a JSON or YAML text holds. Raises SpecError."""
-    return decode_file(plain.loads(text, name), name, HEADER, ModelSpec, "specification of ours")
+    """The specification that a JSON or YAML text holds. Raises SpecError, where sizes do not go together too."""
+    return _sized(decode_file(plain.loads(text, name), name, HEADER, ModelSpec, "specification of ours"), name)
 
 
 def read(path: str | Path) -> ModelSpec:
-    """The specification in a .json, .yaml or .yml file. Raises SpecError."""
-    return decode_file(plain.read(path, "specification"), str(path), HEADER, ModelSpec, "specification of ours")
+    """The specification in a .json, .yaml or .yml file. Raises SpecError, where sizes do not go together too."""
+    data, name = plain.read(path, "specification"), str(path)
+    return _sized(decode_file(data, name, HEADER, ModelSpec, "specification of ours"), name)
+
+
+def _sized(spec: ModelSpec, name: str) -> ModelSpec:
+    try:
+        for _ in tensors(spec, Place()):
+            pass  # sizes that do not go together are refused where they meet
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
+    return spec
 
 
 def decode_file(data: Any, name: str, header: str, declared: type[Any], what: str) -> Any:
@@ -101,8 +111,7 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
     name = fields.get("kind", None if declared.abstract else declared.kind)
     known = {k: c for k, c in Spec.kinds_with(name).items() if issubclass(c, declared) and not c.abstract}
     if not isinstance(name, str) or name not in known:
-        what = f"no kind of {declared.kind}" + did_you_mean(name, known)
-        raise SpecError(f"{where}: {name!r} is {what}; there are {', '.join(sorted(known))}")
+        raise SpecError(f"{where}: {name!r} is no kind of {declared.kind}{among(name, sorted(known))}")
     kind = known[name]
     hints = kind.types()
     given = {key: value for key, value in fields.items() if key != "kind"}

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from anyformer import measure
 from anyformer.disk.atomic import replace_file
+from anyformer.disk.run_layout import is_run
 from anyformer.errors import UsageError
 from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
@@ -108,8 +109,9 @@ def compare(
 
     def sized(architecture: Architecture) -> ModelSpec:
         spec = with_head_for(specification(architecture), chosen.objective, text.labels)
-        n = None if n_params is None else int(n_params)
-        return resize(spec, n_params=n, vocab_size=text.vocab_size, context=chosen.seq_len, count=count)
+        if n_params is None:
+            return resize(spec, vocab_size=text.vocab_size)
+        return resize(spec, n_params=int(n_params), vocab_size=text.vocab_size, context=chosen.seq_len, count=count)
 
     question = Question(
         architectures=named([_name(each) for each in given], [sized(each) for each in given]),
@@ -120,6 +122,8 @@ def compare(
         prompt=first_words(text) if prompt is None else prompt,
     )
     check(question, text)
+    if is_run(Path(out)):
+        raise UsageError(f"--out {out} is a run of `train`; give another one, or a new name")
     refuse_other(Path(out) / STUDY, ("data", "fingerprint"), text.fingerprint, "a comparison on another text")
     where, dtype, directory = choose_device(device), compute_dtype(chosen.precision), Path(out)
     machine = measure.calibrate(where, (dtype,))

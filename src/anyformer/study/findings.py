@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.errors import UsageError
 from anyformer.study.paired import Spread, least_detectable, least_margin, spread_of
-from anyformer.study.results import RunResult, Tuning
-from anyformer.study.ruling import Verdict, judged, losses_of
+from anyformer.study.results import Tuning
+from anyformer.study.ruling import Reported, Verdict, judged, losses_of
 from anyformer.study.scaling import Scaling, scaling_of
 from anyformer.study.specification import LessSensitive, LossPairSpec, StudySpec
 from anyformer.study.statistics import Interval
@@ -26,7 +26,7 @@ class Findings:
 
     spec: StudySpec
     about: str  # the text, with its fingerprint
-    runs: Mapping[tuple[str, int, int], Sequence[RunResult]]  # by model, size and budget
+    runs: Reported
     tuning: tuple[Tuning, ...]
     verdicts: tuple[Verdict, ...]
     spread: Spread  # of paired differences at the largest size and budget
@@ -62,9 +62,7 @@ class Findings:
         }  # fmt: skip
 
 
-def find(
-    spec: StudySpec, about: str, runs: Mapping[tuple[str, int, int], Sequence[RunResult]], tuning: tuple[Tuning, ...]
-) -> Findings:
+def find(spec: StudySpec, about: str, runs: Reported, tuning: tuple[Tuning, ...]) -> Findings:
     """What the reported runs say of the claims."""
     size, tokens = max(spec.sizes), max(spec.tokens)
     spread = spread_of({model.name: losses_of(runs[model.name, size, tokens]) for model in spec.models})
@@ -97,7 +95,7 @@ def foreseen(spec: StudySpec) -> str:
     )
 
 
-def _scaling(spec: StudySpec, runs: Mapping[tuple[str, int, int], Sequence[RunResult]]) -> dict[str, Scaling]:
+def _scaling(spec: StudySpec, runs: Reported) -> dict[str, Scaling]:
     """That of each model that has runs enough: three sizes and three budgets."""
     found = {}
     if len(spec.sizes) < 3 or len(spec.tokens) < 3:

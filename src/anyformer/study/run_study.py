@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,12 +29,14 @@ from anyformer.study.results import RunResult
 from anyformer.study.specification import read_study
 from anyformer.study.statistics import analyse
 from anyformer.study.table import quantity
+from anyformer.training.cluster.joining import end_with_parent
 from anyformer.training.prepare import Say, to_stderr
 from anyformer.training.run import RunOptions
 from anyformer.training.run.plan import duration
 from anyformer.training.step.device import choose_device, compute_dtype
 
 FINDINGS = "findings.json"
+WORKER_OF = "ANYFORMER_STUDY_PID"  # in the environment of another process of --jobs: whose death ends it
 SHARE_OF_PEAK = 0.3  # that training reaches of a machine's measured peak, where no run has told
 
 
@@ -103,6 +106,8 @@ def run_study(
     `runs_only` runs are made until none is left, and nothing is written up: None is returned. Raises SpecError, UsageError,
     TextError, and Stopped at a signal.
     """
+    if WORKER_OF in os.environ:
+        end_with_parent(int(os.environ[WORKER_OF]), signal.SIGTERM)
     runs = _prepared(file, data, _folder(file, out, runs_in), device, say)
     cells = list(runs.cells())
     say(f"{runs.texts.about}\n{counted(len(cells), 'run')} known to be needed, in {runs.folder}; {foreseen(runs.spec)}")
@@ -160,8 +165,8 @@ def _another(
     words += ["--data", data] if data is not None else []
     words += ["--device", device] if device is not None else []
     words += [word for path in imports for word in ("--import", str(path))]
-    threads = {"OMP_NUM_THREADS": str(_threads(jobs))}
-    return subprocess.Popen(words, env={**os.environ, **threads})
+    own = {"OMP_NUM_THREADS": str(_threads(jobs)), WORKER_OF: str(os.getpid())}
+    return subprocess.Popen(words, env={**os.environ, **own})
 
 
 def _line(cell: Cell, run: RunResult, left: int) -> str:

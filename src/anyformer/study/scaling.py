@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.disk import plain
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among
 from anyformer.study.results import RunResult
 from anyformer.study.statistics import Interval
 
@@ -114,7 +114,7 @@ def read_law(path: str | Path, model: str | None = None) -> ScalingLaw:
         raise UsageError(f"{path} holds the laws of {', '.join(laws)}; name one: {path}:{next(iter(laws))}")
     name = next(iter(laws)) if model is None else model
     if name not in laws:
-        raise UsageError(f"{path} holds no law of {name!r}{did_you_mean(name, laws)}; there are {', '.join(laws)}")
+        raise UsageError(f"{path} holds no law of {name!r}{among(name, laws)}")
     try:
         return ScalingLaw(**{key: float(value) for key, value in laws[name].items()})
     except (TypeError, ValueError, AttributeError):
@@ -246,7 +246,7 @@ def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000, seed:
     if low >= high:
         return {}
     targets = [math.exp(math.log(low) + share * math.log(high / low)) for share in (0.25, 0.5, 0.75)]
-    rng, draws = np.random.default_rng(seed), list[tuple[float, ...]]()
+    rng = np.random.default_rng(seed)
 
     def ratios(drawn: Sequence[int]) -> tuple[float, ...]:
         ours, theirs = means(model, drawn), means(than, drawn)

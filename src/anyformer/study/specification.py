@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from anyformer.disk import plain
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among, did_you_mean
 from anyformer.recipe import Recipe
 from anyformer.spec import Positive, Spec, Whole, decode_file
 from anyformer.spec.ranges import NotNegative, TrueShare
@@ -149,8 +149,7 @@ class StudySpec(Spec):
                 if name not in names:
                     raise self.refusal(
                         "claims",
-                        f"has one, {claim.says!r}, of {name!r}, no model of the study{did_you_mean(name, names)}; "
-                        f"there are {', '.join(names)}",
+                        f"has one, {claim.says!r}, of {name!r}, no model of the study{among(name, names)}",
                     )
             if isinstance(claim, PairSpec):
                 self._check_pair(claim)

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.study.results import RunResult, Score, Study
-from anyformer.study.verdict import of_documents, of_seeds, one_seed_sentences, several_seeds_sentences
+from anyformer.study.verdict import (
+    NONE_FINISHED,
+    NOTHING_TO_COMPARE,
+    of_documents,
+    of_seeds,
+    one_seed_sentences,
+    several_seeds_sentences,
+)
 
 CONFIDENCE = 0.95
 N_RESAMPLES = 9_999
@@ -63,6 +70,9 @@ class Analysis:
 def analyse(study: Study) -> Analysis:
     """What `study` allows to be said; the same for the same study."""
     finished = {name: [run for run in study.of(name) if run.finished] for name in study.architectures}
+    if not any(finished.values()):
+        unfinished = tuple(Finding(name, 0, verdict=NONE_FINISHED) for name in finished)
+        return Analysis("documents", next(iter(finished)), unfinished, (NOTHING_TO_COMPARE,))
     if max(len(runs) for runs in finished.values()) > 1:
         return _over_seeds(study.judged, finished, {name: len(study.of(name)) for name in finished})
     return _over_documents(study.judged, finished, study.documents)
@@ -145,7 +155,7 @@ def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: 
     findings = []
     for name, runs in finished.items():
         if not runs:
-            findings.append(Finding(name, 0, verdict="no run finished"))
+            findings.append(Finding(name, 0, verdict=NONE_FINISHED))
             continue
         one, difference = runs[0], None
         if reference is not None and name != first:
@@ -153,7 +163,7 @@ def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: 
         verdict = of_documents(name, first, difference, score)
         value = bootstrap_ratio(*score.parts(one.documents, one.right))
         findings.append(Finding(name, 1, value, difference, verdict=verdict))
-    n_documents = max((len(runs[0].documents) for runs in finished.values() if runs), default=0)
+    n_documents = max(len(runs[0].documents) for runs in finished.values() if runs)
     return Analysis("documents", first, tuple(findings), one_seed_sentences(n_documents, score, called))
 
 

@@ -14,6 +14,8 @@ ONE_SEED = (
     "Each architecture was trained once, so the intervals cover one thing only: the choice of validation text. "
     "No claim about training can be made: another seed could change the order."
 )
+NONE_FINISHED = "no run finished"
+NOTHING_TO_COMPARE = "No run finished, so that nothing can be compared."
 FEW_DOCUMENTS = 20
 
 
@@ -53,7 +55,7 @@ def of_seeds(
     score: Score = BITS,
 ) -> str:
     if not n_finished:
-        return "no run finished"
+        return NONE_FINISHED
     if name == first:
         return "the others are compared to it"
     if difference is None or p_holm is None:

@@ -1,15 +1,16 @@
-"""The tokenizer inside a GGUF file, as a tokenizer.json, and back: byte-level BPE, SentencePiece's BPE with byte fallback, and
-BERT's WordPiece.
+"""The tokenizer inside a GGUF file, as a tokenizer.json: byte-level BPE, SentencePiece's BPE with byte fallback, and BERT's
+WordPiece.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.companions import content_of
-from anyformer.text.tokenizer import Tokenizer
+from anyformer.text.companions import CONFIG, GENERATION
+from anyformer.text.tokenizer import FILE, Tokenizer
 from anyformer.text.tokenizer_file import guarded
 from anyformer.text.wordpiece import CONTINUES
 
@@ -21,9 +22,11 @@ CUTS: dict[str, str | None] = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2"), LLAMA_3),
     "qwen2": QWEN_2,
 }
+WHOLE_WORDS = LLAMA_3  # where text is cut so, what is a token is taken whole, whatever the merges
 SINGLE_DIGITS = {"smollm"}  # those that first cut every digit off by itself
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token types of the format
 SEPARATOR = "seperator"  # as the format spells it
+ALSO_CLOSING = ("eot", "eom")  # parts of tokens that end a text as eos does
 NAMED = {
     "bos_token": "bos",
     "eos_token": "eos",
@@ -54,10 +57,22 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
         raise _damaged("token_type", f"has {len(types)} entries for {len(tokens)} tokens")
     if kind == "bert":
         tokens = [_piece(token, kind) for token, kind in zip(tokens, types, strict=True)]
+    made = (token for token, of in zip(tokens, types, strict=True) if of == NORMAL and len(token) > 1)
+    if kind == "gpt2" and not metadata.get("tokenizer.ggml.merges") and (token := next(made, None)):
+        raise TextError(
+            f"a byte-level vocabulary without merges (tokenizer.ggml.merges) never makes its token {token!r}; "
+            "take the model's Hugging Face directory"
+        )
     with guarded("the file's tokenizer cannot be read"):
         inner = builders[kind](metadata, tokens)
         _add(inner, tokens, types)
-    return Tokenizer(inner, _config(metadata, tokens))
+    config = _config(metadata, tokens)
+    closing = [i for part in ("eos", *ALSO_CLOSING) if (i := _id(metadata, part, tokens)) is not None]
+    if {*closing} <= {_id(metadata, "eos", tokens)}:
+        return Tokenizer(inner, config)
+    said = {CONFIG: config, GENERATION: {"eos_token_id": list(dict.fromkeys(closing))}}
+    files = {name: json.dumps(content, indent=2, ensure_ascii=False).encode() for name, content in said.items()}
+    return Tokenizer(inner, config, {**files, FILE: inner.to_str(pretty=True).encode()})
 
 
 def _listed(metadata: Mapping[str, Any], name: str, kind: type, default: list[Any] | None = None) -> list[Any]:
@@ -93,8 +108,9 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     merges = [tuple(merge.split(" ", 1)) for merge in _listed(metadata, "merges", str, [])]
     if wrong := next((merge for merge in merges if len(merge) != 2), None):
         raise _damaged("merges", f"holds {wrong[0]!r}, which is no two pieces")
-    inner = Inner(models.BPE(vocab=_vocabulary(tokens), merges=merges))
     pattern = CUTS[pre]
+    whole = pattern == WHOLE_WORDS
+    inner = Inner(models.BPE(vocab=_vocabulary(tokens), merges=merges, ignore_merges=whole))
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre in SINGLE_DIGITS else []
     if pattern is not None:
         steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
@@ -102,7 +118,29 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=pattern is None))
     inner.pre_tokenizer = pre_tokenizers.Sequence(steps) if len(steps) > 1 else steps[0]
     inner.decoder = decoders.ByteLevel()
+    inner.post_processor = _frame(metadata, tokens, opens=whole)
     return inner
+
+
+def _frame(metadata: Mapping[str, Any], tokens: list[str], *, opens: bool) -> Any:
+    """What opens and closes a text where a file says of both whether it does; where of neither, what opens it if that `opens`.
+
+    Of the one alone files of ours speak whose tokenizer has no such rules: it is about prompts.
+    """
+    from tokenizers import processors
+
+    said = [metadata.get(f"tokenizer.ggml.add_{name}_token") for name in ("bos", "eos")]
+    wanted = [opens, False] if said == [None, None] else said if None not in said else [False, False]
+    ids = [_id(metadata, name, tokens) if put else None for name, put in zip(("bos", "eos"), wanted, strict=True)]
+    first, last = ([] if i is None else [tokens[i]] for i in ids)
+    if not first and not last:
+        return None
+    beside = [*first, "$B:1", *last]
+    return processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, *(each if each == "$B:1" else f"{each}:1" for each in beside)],
+        special_tokens=[(token, tokens.index(token)) for token in dict.fromkeys((*first, *last))],
+    )
 
 
 def _vocabulary(tokens: list[str]) -> dict[str, int]:
@@ -134,6 +172,7 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     inner.normalizer = normalizers.Sequence([*begin, normalizers.Replace(" ", SPACE)])
     spaced = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     inner.decoder = decoders.Sequence(spaced)
+    inner.post_processor = _frame(metadata, tokens, opens=True)
     return inner
 
 
@@ -142,13 +181,6 @@ def _piece(token: str, kind: int) -> str:
     if kind in (CONTROL, UNKNOWN):
         return token
     return token[1:] if token.startswith(SPACE) else CONTINUES + token
-
-
-def _phantom(piece: str, kind: int) -> str:
-    """A piece as files spell it."""
-    if kind in (CONTROL, UNKNOWN):
-        return piece
-    return piece.removeprefix(CONTINUES) if piece.startswith(CONTINUES) else SPACE + piece
 
 
 def _wordpiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
@@ -191,132 +223,3 @@ def _config(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
     if metadata.get("tokenizer.chat_template"):
         config["chat_template"] = metadata["tokenizer.chat_template"]
     return config
-
-
-def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, Any], list[str]]:
-    """(what a GGUF file says of a tokenizer for a model of so many `rows`, what is worth knowing of it).
-
-    What is said is read back: raises TextError for a tokenizer that would be another one then.
-    """
-    data = tokenizer.data
-    model = data["model"]
-    builders = {
-        "byte-level-bpe": ("gpt2", _said_of_bytes),
-        "bpe": ("llama", _said_of_sentencepiece),
-        "wordpiece": ("bert", _said_of_pieces),
-    }
-    if tokenizer.kind not in builders:
-        raise TextError(
-            f"GGUF files hold byte-level BPE, SentencePiece's BPE and WordPiece, and this tokenizer is {tokenizer.kind}; "
-            "convert to a directory"
-        )
-    kind, said_of = builders[tokenizer.kind]
-    added = {each["id"]: each for each in data["added_tokens"]}
-    tokens, types = [], []
-    for i in range(rows):
-        spelling = tokenizer.spelling(i)
-        tokens.append(f"[UNUSED{i}]" if spelling is None else spelling)
-        types.append(_type(i, spelling, added, model))
-    said = {
-        "tokenizer.ggml.model": kind,
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.add_bos_token": bool(
-            tokenizer.begin_of_text is not None and tokenizer.config.get("add_bos_token", True)
-        ),
-    }
-    ids = {"bos": tokenizer.begin_of_text, "eos": tokenizer.end_of_text, "unknown": tokenizer.unknown}
-    ids |= {"padding": tokenizer.padding}
-    if kind == "bert":
-        spelled = {each["content"]: i for i, each in added.items()}
-        roles = ("cls_token", "sep_token", "mask_token")
-        ids |= {NAMED[role]: spelled.get(content_of(tokenizer.config.get(role))) for role in roles}
-        # Readers open a text with the first of these and close it with the separator, if they are told to.
-        usual = {"bos": ids["cls"], "eos": ids[SEPARATOR]}
-        ids |= {name: usual[name] for name in usual if ids[name] is None}
-        framed = data.get("post_processor") is not None
-        said |= {"tokenizer.ggml.add_bos_token": framed, "tokenizer.ggml.add_sep_token": framed}
-    said |= {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items() if i is not None}
-    if tokenizer.chat_template is not None:
-        said["tokenizer.chat_template"] = tokenizer.chat_template
-    notes = []
-    if (data.get("normalizer") or {}).get("type") == "NFC" and kind == "gpt2":
-        notes.append("its tokenizer composes characters (NFC), which readers of GGUF files do not")
-        data = {**data, "normalizer": None}
-    return said_of(said, data), notes
-
-
-def _type(i: int, spelling: str | None, added: Mapping[int, Any], model: Mapping[str, Any]) -> int:
-    if spelling is None:
-        return UNUSED
-    if spelling == model.get("unk_token"):
-        return CONTROL if model["type"] == "WordPiece" else UNKNOWN
-    if i in added:
-        return CONTROL if added[i]["special"] else USER_DEFINED
-    is_byte = model.get("byte_fallback") and len(spelling) == 6 and spelling.startswith("<0x")
-    return BYTE if is_byte else NORMAL
-
-
-def _said_of_bytes(said: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """With the merges, and the name of the way that text is cut; the first under which it is read back as it is."""
-    said = said | {"tokenizer.ggml.merges": [" ".join(merge) for merge in data["model"]["merges"]]}
-    steps = _steps(data.get("pre_tokenizer"))
-    prefix = bool(steps and steps[-1].get("add_prefix_space"))
-    for pre in CUTS:
-        found = said | {"tokenizer.ggml.pre": pre, "tokenizer.ggml.add_space_prefix": prefix}
-        if _alike(tokenizer_in(found).data, data, "pre_tokenizer", "normalizer"):
-            return found
-    raise TextError(
-        f"GGUF files have a name for the ways of cutting text of {', '.join(CUTS)}, and this tokenizer cuts it otherwise; "
-        "convert to a directory"
-    )
-
-
-def _said_of_sentencepiece(said: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """With scores that put its merges in their order."""
-    merges = [tuple(merge) for merge in data["model"]["merges"]]
-    ranks: dict[str, int] = {}
-    for rank, (a, b) in enumerate(merges):
-        ranks.setdefault(a + b, rank)
-    scores = [-float(ranks[token]) - 1 if token in ranks else 0.0 for token in said["tokenizer.ggml.tokens"]]
-    for prefix in (True, False):
-        found = said | {"tokenizer.ggml.scores": scores, "tokenizer.ggml.add_space_prefix": prefix}
-        if _alike(tokenizer_in(found).data, data, "normalizer", "pre_tokenizer", "decoder"):
-            return found
-    raise TextError(
-        "this tokenizer joins, splits or normalises text otherwise than SentencePiece's BPE in GGUF files does; "
-        "convert to a directory"
-    )
-
-
-def _said_of_pieces(said: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """With pieces as files spell them."""
-    pairs = zip(said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"], strict=True)
-    found = said | {"tokenizer.ggml.tokens": [_phantom(*pair) for pair in pairs], "tokenizer.ggml.pre": "default"}
-    read = tokenizer_in(found).data
-    own = {**data["model"], "vocab": {**read["model"]["vocab"], **data["model"]["vocab"]}}
-    accents = data.get("normalizer") or {}
-    if accents.get("strip_accents") == accents.get("lowercase"):  # which is what it is where nothing is said
-        data = {**data, "normalizer": {**accents, "strip_accents": None}}
-    if _alike(read, data, "normalizer", "pre_tokenizer", "decoder") and read["model"] == own:
-        return found
-    raise TextError(
-        "GGUF files know WordPiece as BERT's: small letters without accents, ## before what continues a word; this tokenizer "
-        "cuts or normalises text otherwise; convert to a directory"
-    )
-
-
-def _alike(read: Mapping[str, Any], data: Mapping[str, Any], *parts: str) -> bool:
-    """Whether a tokenizer was read back as it is: its merges, and these parts."""
-    merges = [[tuple(merge) for merge in each["model"].get("merges", ())] for each in (read, data)]
-    return merges[0] == merges[1] and all(_steps(read.get(part)) == _steps(data.get(part)) for part in parts)
-
-
-def _steps(part: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """What a part of a tokenizer.json does, step by step, without what changes no token."""
-    if part is None:
-        return []
-    inner = next((part[name] for name in ("pretokenizers", "normalizers", "decoders") if name in part), None)
-    if inner is not None:
-        return [step for each in inner for step in _steps(each)]
-    return [{name: value for name, value in part.items() if name != "trim_offsets"}]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.disk.atomic import ASIDE, replace_file
-from anyformer.disk.lock import wait_to_hold
+from anyformer.disk.lock import hold
 from anyformer.errors import TextError
 
 INDEX = "meta.json"  # of each file its bytes and their digest
@@ -31,7 +31,7 @@ def growing(target: Path) -> Iterator[Path]:
     held = None
     while held is None:
         aside.mkdir(exist_ok=True)
-        held = wait_to_hold(aside)
+        held = hold(aside, wait=True)
         if held is None and aside.exists():  # there are no locks here: nobody can be told to wait
             aside = target.parent / f"{ASIDE}{os.getpid()}-{target.name}"
             shutil.rmtree(aside, ignore_errors=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from anyformer.errors import TextError, did_you_mean
+from anyformer.errors import TextError, among
 from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit, refuse_many
 from anyformer.text.wordpiece import CONTINUES, wordpieces
 
@@ -236,9 +236,7 @@ SCHEMES: Mapping[str, Callable[[int], Scheme]] = {
 def scheme(name: str, vocab_size: int, min_count: int = 1) -> Scheme:
     """The scheme of a name. Raises TextError with the nearest name, and where a scheme knows no `min_count`."""
     if name not in SCHEMES:
-        raise TextError(
-            f"there is no kind of tokenizer {name!r}{did_you_mean(name, SCHEMES)}; there are {', '.join(SCHEMES)}"
-        )
+        raise TextError(f"there is no kind of tokenizer {name!r}{among(name, SCHEMES)}")
     chosen = SCHEMES[name](vocab_size)
     if min_count == 1:
         return chosen
@@ -250,7 +248,7 @@ def scheme(name: str, vocab_size: int, min_count: int = 1) -> Scheme:
 def expression(split: str) -> str:
     """The expression that finds the words, in Oniguruma's syntax. Raises TextError with the nearest name."""
     if split not in SPLITS:
-        raise TextError(f"there is no split {split!r}{did_you_mean(split, SPLITS)}; there are {', '.join(SPLITS)}")
+        raise TextError(f"there is no split {split!r}{among(split, SPLITS)}")
     return SPLITS[split]
 
 

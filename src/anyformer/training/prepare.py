@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from anyformer import recipe as recipes
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.disk import plain
-from anyformer.errors import SpecError, UsageError, did_you_mean
+from anyformer.errors import SpecError, UsageError, among, did_you_mean
 from anyformer.families import compose
 from anyformer.hub import load_tokenizer
 from anyformer.hub.labels import labels_of, read_labels
@@ -171,8 +171,7 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
     }
     if isinstance(named := typed.get("objective"), str):
         if named not in OBJECTIVES:
-            known = ", ".join(OBJECTIVES)
-            raise UsageError(f"there is no objective {named!r}{did_you_mean(named, OBJECTIVES)}; there are {known}")
+            raise UsageError(f"there is no objective {named!r}{among(named, OBJECTIVES)}")
         typed["objective"] = OBJECTIVES[named]
     if isinstance(written := typed.get("lora"), str):
         typed["lora"] = lora_of(written)

@@ -156,9 +156,7 @@ def _activated(a: MixerSpec, b: MixerSpec) -> MixerSpec:
 def _experts(a: MixerSpec, b: MixerSpec) -> MixerSpec:
     """B's experts, as many and as wide, with a's activation; or a's expert as the one feed-forward, as wide as b's."""
     if isinstance(b, MoESpec):
-        own = a.expert if isinstance(a, MoESpec) else a
-        shared = b.shared_expert and _activated(b.shared_expert, own)
-        return b.but(expert=_activated(b.expert, own), shared_expert=shared)
+        return _activated(b, a)
     if isinstance(a, MoESpec):
         return _widened(a.expert, b)
     return a

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.errors import SpecError, among, did_you_mean
 from anyformer.families.compose import block, changed, language_model, pre_norm
 from anyformer.layers import (
     ActivationSpec,
@@ -111,9 +111,7 @@ def _positions(a: ModelSpec, data: Any) -> ModelSpec:
     declared = {k: c for k, c in declared.items() if not c.abstract and not issubclass(c, TokensSpec | SegmentsSpec)}
     if not isinstance(name, str) or name not in declared:
         words = [*POSITIONS, "none", *declared]
-        raise SpecError(
-            f"{name!r} is no kind of positions{did_you_mean(str(name), words)}; there are {', '.join(words)}"
-        )
+        raise SpecError(f"{name!r} is no kind of positions{among(name, words)}")
     if declared[name] is LearnedPositionsSpec and a.context is not None:
         data = {"n_positions": a.context, **(data if isinstance(data, dict) else {"kind": data})}
     value = read(data, declared[name], "positions")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anyformer.costs.hardware.rates import Rates
 
 THIS = "this"
+USABLE = 0.92  # of a device's memory; the rest is for the framework, its communication, and gaps
 FITTED = ("A100-40GB", "A100-80GB", "H100")  # whose shares of peaks are fitted on published runs (docs/plan.md)
 _ALIASES = {"a100": "A100-80GB", "h100sxm": "H100", "4090": "RTX4090"}
 
@@ -38,6 +39,9 @@ class Efficiency:
     memory: float = 0.85
     links: float = 0.75
     hidden: float = 0.2  # of the traffic of gradients and weights, as much as runs beside arithmetic
+
+    def __str__(self) -> str:
+        return f"{self.products:.0%} of the peak in products, {self.attention:.0%} in attention, {self.memory:.0%} of bandwidth"
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ class Device:
     overhead_seconds: float = 0.0  # from one operator to the next, beside its work
     efficiency: Efficiency = Efficiency()
     rates: Rates | None = field(default=None, compare=False, repr=False)  # measured, of this machine
+
+    @property
+    def usable_nbytes(self) -> int:
+        """Of its memory, what a model has room in."""
+        return int(USABLE * self.memory_nbytes)
 
     def peak(self, dtype: str) -> float:
         """FLOPs a second in a dtype. Raises UsageError for one that the device does not say."""

@@ -18,9 +18,9 @@ import torch
 from anyformer.cache import cache_kinds
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.mesh import Facts, Mesh, divisors, facts_of, refusal
-from anyformer.costs.hardware.plan import SEQ_LEN, USABLE, Hardware
+from anyformer.costs.hardware.plan import SEQ_LEN, Hardware
 from anyformer.costs.hardware.rates import reads_a_cache
-from anyformer.costs.report import check_length, source_tokens
+from anyformer.costs.report import lengths_of
 from anyformer.errors import UsageError
 from anyformer.layers.moe import MoESpec
 from anyformer.notebook import ShowsItself
@@ -99,7 +99,7 @@ class InferencePlan(ShowsItself):
             "seq_len": self.seq_len,
             "n_parameters": self.n_parameters,
             "efficiency": asdict(self.efficiency),
-            "usable_nbytes": int(USABLE * self.hardware.device.memory_nbytes),
+            "usable_nbytes": self.hardware.device.usable_nbytes,
             "fits": bool(self.best),
             "ways": [{**asdict(way), "tokens_per_second": way.tokens_per_second} for way in self.ways],
         }
@@ -114,7 +114,7 @@ def plan_inference(architecture: Architecture, on: Hardware, *, seq_len: int | N
     seq_len = seq_len if seq_len is not None else min(spec.context or 2048, SEQ_LEN)
     if seq_len < 2:
         raise UsageError(f"--seq-len {seq_len} has no token to read before the one to write; give 2 or more")
-    check_length(spec, seq_len, source_tokens(spec, seq_len, None), 1)
+    lengths_of(spec, seq_len, None)
     if on.device.rates is not None:
         raise UsageError(
             "--inference is planned by printed peaks; name a device, or a file, and `cost --device this` for here"
@@ -167,7 +167,7 @@ class _Served:
         cache = math.ceil(self.cache_nbytes[cache_bits] / heads + self.state_nbytes / tp)
         largest = max(o.numel for o in self.prompt if o.part != "heads") / self.seq_len
         buffers = math.ceil(RESULTS * HALF * largest * min(CHUNK, self.seq_len) / tp)
-        room = USABLE * self.where.memory_nbytes - weights - buffers
+        room = self.where.usable_nbytes - weights - buffers
         n = max(0, int(room // cache)) if cache else int(room > 0)
         bits = WEIGHT_BITS[weight_bits] / 16, self.cache_nbytes[cache_bits] / max(1, self.cache_nbytes[16])
         first = sum(self._seconds(self.prompt, tp, tp, bits, self.seq_len).values())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anyformer.costs.hardware.devices import Device
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.moe import MoESpec
 from anyformer.spec import ModelSpec
@@ -82,8 +82,7 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
             raise UsageError(f"--mesh {text!r}: {item!r} is no axis and number; write it as dp=4,tp=8")
         name, number = match[1], int(match[2])
         if name not in AXES:
-            near = did_you_mean(name, AXES)
-            raise UsageError(f"--mesh {text!r}: {name!r} is no axis{near}; there are {', '.join(AXES)}")
+            raise UsageError(f"--mesh {text!r}: {name!r} is no axis{among(name, AXES)}")
         if number not in range(4) if name == "zero" else number < 1:
             bounds = "0 to 3" if name == "zero" else "at least 1"
             raise UsageError(f"--mesh {text!r}: {name} = {number} must be {bounds}")

@@ -13,7 +13,7 @@ from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.mesh import Mesh, divisors, meshes, parse, refusal
 from anyformer.costs.hardware.placement import RECOMPUTE, Placement, Placer, Recompute
 from anyformer.costs.hardware.roofline import JOULES_PER_KWH
-from anyformer.costs.report import check_length, source_tokens
+from anyformer.costs.report import lengths_of
 from anyformer.costs.scaling_law import BESIROGLU, HOFFMANN, ScalingLaw
 from anyformer.costs.state import LAYOUTS
 from anyformer.errors import UsageError, unknown
@@ -22,7 +22,6 @@ from anyformer.spec import Architecture, ModelSpec, Parameters, Workload, parame
 
 BATCH_TOKENS, SMALL_BATCH_TOKENS = 2**22, 2**16  # where none is given: on several devices (LLaMA 2's), on one
 SEQ_LEN = 8192
-USABLE = 0.92  # of a device's memory; the rest is for the framework, its communication, and gaps
 MOST_MICRO_BATCH = 16
 LEAST_TOKENS = 128  # of sequences that a nearest plan is looked for with
 MOST_DEVICES = 2**16  # that a nearest plan is looked for with
@@ -111,7 +110,7 @@ class Plan(ShowsItself):
             "hardware": {"devices": self.hardware.devices, "device": self.hardware.device.as_json()},
             **own("seq_len", "source_len", "batch_tokens", "precision"),
             "efficiency": asdict(self.efficiency),
-            "usable_nbytes": int(USABLE * self.hardware.device.memory_nbytes),
+            "usable_nbytes": self.hardware.device.usable_nbytes,
             "parameters": {"total": self.parameters.total, "active": self.parameters.active},
             "training_flops_per_token": self.training_flops_per_token,
             "fits": best is not None,
@@ -175,7 +174,7 @@ def plan(
     if law is not None:
         law.optimal_tokens(1.0)  # refused before anything is worked out
     seq_len, batch_tokens = _sizes(spec, on, seq_len, batch_tokens)
-    check_length(spec, seq_len, source_tokens(spec, seq_len, source_len), batch_tokens // seq_len)
+    lengths_of(spec, seq_len, source_len, batch_tokens // seq_len)
     for name, value in (("tokens", tokens), ("hours", hours), ("price-per-hour", price_per_hour)):
         if value is not None and not value > 0:
             raise UsageError(f"--{name} {value:g} must be above 0")
@@ -203,7 +202,6 @@ def plan(
 
 def _search(placer: Placer, on: Hardware, asked: list[Mesh] | None) -> tuple[Placement | None, Leanest | None, int]:
     """(the fastest way that fits, the one of fewest bytes as (bytes, mesh, recompute, memory), how many were tried)."""
-    usable = USABLE * on.device.memory_nbytes
     best: Placement | None = None
     leanest: Leanest | None = None
     tried = 0
@@ -218,7 +216,7 @@ def _search(placer: Placer, on: Hardware, asked: list[Mesh] | None) -> tuple[Pla
                 nbytes = sum(memory.values())
                 if leanest is None or nbytes < leanest[0]:
                     leanest = nbytes, mesh, recompute, memory
-                if nbytes > usable:
+                if nbytes > on.device.usable_nbytes:
                     break  # more at once takes more
                 way = placer.place(mesh, micro_batch, recompute, memory)
                 if best is None or (way.step_seconds, way.nbytes) < (best.step_seconds, best.nbytes):
@@ -231,7 +229,7 @@ def _reason(leanest: Leanest, on: Hardware) -> str:
     most = max(memory, key=lambda name: memory[name])
     return (
         f"the leanest way ({mesh}, recomputation {recompute}) needs {nbytes / 1e9:,.1f} GB a device, of which {most} "
-        f"{memory[most] / 1e9:,.1f} GB; {on.device.name} has {USABLE * on.device.memory_nbytes / 1e9:,.1f} GB to use"
+        f"{memory[most] / 1e9:,.1f} GB; {on.device.name} has {on.device.usable_nbytes / 1e9:,.1f} GB to use"
     )
 
 
@@ -244,7 +242,7 @@ def _nearest(spec: ModelSpec, found: Plan, placer: Placer, source_len: int | Non
             break
         n *= 2
     state = placer.memory(Mesh(zero=0), 1, "full")["optimiser"]
-    if state <= USABLE * on.device.memory_nbytes * on.devices and (shorter := _shorter(spec, found, source_len)):
+    if state <= on.device.usable_nbytes * on.devices and (shorter := _shorter(spec, found, source_len)):
         seq_len, way = shorter
         said.append(f"sequences of {seq_len:,} tokens ({way.mesh}, recomputation {way.recompute})")
     return "; or ".join(said) or None

@@ -17,8 +17,8 @@ from anyformer.cache import cache_kinds
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.rates import Timed, on_curve, reads_a_cache
-from anyformer.costs.report import NBYTES, check_length, source_tokens
-from anyformer.errors import SpecError, UsageError, did_you_mean
+from anyformer.costs.report import NBYTES, lengths_of
+from anyformer.errors import UsageError, did_you_mean
 from anyformer.notebook import ShowsItself
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
@@ -171,21 +171,17 @@ def roofline(
     peak = where.peak(dtype)
     if where.rates is not None and not where.rates.knows(dtype):
         raise UsageError(f"this machine was not calibrated in {dtype}; run `anyformer calibrate --dtype {dtype}`")
-    seq_len = seq_len if seq_len is not None else (spec.context or 2048)
-    if seq_len < 1 or batch < 1:
-        raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
     if price_per_hour is not None and not price_per_hour > 0:
         raise UsageError(f"--price-per-hour {price_per_hour:g} must be above 0")
-    shares, memory = efficiency or where.efficiency, source_tokens(spec, seq_len, source_len)
-    check_length(spec, seq_len, memory, batch)
-    count = parameters(spec)
+    seq_len, memory = lengths_of(spec, seq_len, source_len, batch)
+    shares, count = efficiency or where.efficiency, parameters(spec)
     weights_nbytes = int(count.nbytes(NBYTES[dtype]))
     kind, number = device_kind(where), getattr(torch, dtype)
     half = dtype != "float32"
     trained = training_pass(spec, batch=batch, seq_len=seq_len, source_len=memory, half=half, device=kind)
     read = forward_pass(spec, batch=batch, query=seq_len, source_len=memory, dtype=number, device=kind)
     phases = {"training": (trained.operators, batch * seq_len), "prefill": (read, batch * seq_len)}
-    cache = cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=memory, dtype=getattr(torch, dtype))
+    cache = cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=memory, dtype=number)
     if cache:
         one = forward_pass(spec, batch=batch, query=1, past=seq_len - 1, source_len=memory, dtype=number, device=kind)
         phases["decoding"] = (one, batch)

@@ -22,11 +22,8 @@ def roofline_sections(found: Roofline) -> Iterator[Section]:
     says = f"{peak}, ridge {device.ridge(found.dtype):,.0f} FLOPs/byte; {device.source}"
     lines = [FigureLine("device", device.name, says)]
     if device.rates is None:
-        shares = (
-            f"{e.products:.0%} of the peak in products, {e.attention:.0%} in attention, {e.memory:.0%} of bandwidth"
-        )
         fitted = device.name in FITTED and e == devices()[device.name].efficiency
-        lines.append(FigureLine("efficiency", "fitted" if fitted else "assumed", shares))
+        lines.append(FigureLine("efficiency", "fitted" if fitted else "assumed", str(e)))
     if not found.fits:
         held = (found.weights_nbytes + found.cache_nbytes) / 1e9
         room = f"{device.memory_nbytes / 1e9:,.0f} GB of one device: times are as if it had room; `anyformer plan` spreads it"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from anyformer.cache import cache_kinds
-from anyformer.costs.report import check_length
+from anyformer.costs.report import lengths_of
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.descriptions.grouping import stretches
 from anyformer.errors import SpecError
@@ -135,7 +135,7 @@ def _compared(
     length = seq_len or min((spec.context for spec in specs if spec.context), default=LONGEST)
     for name, spec in zip(named, specs, strict=True):
         try:
-            check_length(spec, length, length if spec.encoder else 0)
+            lengths_of(spec, length, None)
         except SpecError as error:
             raise SpecError(f"{name}: {error}") from None
     measured = [_measured(spec, length) for spec in specs]

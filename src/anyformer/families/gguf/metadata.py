@@ -18,7 +18,7 @@ from anyformer.families.hf import windows
 from anyformer.families.hf.settings import Settings
 from anyformer.layers.rope_scaling import sharpening
 
-# Keys that change no number of the model, below the architecture's name.
+# Keys that change no number of the model, below the architecture's name; the sizes among them must be those of the tensors.
 HARMLESS = re.compile(r"vocab_size|pooling_type|attention\.(key|value)_length|tensor_data_layout")
 REAL = re.compile(r".*(epsilon|freq_base|freq_base_swa|softcapping|scale)")  # keys of numbers that are not whole
 OF_TOKENS = "tokenizer."
@@ -91,9 +91,23 @@ def config_of(
         share = sizes.positive("hidden_size", int) / sizes.positive("num_attention_heads", int)
         largest = config["num_hidden_layers"] == dialect.depth_of_27b
         config["query_pre_attn_scalar"] = int(share if largest else sizes.optional("head_dim", int) or share)
+    _hold_against(said, config, shape[0], f"{where}: {start}")
     config |= {setting: any(name.endswith(f".{end}") for name in tensors) for end, setting in dialect.told.items()}
     config["tie_word_embeddings"] = "output.weight" not in tensors
     return config
+
+
+def _hold_against(said: Mapping[str, Any], config: Mapping[str, Any], n_rows: int, where: str) -> None:
+    """Raise CheckpointError for a size that is only said and is another than the model has."""
+    has = {"vocab_size": n_rows}
+    width, heads = (config.get(name) for name in ("hidden_size", "num_attention_heads"))
+    if type(width) is type(heads) is int and heads:
+        has |= dict.fromkeys(
+            ("attention.key_length", "attention.value_length"), config.get("head_dim") or width // heads
+        )
+    for key, size in has.items():
+        if said.get(key, size) != size:
+            raise CheckpointError(f"{where}{key} = {said[key]!r}, and the model has {size}; convert the file again")
 
 
 def _several(said: Mapping[str, Any], keys: Keys, config: Mapping[str, Any], where: str) -> Mapping[str, Any]:

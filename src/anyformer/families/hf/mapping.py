@@ -254,7 +254,7 @@ def _spelled_alike(value: Any, d_model: int, names: dict[str, str | None]) -> An
         return value
     fields = {name: _spelled_alike(inner, d_model, names) for name, inner in value.values().items()}
     if fields.get("shared") is not None:
-        fields["shared"] = names.setdefault(fields["shared"], f"shared {len(names)}")
+        fields["shared"] = names.setdefault(fields["shared"], f"shared {len({*names.values()} - {None})}")
     if isinstance(value, StackSpec):
         fields["residual"] = value.residual.within(value.n_branches)
     if isinstance(value, GQASpec):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any
 
 from anyformer.errors import SpecError
+from anyformer.families.compose import edited
 from anyformer.families.hf.layout import Laid, Theirs, rows_of
-from anyformer.families.hf.mapping import Family, Files, TensorRow
+from anyformer.families.hf.mapping import Family, Files, TensorRow, one, shapes
+from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair, both_ways
-from anyformer.spec import ModelSpec, StackSpec
+from anyformer.spec import HeadSpec, ModelSpec, StackSpec, TableSpec
+
+TWO_STACKS = "is_encoder_decoder"
 
 
 def encoder_of(spec: ModelSpec) -> StackSpec:
@@ -42,6 +47,48 @@ def two_stacks(spec: ModelSpec) -> Iterator[tuple[str, str, StackSpec]]:
     """(our name, theirs, stack) of encoder and decoder. Raises SpecError for a model that has one stack."""
     yield "encoder", "encoder", encoder_of(spec)
     yield "stack", "decoder", spec.stack
+
+
+def with_encoder_alone(family: Family, name: str) -> Family:
+    """The family with the class of its encoder alone too, which is a model of one stack."""
+
+    def to_spec(settings: Settings) -> ModelSpec:
+        if name not in (settings.strings("architectures") or ()):
+            settings.require(TWO_STACKS, True)
+            return family.to_spec(settings)
+        settings.ignore(TWO_STACKS)
+        whole = family.to_spec(settings)
+        stack = edited(encoder_of(whole), TableSpec, lambda table: table.but(shared=None))
+        return whole.but(stack=stack, encoder=None, heads=())
+
+    def to_config(spec: ModelSpec) -> dict[str, Any]:
+        if spec.encoder is not None:
+            return family.to_config(spec)
+        return {**family.to_config(_doubled(spec)), "architectures": [name], TWO_STACKS: False}
+
+    def rows(spec: ModelSpec) -> list[TensorRow]:
+        if spec.encoder is not None:
+            return family.rows(spec)
+        own, whole = shapes(spec), to_spec(Settings(family.to_config(_doubled(spec)), family.hf_type))
+        of_encoder = [
+            row for row in family.rows(whole) if not any(n.startswith(("stack.", "heads.")) for n in row.ours)
+        ]
+        ours = ((row, tuple(_alone(name, own) for name in row.ours)) for row in of_encoder)
+        return [row._replace(ours=names) for row, names in ours if own.keys() >= set(names)]
+
+    return family._replace(to_spec=to_spec, to_config=to_config, rows=rows)
+
+
+def _doubled(spec: ModelSpec) -> ModelSpec:
+    """A model of two stacks, both as large as the one."""
+    table = one(spec.stack, TableSpec, "table of tokens").but(shared="tokens")
+    return spec.but(encoder=spec.stack, heads=(HeadSpec(table=table),))
+
+
+def _alone(name: str, own: Container[str]) -> str:
+    """What a tensor of an encoder is called where the encoder is all: a table that nothing shares is where it stands."""
+    found = name.replace("encoder.", "stack.", 1) if name.startswith("encoder.") else name
+    return "stack.embedding.terms.0.table.weight" if found == "shared.tokens.weight" and found not in own else found
 
 
 def encoder_decoder_family(

@@ -16,7 +16,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.mapping import Files, dropped, one
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
-from anyformer.families.hf.stacks import encoder_decoder_family, two_stacks
+from anyformer.families.hf.stacks import encoder_decoder_family, two_stacks, with_encoder_alone
 from anyformer.families.switch import CAPACITY, sparse
 from anyformer.families.t5 import dense, t5
 from anyformer.layers import (
@@ -124,7 +124,6 @@ def _write_rest(spec: ModelSpec) -> dict[str, Any]:
 def _sizes(vocab_size: int) -> tuple[table.Pair, ...]:
     """What the classes say alike."""
     return (
-        table.only(is_encoder_decoder=True),
         table.at("vocab_size", int, table.TableSpec, "rows", default=vocab_size),
         table.at("d_model", int, StackSpec, "d_model"),
         table.at("num_heads", int, GQASpec, "n_heads"),
@@ -184,17 +183,20 @@ TEMPLATE = _template((dense(8),), (dense(8),), tied=True, scaled=True)
 # Dropout, how weights start, and what repeats feed_forward_proj.
 IGNORED = ("dropout_rate", "initializer_factor", "is_gated_act", "output_past")
 T5, MT5, UMT5 = (
-    encoder_decoder_family(
-        hf_type,
-        f"{name}ForConditionalGeneration",
-        TEMPLATE,
-        (layers, *_sizes(vocab_size)),
-        _links_of_t5,
-        prefix="",
-        tables=TABLES,
-        further=lambda _: [OLD],
-        of_files=untied,
-        ignored=IGNORED,
+    with_encoder_alone(
+        encoder_decoder_family(
+            hf_type,
+            f"{name}ForConditionalGeneration",
+            TEMPLATE,
+            (layers, *_sizes(vocab_size)),
+            _links_of_t5,
+            prefix="",
+            tables=TABLES,
+            further=lambda _: [OLD],
+            of_files=untied,
+            ignored=IGNORED,
+        ),
+        f"{name}EncoderModel",
     )
     for hf_type, name, layers, vocab_size in (
         ("t5", "T5", _layers(scaled=True), 32_128),
@@ -241,7 +243,7 @@ FEED = {
     "experts.up": "mlp.experts.expert_*.wi",
     "experts.down": "mlp.experts.expert_*.wo",
 }
-SWITCH = encoder_decoder_family(
+_SWITCH = encoder_decoder_family(
     "switch_transformers",
     "SwitchTransformersForConditionalGeneration",
     TEMPLATE,
@@ -267,3 +269,4 @@ SWITCH = encoder_decoder_family(
         *("encoder_sparse_step", "decoder_sparse_step"),
     ),
 )
+SWITCH = with_encoder_alone(_SWITCH, "SwitchTransformersEncoderModel")

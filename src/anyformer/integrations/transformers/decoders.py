@@ -18,6 +18,7 @@ from anyformer.integrations.transformers.model import AnyformerModel, AnyformerP
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import NOT_PREDICTED
 from anyformer.layers.head import Head
+from anyformer.model import Output
 from anyformer.spec import cached_calls
 
 
@@ -41,6 +42,10 @@ class AnyformerWriter(AnyformerPreTrainedModel):
     def head(self) -> Head:
         """The head that says the next token."""
         return self.inner.head()
+
+    def logits_of(self, out: Output, kept: int | Tensor) -> Tensor:
+        """Logits [batch, token, vocab] of the last so many tokens, or of the places that are named; 0: of all."""
+        return self.head(out.read_by(self.head)[:, slice(-kept, None) if isinstance(kept, int) else kept])
 
     def get_output_embeddings(self) -> nn.Module | None:
         return self.head.table if expressed(self.head) else None
@@ -98,9 +103,7 @@ class AnyformerForCausalLM(AnyformerWriter, GenerationMixin):
             output_hidden_states=bool(output_hidden_states),
             output_attentions=bool(output_attentions),
         )
-        read = out.read_by(self.head)
-        last = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.head(read[:, last])
+        logits = self.logits_of(out, logits_to_keep)
         loss = None
         if labels is not None:
             loss = self.loss_function(
@@ -166,8 +169,7 @@ class AnyformerForSeq2SeqLM(AnyformerWriter, GenerationMixin):
             output_hidden_states=bool(output_hidden_states),
             output_attentions=bool(output_attentions),
         )
-        last = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.head(out.read_by(self.head)[:, last])
+        logits = self.logits_of(out, logits_to_keep)
         loss = None
         if labels is not None:
             n = options.get("num_items_in_batch")

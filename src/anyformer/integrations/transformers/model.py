@@ -65,9 +65,8 @@ class AnyformerPreTrainedModel(PreTrainedModel):
         return next(term.table for term in terms if isinstance(term.spec, TokensSpec))
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        raise UsageError(
-            "a specification says how many tokens there are; resize it (anyformer.resize) and build it anew"
-        )
+        """Refused, as another number of rows is."""
+        self.resize_token_embeddings()
 
     def get_output_embeddings(self) -> nn.Module | None:
         return None

@@ -52,7 +52,8 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
             parse(mesh, 1)
         yield ALONE
         return
-    _die_with_the_launcher()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(os.getppid(), signal.SIGKILL)
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
     if rank and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         _wait_for_a_store(os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT") or 0))
@@ -214,11 +215,10 @@ def _told_to_leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
 
-def _die_with_the_launcher() -> None:
-    """Have Linux end this process when the launcher dies, which could not stop it any more."""
-    if not sys.platform.startswith("linux") or "TORCHELASTIC_RUN_ID" not in os.environ:
+def end_with_parent(parent: int, number: int) -> None:
+    """Have Linux send this process a signal when its parent dies, which could not stop it any more."""
+    if not sys.platform.startswith("linux"):
         return
-    launcher = os.getppid()
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != launcher:  # it died before it was asked
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
+    if os.getppid() != parent:  # it died before it was asked
         os._exit(1)

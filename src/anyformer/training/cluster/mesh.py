@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among
 
 AXES = {
     "dp": "copies of the model, each on rows of its own",
@@ -78,9 +78,7 @@ def parse(text: str, processes: int) -> Mesh:
                 f"runs have {', '.join(AXES)}"
             )
         if name not in AXES:
-            raise UsageError(
-                f"--mesh {text!r}: {name!r} is no axis{did_you_mean(name, AXES)}; there are {', '.join(AXES)}"
-            )
+            raise UsageError(f"--mesh {text!r}: {name!r} is no axis{among(name, AXES)}")
         if number not in (2, 3) if name == "zero" else number < 1:
             raise UsageError(
                 f"--mesh {text!r}: {name} = {number} must be {'2 or 3' if name == 'zero' else 'at least 1'}"

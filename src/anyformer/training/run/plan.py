@@ -113,7 +113,8 @@ def disk_needed(n_params: int, kept: int, out: Path, once: int = 0) -> int:
     place = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
-        raise UsageError(f"checkpoints in {out} need {nbytes(needed)}, {nbytes(free)} are free; choose another --out")
+        remedy = "make room, then start again" if there else "choose another --out"
+        raise UsageError(f"checkpoints in {out} need {nbytes(needed)}, {nbytes(free)} are free; {remedy}")
     return needed
 
 

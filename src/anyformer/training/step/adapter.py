@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among, of_extra
 from anyformer.hub.adapted import WRAPPED, A, B, merged
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.experts import StackedLinear
@@ -39,10 +39,8 @@ class Adapter(nn.Module):
             raise UsageError(
                 "--lora: the statistics of BatchNorm move with each step, and an adapter has no place for them"
             )
-        try:
+        with of_extra("peft", "--lora", "package peft"):
             from peft import LoraConfig, inject_adapter_in_model
-        except ImportError:
-            raise UsageError("--lora needs the package peft; pip install 'anyformer[peft]'") from None
         config = LoraConfig(
             r=lora.r,
             lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType] — annotated as a whole number, and divided
@@ -105,10 +103,7 @@ def targeted(model: Transformer, targets: tuple[str, ...]) -> list[str]:
         if not any(_meant(target, name, word) for name, word in maps.items()):
             words = ["all", *dict.fromkeys(maps.values())]
             known = [*words, *dict.fromkeys(name.rpartition(".")[2] for name in maps)]
-            raise UsageError(
-                f"--lora: no linear map is meant by targets={target}{did_you_mean(target, known)}; there are "
-                f"{', '.join(known)}"
-            )
+            raise UsageError(f"--lora: no linear map is meant by targets={target}{among(target, known)}")
     return [name for name, word in maps.items() if any(_meant(target, name, word) for target in targets)]
 
 

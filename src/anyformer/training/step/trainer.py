@@ -108,6 +108,7 @@ class Trainer:
             stretch_rows(model, world)
         self.adapter = Adapter(model, recipe.lora, recipe.seed) if recipe.lora is not None else None
         self.memories = segment_memories(model, recipe, recompute, compiled)
+        self.models = [model, *([self.auxiliary] if self.auxiliary is not None else [])]
         self.parameters = trained(model, self.auxiliary)
         self.counted = counted_once(model, self.parameters)
         self.device = next(model.parameters()).device
@@ -120,8 +121,7 @@ class Trainer:
         check_router_losses(model.spec, recipe)
         self.router_losses = recipe.router.losses if routed else ()
         self.dropout = rates(recipe.dropout, recipe.router.jitter if routed else 0.0)
-        specs = (model.spec, *([self.auxiliary.spec] if self.auxiliary is not None else []))
-        parts = [part for spec in specs for part in spec.nested()]
+        parts = [part for one in self.models for part in one.spec.nested()]
         if any(isinstance(part, BatchNormSpec) or (isinstance(part, RouterSpec) and part.draws) for part in parts):
             # A pass with rates, be they 0, is one of training, where these compute something else.
             self.dropout = self.dropout or Dropout()
@@ -137,9 +137,8 @@ class Trainer:
             from anyformer.training.step.pipeline import Pipeline
 
             self.pipeline = Pipeline(model, objective, world, recipe.precision, self.dropout, self.options)
-        for one in (model, self.auxiliary):
-            if compiled and one is not None:
-                compile_layers(one)
+        for one in self.models if compiled else ():
+            compile_layers(one)
 
     @property
     def kept(self) -> nn.Module:
@@ -215,17 +214,15 @@ class Trainer:
         if self.world.sharded:
             from anyformer.training.cluster.sharding import settle
 
-            for model in (self.model, self.auxiliary):
-                if model is not None:
-                    settle(model)
+            for model in self.models:
+                settle(model)
 
     def _share_gradients(self, last: bool) -> None:
         """Let FSDP2 add gradients up between copies of the model, where there are several, after the last part alone."""
         from anyformer.training.cluster.sharding import last_of_step
 
-        for model in (self.model, self.auxiliary):
-            if model is not None:
-                last_of_step(model, last)
+        for model in self.models:
+            last_of_step(model, last)
 
     def _micro(self, batch: Rows) -> tuple[list[Rows], int]:
         """(this process's rows in as many parts as those of any other, how many of the parts count).
@@ -284,8 +281,8 @@ class Trainer:
         return {name: nats / max(1, labels) for name, (nats, labels) in zip(names, sums.tolist(), strict=True)}
 
     def _draw(self, number: int) -> None:
-        if self.dropout is not None:
-            torch.manual_seed(self.world.seed(self.recipe.seed, number))
+        """Have what is drawn in a step, by dropout or by a part of one's own, follow from the run's seed and the step alone."""
+        torch.manual_seed(self.world.seed(self.recipe.seed, number))
 
     def losses(self, rows: Rows) -> Losses:
         """The losses of some rows, as they are trained on."""

@@ -265,7 +265,7 @@ class KVCache:
         for cache in (self, other):
             cache._shift(n - cache.n)
         for own, new in zip(self.slot_indexes.values(), other.slot_indexes.values(), strict=True):
-            own.plain = own.plain and new.plain and self.plain
+            own.plain, own.leaps = own.plain and new.plain and self.plain, own.leaps or new.leaps
             own.batch += new.batch
             own.facts = {fact: torch.cat((value, new.facts[fact])) for fact, value in own.facts.items()}
         for own, new in zip(self.stores, other.stores, strict=True):

@@ -30,6 +30,7 @@ class _RecentSlots(SlotIndex):
 
     def admit(self, new: Tokens) -> None:
         self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
+        self.leaps = self.leaps or new.leaps
         seen: dict[str, Any] = {
             fact: torch.cat((self.facts[fact], value), -1) for fact, value in self.facts_of(new).items()
         }
@@ -38,7 +39,7 @@ class _RecentSlots(SlotIndex):
         if self.plain:
             self.keys = Tokens(seen["position"], span=(self.n - seen["position"].shape[1], self.n), name=self.name)
         else:
-            self.keys = Tokens(**seen, name=self.name)
+            self.keys = Tokens(**seen, leaps=self.leaps, name=self.name)
 
     def kept(self, seen: Tensor, axis: int) -> Tensor:
         """The last tokens of [batch, …, key, …] along `axis`, which the next segment sees."""

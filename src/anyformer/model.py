@@ -24,6 +24,7 @@ from anyformer.layers.cross_entropy import mean_loss
 from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part, SharedParts
+from anyformer.layers.scores import ScoreSpec
 from anyformer.layers.stretch import Stretches, stretched
 from anyformer.layers.tokens import Dropout, ForwardContext, KeepNothing, Kernel, Notes, Store, Tokens, plain_tokens
 from anyformer.new_tokens import make_tokens
@@ -121,6 +122,7 @@ class Transformer(Part[ModelSpec]):
         placed = {id(block): block for stack in spec.stacks.values() for block in stack.layers}  # as depth makes them
         keys = {value.key: value for part in (spec, *placed.values()) for value in part.nested()}
         self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}
+        self._by_count = any(isinstance(value, ScoreSpec) and value.by_count for value in keys.values())
         self._kernels: dict[tuple[str | None, str], Mapping[str, Kernel]] = {}
 
     def forward(
@@ -150,7 +152,8 @@ class Transformer(Part[ModelSpec]):
 
         `input_ids` [batch, token] are the encoder's where there is one, and may be left out once a cache holds its memory.
         `attention_mask` [batch, token]: 0 for padding, and tokens of equal numbers see each other, so 1 … n are packed documents;
-        with a cache it covers the new tokens, or all of them. `position_ids` that start again at 0 mark packed documents too.
+        with a cache it covers the new tokens, or all of them. Without one, a document begins wherever `position_ids`
+        do not go on by one, as in transformers: gaps within a document need a mask.
         `encoder_last_hidden_state` [batch, source, width]: what the encoder made, instead of its ids, whose mask still counts.
         `facts`: more about the tokens of `input_ids` that this model's masks and scores read, "order" or "mark" [batch, token].
         `logits_to_keep`: only of the last so many tokens; 0: all. `heads`: which to ask, by name; None: all but those that
@@ -186,12 +189,12 @@ class Transformer(Part[ModelSpec]):
             memory_tokens = cache.memory_tokens if cache else None
             if memory_tokens is None and encoder_last_hidden_state is not None:
                 memory = encoder_last_hidden_state
-                memory_tokens = replace(make_tokens(memory[..., 0], *of_encoder), name="memory")
+                memory_tokens = _as_memory(make_tokens(memory[..., 0], *of_encoder))
             elif memory_tokens is None:
                 memory, memory_tokens, notes = self._encode(input_ids, of_encoder, kernels, dropout, name)
         if ids is None:
             raise InputError(f"{'input_ids' if self.encoder is None else 'decoder_input_ids'} are missing")
-        tokens = make_tokens(ids, *known, cache=cache)
+        tokens = make_tokens(ids, *known, cache=cache, by_count=self._by_count)
         stores: Iterator[Store] = KeepNothing()
         if cache is not None:
             if output_ahead:
@@ -312,7 +315,7 @@ class Transformer(Part[ModelSpec]):
         if ids is None:
             raise InputError("input_ids are missing: the encoder has nothing to read, and no cache holds its memory")
         assert self.encoder is not None
-        whole = tokens = make_tokens(ids, *known)
+        whole = tokens = make_tokens(ids, *known, by_count=self._by_count)
         stores: Iterator[Store] = KeepNothing()
         if self.stretches is not None:
             if kernel is None:
@@ -322,12 +325,17 @@ class Transformer(Part[ModelSpec]):
         context.trains = torch.is_grad_enabled()
         context.recompute = self.recompute if context.trains else "none"
         memory, notes = self.encoder(ids, context, stores)
-        return memory, replace(whole, name="memory"), notes
+        return memory, _as_memory(whole), notes
 
     def _choose(self, name: str | None, device: str) -> Mapping[str, Kernel]:
         if (name, device) not in self._kernels:
             self._kernels[name, device] = {key: choose(name, spec, device) for key, spec in self._attentions.items()}
         return self._kernels[name, device]
+
+
+def _as_memory(tokens: Tokens) -> Tokens:
+    """What is known of the encoder's tokens, for who reads them beside others."""
+    return replace(tokens, name="memory", leaps=True)
 
 
 def _refuse_pooling(heads: Sequence[HeadSpec], tokens: Tokens, cache: KVCache | None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.layers.tokens import Tokens, plain_tokens
+from anyformer.layers.tokens import Tokens, numberless, plain_tokens, transformed
 
 
 def make_tokens(
@@ -20,8 +20,13 @@ def make_tokens(
     token_type_ids: Tensor | None = None,
     facts: Mapping[str, Tensor] | None = None,
     cache: KVCache | None = None,
+    by_count: bool = False,
 ) -> Tokens:
-    """What is known about new tokens `ids` [batch, token]. Raises InputError for facts of another name or shape."""
+    """What is known about new tokens `ids` [batch, token]. Raises InputError for facts of another name or shape.
+
+    Without a mask, a document begins where a position is not one more than the one before. `by_count`: something that reads
+    them is faster where positions of a document count by one, so that it is looked whether those given beside a mask do.
+    """
     if ids.dim() != 2:
         raise InputError(f"token ids have shape {tuple(ids.shape)}; they must be [batch, token]")
     n, past = ids.shape[1], cache.n if cache else 0
@@ -51,9 +56,20 @@ def make_tokens(
     else:
         assert cache is not None
         document = cache.last[1].clamp(min=1).expand(*ids.shape)
+    leaps = False
     if position_ids is None:
         position_ids = _positions(document, last_position, last_document)
-    return Tokens(position_ids, document, more.get("order"), token_type_ids, more.get("mark"))
+    elif attention_mask is not None and by_count:
+        leaps = _leaps(position_ids, _positions(document, last_position, last_document), document)
+    return Tokens(position_ids, document, more.get("order"), token_type_ids, more.get("mark"), leaps=leaps)
+
+
+def _leaps(given: Tensor, counted: Tensor, document: Tensor) -> bool:
+    """Whether positions of real tokens may be others than those that are counted; a graph cannot ask, nor torch.func."""
+    if torch.compiler.is_compiling() or transformed():
+        return True
+    alike = ((given == counted) | (document == 0)).all()
+    return not numberless(alike) and not bool(alike)
 
 
 def _positions(document: Tensor, last_position: Tensor | int, last_document: Tensor | int) -> Tensor:

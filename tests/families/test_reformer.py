@@ -20,6 +20,7 @@ from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, parameters
 from tests.laws.models import randomised
+from tests.reformer_directions import draw_in_float32
 
 # As the released files say it, with what they say of nothing (from memory).
 CRIME_AND_PUNISHMENT: dict[str, Any] = {
@@ -58,6 +59,11 @@ def test_enwik8_has_the_parameters_of_the_class() -> None:
     assert parameters(spec).total == sum(p.numel() for name, p in theirs.named_parameters() if name != UNUSED)
 
 
+@pytest.fixture(autouse=True)
+def _directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_in_float32(monkeypatch)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     "spec",
@@ -76,7 +82,8 @@ def test_directories_go_both_ways(spec: ModelSpec, tmp_path: Path) -> None:
     theirs, said = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     ids = torch.randint(0, spec.vocab_size, (2, 29), generator=torch.Generator().manual_seed(0))
-    # In float64: a token that is alone in all rounds has sums near e^-100000, whose logarithms float32 tells apart by 0.008.
+    # In float64: theirs has a token that is alone in all rounds by logarithms of sums near e^-100000, which float32 tells apart
+    # by 0.008.
     expected = theirs.eval().double()(ids).logits
     assert expected.std() > 0.1
     torch.testing.assert_close(model.double()(ids).logits, expected, rtol=0, atol=1e-9 * expected.abs().max().item())

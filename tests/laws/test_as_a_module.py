@@ -19,11 +19,12 @@ from torch.utils import _pytree as pytree
 
 from anyformer.errors import InputError
 from anyformer.families import preset
-from anyformer.layers import MoESpec
+from anyformer.families.compose import changed
+from anyformer.layers import AttentionSpec, Causal, IndexerSpec, MoESpec, SlidingWindow, SymmetricWindow
 from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Output
 from anyformer.resizing import resize, shrink
-from anyformer.spec import ModelSpec
+from anyformer.spec import Count, ModelSpec, Width, Window
 from tests.laws.models import SHRUNK, flop_counter, ids_for, randomised
 from tests.laws.tolerance import FLOAT32, close, gradient_distance
 
@@ -86,6 +87,28 @@ def test_export_keeps_batch_and_length_open(name: str, padded: bool) -> None:
             other = inputs(spec, *shape, padded)
             for key, value in model(**other).outputs.items():
                 close(program(**other).outputs[key], value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mask": Causal() & SlidingWindow(size=Window(12))},
+        {"mask": SymmetricWindow(radius=Window(12))},
+        {"indexer": IndexerSpec(n_heads=Count(2), head_dim=Width(8), top_k=Window(12))},
+    ],
+    ids=["window", "both ways", "chosen"],
+)
+def test_lengths_below_what_is_seen_are_exported_with_those_beyond(fields: dict[str, Any]) -> None:
+    """The example's length, on either side of it, decides nothing."""
+    spec = changed(resize(shrink(preset("llama2-7b").spec), context=256), AttentionSpec, **fields)
+    model, open_ = randomised(spec).eval(), {"input_ids": {0: Dim("batch", min=1, max=64), 1: Dim("n", min=2, max=250)}}
+    with torch.no_grad():
+        for example in (6, 24):
+            given = {"input_ids": ids_for(spec, 2, example)}
+            program = export(model, (), given, dynamic_shapes=open_, strict=False).module()
+            for shape in ((1, 3), (2, 12), (2, 13), (3, 40)):
+                ids = ids_for(spec, *shape)
+                close(program(input_ids=ids).logits, model(ids).logits)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,11 +17,23 @@ from anyformer.cache import KVCache
 from anyformer.costs import CONVENTIONS, cost
 from anyformer.errors import SpecError
 from anyformer.families import preset
-from anyformer.layers import Causal, Everything, Heads, Mask, Prefix, SlidingWindow, SymmetricWindow
+from anyformer.families.compose import edited
+from anyformer.layers import (
+    AttentionSpec,
+    Causal,
+    Everything,
+    Heads,
+    Mask,
+    Prefix,
+    RelativeSinusoidSpec,
+    SlidingWindow,
+    SymmetricWindow,
+)
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Output, build
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place, Window, Workload
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, hashing, ids_for, solving
@@ -114,6 +127,43 @@ def test_presets_training_flops(spec: ModelSpec) -> None:
 def test_combinations_flops(spec: ModelSpec, n: int) -> None:
     spec = all_served(spec)
     assert spec.cost(Place(), Workload(batch=2, query=n, causal_exact=False)).flops == counted(spec, 2, n)
+
+
+def of_cross(**fields: Any) -> ModelSpec:
+    """An encoder–decoder with these fields in its cross-attention alone."""
+    spec = shrink(preset("t5-small").spec)
+    return edited(spec, AttentionSpec, lambda a: a.but(**{"scores": (), **(fields if a.reads == "memory" else {})}))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("n", "source"), [(19, 7), (5, 40), (8, 8), (1, 30)])
+def test_distances_to_a_source_are_as_many_as_both_texts_make(n: int, source: int, bidirectional: bool) -> None:
+    spec = of_cross(scores=(RelativeSinusoidSpec(bidirectional=bidirectional),))
+    load = Workload(batch=3, query=n, memory=source, causal_exact=False)
+    assert spec.cost(Place(), load).flops == counted(spec, 3, n, source)
+
+
+@pytest.mark.parametrize(("past", "n", "source"), [(0, 14, 11), (0, 5, 20), (13, 1, 11), (4, 3, 5), (0, 9, 9)])
+@pytest.mark.parametrize(
+    ("mask", "sees"),
+    [
+        (Everything(), lambda i, j: True),
+        (Causal(), lambda i, j: j <= i),
+        (SymmetricWindow(radius=Window(2)), lambda i, j: abs(i - j) <= 2),
+        (Causal() & SlidingWindow(size=Window(3)), lambda i, j: 0 <= i - j < 3),
+        (Prefix(size=Window(4)) & ~SymmetricWindow(radius=Window(1)), lambda i, j: j < 4 and abs(i - j) > 1),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Mask) else "",
+)
+def test_pairs_of_a_source_that_a_mask_shows(mask: Mask, sees: Any, past: int, n: int, source: int) -> None:
+    """Counted pair by pair; by the convention that counts all of them, all."""
+    seen = sum(sees(i, j) for i in range(past, past + n) for j in range(source))
+    attention = next(a for a in of_cross(mask=mask).nested() if isinstance(a, AttentionSpec) and a.reads == "memory")
+    place, work = Place(d_model=32, d_source=32), Workload(batch=2, query=n, past=past, memory=source)
+    n_heads, width, _ = attention.projection.sizes(place)
+    assert attention.cost(place, work)["scores"] == 2 * 2 * width * n_heads * seen
+    every = attention.cost(place, replace(work, causal_exact=False))
+    assert every["scores"] == 2 * 2 * width * n_heads * n * source
 
 
 # Counted by an execution of transformers' models on the meta device, GPT-2 at 1,024 tokens and Llama-3-8B at 2,048.

@@ -16,10 +16,11 @@ from anyformer.families.hf import FAMILIES
 from anyformer.families.hf.mapping import ours_of
 from anyformer.families.reformer import reformer as small
 from anyformer.layers import AxialPositionsSpec, LSHAttentionSpec, sorted_chunks
-from anyformer.layers.lsh import lsh_attention
-from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.layers.lsh import lsh_attention, sorted_by_bucket
+from anyformer.layers.tokens import Dropout, ForwardContext, Tokens
 from anyformer.model import Transformer, build
 from anyformer.spec import Count, ModelSpec, Width, Window
+from tests.reformer_directions import draw_in_float32
 
 D, HEADS, WIDTH, LOCAL, CHUNK, SHAPE, VOCAB = 24, 3, 10, 4, 8, (4, 12), 61
 HASHES: list[dict[str, Any]] = [
@@ -76,6 +77,11 @@ def ours(spec: ModelSpec, other: Any) -> Transformer:
 
 def ids(n: int, batch: int = 2) -> Tensor:
     return torch.randint(0, VOCAB, (batch, n), generator=torch.Generator().manual_seed(n))
+
+
+@pytest.fixture(autouse=True)
+def _directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_in_float32(monkeypatch)
 
 
 @torch.no_grad()
@@ -143,6 +149,39 @@ def test_the_fused_operator_computes_what_is_written_out(
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     for mine, written_out in zip(fused, passed(), strict=True):
         torch.testing.assert_close(mine, written_out, rtol=1e-9, atol=1e-9 * written_out.abs().max().item())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", ["compiled", "dropout", "cached"])
+def test_every_way_has_the_digits_of_float32(way: str) -> None:
+    """Of tokens that see themselves alone, more than once a round, whose sums are near e^-100000: the same in float64."""
+    spec = reformer("lsh", n_hashes=3, n_buckets=(6,), before=6)
+    model, rows, documents = ours(spec, theirs(spec)), ids(40), torch.ones(2, 40, dtype=torch.long)
+    documents[:, 39] = 2
+    expected = model(rows, documents).logits
+    model.float()
+    if way == "cached":
+        cache = KVCache(spec, batch=2, length=40)
+        found = torch.cat(
+            [model(x, m, cache=cache).logits for x, m in zip(rows.split(39, 1), documents.split(39, 1), strict=True)], 1
+        )
+        found, expected = found[:, 39:], expected[:, 39:]
+    elif way == "compiled":
+        torch._dynamo.reset()
+        found = torch.compile(model, backend="eager")(rows, documents).logits
+    else:  # at a rate that drops nothing
+        found = model(rows, documents, dropout=Dropout(attention=1e-30)).logits
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_directions_are_the_same_in_every_dtype(dtype: torch.dtype) -> None:
+    """Told apart by the order that vectors along single features come into: numbers that no dtype rounds."""
+    axes = torch.eye(WIDTH).repeat(3, 1)[None, None].expand(2, HEADS, -1, -1)
+    given = torch.ones(2, axes.shape[2], dtype=torch.long), [6], 4, 3
+    orders = [sorted_by_bucket(axes.to(each), *given) for each in (torch.float32, dtype)]
+    assert torch.equal(*orders)
 
 
 @torch.no_grad()

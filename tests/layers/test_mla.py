@@ -347,7 +347,7 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -
 
 
 def test_cross_attention_can_be_latent_where_nothing_rotates() -> None:
-    with pytest.raises(SpecError, match="has no distances to rotate by"):
+    with pytest.raises(SpecError, match="turns keys by the positions of the text itself; leave it out"):
         AttentionSpec(projection=SMALL, mask=Everything(), reads="memory")
     AttentionSpec(projection=SMALL.but(rotary=None, rotary_dim=None), mask=Everything(), reads="memory")
 

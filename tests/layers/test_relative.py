@@ -1,5 +1,6 @@
 """Relative positions against slow loops: every pair of tokens by itself, forward and backward, plain, padded and cached."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from anyformer.cache import KVCache
 from anyformer.errors import KernelError, SpecError
 from anyformer.families import preset
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, edited
+from anyformer.generation.static_cache import StaticCache
 from anyformer.layers import (
     AttentionSpec,
     Causal,
@@ -27,6 +29,7 @@ from anyformer.layers import (
 from anyformer.layers.relative import RelativeSinusoid
 from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.model import build
+from anyformer.new_tokens import make_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import Count, ModelSpec, Place, Width, Window, Workload
 from tests.laws.models import ids_for, randomised
@@ -197,7 +200,7 @@ def test_projected_queries_give_what_projected_distances_do(
     tokens = plain_tokens(n, torch.device("cpu"), past), plain_tokens(keys, torch.device("cpu"))
     query, key = tokens if plain else (Tokens(given.position) for given in tokens)
     seen = query.as_queries().position >= key.as_keys().position
-    results, by_rule = [], spec.folds(place, batch, n, keys)
+    results, by_rule = [], spec.folds(place, batch, n, keys, keys + n - 1 if bidirectional else keys)
     assert by_rule == (n <= 2 and past > 0)
     with FlopCounterMode(display=False) as counter:
         part.by_distance(torch.zeros(batch, HEADS, n, WIDTH), query.as_queries(), key.as_keys())
@@ -225,6 +228,115 @@ def test_cached_is_uncached(name: str) -> None:
         cache = KVCache(spec, length=14)
         parts = [model(chunk, cache=cache).logits for chunk in ids.split([6, 1, 3, 1, 3], 1)]
     assert distance(torch.cat(parts, 1), whole) < FLOAT32
+
+
+def between(part: RelativeSinusoid, q: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """q·(W r) [batch, heads, query, key], pair by pair, for positions [batch, token]."""
+    out, width = torch.zeros(*q.shape[:3], key.shape[1]), part.place.d_model
+    for b, i, j in itertools.product(range(len(q)), range(q.shape[2]), range(key.shape[1])):
+        d = int(query[b, i] - key[b, j])
+        d = d if part.spec.bidirectional else max(0, d)
+        angles = d * 10_000.0 ** (-torch.arange(0, width, 2) / width)
+        r = part.r @ torch.cat((angles.sin(), angles.cos()))
+        out[b, :, i, j] = (q[b, :, i] * r.view(q.shape[1], -1)).sum(-1)
+    return out
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("start", "n", "source"), [(0, 6, 4), (9, 1, 4), (9, 3, 4), (0, 1, 7), (2, 3, 9), (0, 9, 9)])
+def test_distances_to_the_tokens_of_another_text(start: int, n: int, source: int, bidirectional: bool) -> None:
+    """Plain, and where only tensors say the positions; and the products that are counted, against those that are done."""
+    spec, place = RelativeSinusoidSpec(bidirectional=bidirectional), Place(D, (HEADS, WIDTH))
+    part = RelativeSinusoid(spec, place)
+    for i, parameter in enumerate(part.parameters()):
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(i))
+    q = torch.randn(2, HEADS, n, WIDTH, generator=torch.Generator().manual_seed(9))
+    query, key = plain_tokens(n, torch.device("cpu"), start), plain_tokens(source, torch.device("cpu"))
+    expected = between(part, q, query.position.expand(2, -1), key.position.expand(2, -1))
+    unknown = Tokens(query.position), Tokens(key.position, leaps=True)
+    for a, b in ((query, key), unknown, (query, unknown[1])):
+        assert distance(part.by_distance(q, a.as_queries(), b.as_keys(), hides_later=False), expected) < FLOAT32
+        with torch.no_grad():
+            assert distance(part.by_distance(q, a.as_queries(), b.as_keys(), False), expected) < FLOAT32
+    with FlopCounterMode(display=False) as counter:
+        part.by_distance(q, query.as_queries(), key.as_keys(), hides_later=False)
+    work = Workload(batch=2, query=n, past=start, memory=source, own=False)
+    assert counter.get_total_flops() == spec.cost(place, work).flops
+
+
+def reader(bidirectional: bool, mask: Mask) -> ModelSpec:
+    """An encoder–decoder whose cross-attention alone reads distances."""
+    spec, scores = shrink(preset("t5-small").spec), (RelativeSinusoidSpec(bidirectional=bidirectional),)
+    return edited(
+        spec, AttentionSpec, lambda a: a.but(scores=scores, mask=mask) if a.reads == "memory" else a.but(scores=())
+    )
+
+
+@pytest.mark.parametrize("mask", [Everything(), Causal()])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_text_that_goes_on_behind_its_source(bidirectional: bool, mask: Mask) -> None:
+    """Cached in pieces, padded on the left, decoded by a static cache: each as the whole text, which begins as its beginning."""
+    spec = reader(bidirectional, mask)
+    model, source, ids = randomised(spec), ids_for(spec, 1, 4), ids_for(spec, 1, 12, seed=3)
+    with torch.no_grad():
+        whole = model(source, decoder_input_ids=ids).logits
+        for n in (1, 3, 8):
+            close(model(source, decoder_input_ids=ids[:, :n]).logits, whole[:, :n])
+        for sizes in ([1] * 12, [5, 7], [11, 1]):
+            cache = model.new_cache(1, 12)
+            parts = [model(source, decoder_input_ids=part, cache=cache).logits for part in ids.split(sizes, 1)]
+            close(torch.cat(parts, 1), whole)
+        padded, seen = torch.cat((ids[:, :2], ids), 1), torch.tensor([[0, 0] + [1] * 12])
+        given = {"decoder_input_ids": padded, "decoder_attention_mask": seen}
+        close(model(source, **given).logits[:, 2:], whole)
+        close(model(torch.cat((source, source), 1), torch.tensor([[0] * 4 + [1] * 4]), **given).logits[:, 2:], whole)
+        cache = model.new_cache(1, 16)
+        model(source, decoder_input_ids=padded[:, :3], decoder_attention_mask=seen[:, :3], cache=cache)
+        static = StaticCache(cache)
+        parts = [model(decoder_input_ids=one, cache=static).logits for one in ids[:, 1:].split(1, 1)]
+        close(torch.cat(parts, 1), whole[:, 1:])
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_positions_that_leave_numbers_out(bidirectional: bool) -> None:
+    """Within a document: distances are those of the positions, at once, in pieces, and in a graph."""
+    spec = changed(shrink(preset("gopher-44m").spec), RelativeSinusoidSpec, bidirectional=bidirectional)
+    model, ids, at = randomised(spec), ids_for(spec, 2, 10), torch.arange(10)[None] * 3
+    mask = torch.ones_like(ids)
+    mask[1, :2] = 0
+    caught: dict[str, Any] = {}
+    part = model.stack.blocks[0].sublayers[0].branches[0].mixer.scores[0]
+    part.register_forward_hook(lambda module, given, out: caught.update(content=given[0], out=out))
+    with torch.no_grad():
+        whole = model(ids, mask, at).logits
+        content = caught["content"]
+        expected = between(part, content.q + part.bias_position[:, None], at.expand(2, -1), at.expand(2, -1))
+        expected = (expected + (part.bias_key[:, None] * content.keys).sum(-1)[:, :, None]) * content.scale
+        seen = (at[0, :, None] >= at[0]) & (mask[:, None, None] > 0)
+        close(torch.where(seen, caught["out"], 0.0), torch.where(seen, expected, 0.0))
+        for n in (1, 4):
+            close(model(ids[:1, :n], mask[:1, :n], at[:, :n]).logits, whole[:1, :n])
+        for sizes in ([4, 6], [9, 1], [1, 1, 8]):
+            cache, start, parts = model.new_cache(2, 10), 0, []
+            for size in sizes:
+                here = slice(start, start := start + size)
+                parts.append(model(ids[:, here], mask[:, here], at[:, here], cache=cache).logits)
+            close(torch.cat(parts, 1)[mask > 0], whole[mask > 0])
+        cache = model.new_cache(2, 10)
+        model(ids[:, :5], mask[:, :5], at[:, :5], cache=cache)
+        close(model(ids[:, 5:9], mask[:, 5:9], at[:, 5:9], cache=cache).logits, whole[:, 5:9])
+        torch._dynamo.reset()
+        close(torch.compile(model, backend="eager")(ids, mask, at).logits[mask > 0], whole[mask > 0])
+
+
+def test_positions_that_count_by_one_keep_the_table() -> None:
+    """As training on packed rows gives them: whether they do is looked at once a pass, and only where something asks."""
+    spec = shrink(preset("gopher-44m").spec)
+    ids, documents = ids_for(spec, 1, 7), torch.tensor([[1, 1, 1, 2, 2, 2, 0]])
+    counted, given = torch.tensor([[0, 1, 2, 0, 1, 2, 0]]), torch.tensor([[0, 1, 2, 0, 1, 2, 9]])
+    for positions, leaps in ((counted, False), (given, False), (counted + (documents == 2) * counted, True)):
+        assert make_tokens(ids, documents, positions, by_count=True).leaps == leaps
+    assert not make_tokens(ids, documents, counted * 2).leaps
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -133,3 +133,27 @@ def test_a_field_that_stands_deeper_is_found() -> None:
         model().but(d_model=512)
     with pytest.raises(SpecError, match=r"no field 'contxt' \(did you mean 'context'\?\)"):
         model().but(contxt=512)
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (
+            "table: {shared: tokens, rows: 90}",
+            "rows is 100 in stack.embedding.terms.0.table and 90 in heads.0.table; make them",
+        ),
+        (
+            "{transform: [Linear(d_out=32)], table: {shared: tokens, rows: 100}}",
+            "their tensors have other shapes in stack.embedding.terms.0.table and in heads.0.table; give each a name",
+        ),
+    ],
+)
+def test_parts_of_one_name_that_differ_are_told_by_what_and_where(head: str, said: str) -> None:
+    told = refused("heads: [table: {shared: tokens, rows: 100}]", f"heads: [{head}]")
+    assert f"two different Table parts share the name 'tokens': {said}" in told
+
+
+def test_a_part_is_named_by_its_kind_in_a_refusal() -> None:
+    gated, router = "{kind: GatedFeedForward, d_ff: 176, activation: SiLU}", "{n_experts: 2, top_k: 1}"
+    told = refused(gated, f"{{kind: MoE, router: {router}, expert: {{kind: S6, width: 8, state_dim: 4}}}}")
+    assert "MoE.expert = S6 cannot be one of many experts" in told

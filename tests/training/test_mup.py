@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.descriptions import as_variant
+from anyformer.layers import LinearSpec
 from anyformer.model import build
 from anyformer.recipe import AdamW
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, TableSpec, Vocab, Width
 from anyformer.training.step.optimizer import optimizer_of
 
 WIDTHS = (64, 128, 256)
@@ -54,12 +56,20 @@ def test_at_the_base_width_nothing_differs() -> None:
     assert torch.equal(build(plain, seed=1)(ids).logits, build(llama(64), seed=1)(ids).logits)
 
 
-def slope(init: str) -> float:
+def narrowing(width: int, init: str = "MuP(base=64)") -> ModelSpec:
+    """The same with a head that makes vectors of 16 features before it asks a table of that width, as ALBERT's."""
+    spec = llama(width, "ByRole")
+    (head,) = spec.heads
+    narrow = head.but(transform=(LinearSpec(d_out=Width(16)),), table=TableSpec(rows=Vocab(97)))
+    return af.vary(spec.but(heads=(narrow,)), init=init)
+
+
+def slope(init: str, of: Callable[[int, str], ModelSpec] = llama) -> float:
     """How the change of logits in a few steps grows with the width, as a power of it."""
     ids = torch.randint(97, (8, 32), generator=torch.Generator().manual_seed(0))
     moved = []
     for width in WIDTHS:
-        spec = llama(width, init)
+        spec = of(width, init)
         model = build(spec, seed=0)
         optimizer = optimizer_of(model, spec, AdamW(lr=RATE, weight_decay=0.0))
         before = model(ids).logits.detach()
@@ -78,6 +88,14 @@ def test_coordinates_move_alike_at_every_width() -> None:
     """The coordinate check (section D.1): under μP the power is 0 as widths grow, otherwise a half or more."""
     assert abs(slope("MuP(base=64)")) < 0.3
     assert slope("ByRole(matrix=Normal(scale=1.0,fan_in_power=-0.5))") > 0.5
+
+
+def test_logits_of_a_table_that_keeps_its_width_move_alike_too() -> None:
+    """Its multiplier follows its own fan-in (table 8, output weights): what narrows learns slower, the table does not."""
+    assert abs(slope("MuP(base=64)", narrowing)) < 0.3
+    assert slope("ByRole(matrix=Normal(scale=1.0,fan_in_power=-0.5))", narrowing) > 0.5
+    starts = [build(narrowing(width), seed=0)(torch.arange(97)[None]).logits.std().item() for width in WIDTHS]
+    assert max(starts) < 1.3 * min(starts)
 
 
 def test_the_start_brings_what_goes_with_it() -> None:

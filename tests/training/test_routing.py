@@ -13,7 +13,8 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 from transformers.models.switch_transformers.modeling_switch_transformers import router_z_loss_func
 
 from anyformer import layers
-from anyformer.errors import SpecError
+from anyformer.errors import SpecError, UsageError
+from anyformer.families.compose import edited
 from anyformer.model import build
 from anyformer.recipe import (
     AdamW,
@@ -31,9 +32,11 @@ from anyformer.spec import ModelSpec
 from anyformer.spec.part import Count, Width
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.objectives.objective import objective_of
+from anyformer.training.run.checks import check_run
 from anyformer.training.step import Trainer
 from anyformer.training.step.routing import ExpertLoad, Routed, routers_of
 from tests.training.models import VOCAB, decoder
+from tests.training.texts import text_data
 
 ROWS, LENGTH, EXPERTS, TOP_K = 6, 10, 6, 2
 
@@ -234,6 +237,23 @@ def test_it_is_written_and_read() -> None:
     given = recipe(*LOSSES, correction_speed=1e-3, jitter=0.01)
     assert loads(dumps(given)) == given
     assert "LoadBalance" in dumps(given)
+
+
+def test_layers_of_other_numbers_of_experts_have_losses_of_their_own() -> None:
+    """Over layers together there is no such sum: told before a run begins. Each by itself learns."""
+    spec = mixture()
+    first, second = spec.stack.blocks
+    other = edited(second, layers.RouterSpec, lambda router: router.but(n_experts=Count(4)))
+    spec = spec.but(stack=spec.stack.but(blocks=(first, other)))
+    together, apart = (recipe(LoadBalance(weight=0.1, over=over)) for over in ("layers", "layer"))
+    says = r"LoadBalance\.over = 'layers' adds up .* these have 4 and 6 of them; give the loss `over: layer`"
+    with pytest.raises(UsageError, match=says):
+        check_run(spec, together, text_data())
+    with pytest.raises(UsageError, match=says):
+        trainer(together, spec)
+    result = trainer(apart, spec).step(1, batch())
+    assert result.load is not None
+    assert [len(counts) for counts in result.load.counts] == [6, 4]
 
 
 @pytest.mark.parametrize(

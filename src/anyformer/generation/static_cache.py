@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -29,7 +30,7 @@ class StaticSlots(SlotIndex):
 
     def __init__(self, read: SlotIndex) -> None:
         self.name, self.batch, self.slots, self.ring = read.name, read.batch, read.slots, read.ring
-        self.n, self.plain = read.n, False
+        self.n, self.plain, self.leaps = read.n, False, read.leaps
         self.facts = {name: read.facts[name].clone() for name in FACTS}
         self.at = torch.full((1,), read.n - 1, device=self.facts["position"].device)  # the slot written last
         if self.ring:
@@ -44,7 +45,7 @@ class StaticSlots(SlotIndex):
         for fact, value in self.facts_of(new).items():
             self.facts[fact].index_copy_(-1, self.at, value)
         seen: dict[str, Any] = dict(self.facts)
-        self.keys = Tokens(**seen, name=self.name)
+        self.keys = Tokens(**seen, leaps=self.leaps, name=self.name)
 
     def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
         """All slots of [batch, …, slot, …], the new token written along `axis`."""
@@ -182,5 +183,5 @@ def _padded(memory: Tokens) -> Tokens:
     """The tokens of an encoder's memory, and behind them empty ones, to a static length."""
     document = torch.ones_like(memory.position) if memory.document is None else memory.document
     missing = static_length(memory.n) - memory.n
-    known = Tokens(memory.position, document, memory.order, memory.segment, memory.mark, name=memory.name)
+    known = replace(memory, document=document, span=None)
     return known.each(lambda fact: F.pad(fact, (0, missing)))

@@ -52,7 +52,7 @@ class AttentionSpec(MixerSpec):
     scores: tuple[ScoreSpec, ...] = ()
     relative_values: ValueSpec | None = None  # what the weights add to the values (Shaw's relative positions)
     scale: ScaleSpec = ScaleSpec(power=-0.5)  # of the width of a query
-    softcap: Positive | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
+    softcap: Positive | None = None  # cap · tanh(q·k · scale / cap); scores and the mask come after it (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
     gate: OutputGateSpec | None = None  # of what attention gives, before the map of all heads (Qwen3-Next)
     norm: MapSpec | None = None  # of what all heads give as one vector, gated or not, before that map (BitNet)
@@ -67,7 +67,8 @@ class AttentionSpec(MixerSpec):
 
     def __post_init__(self) -> None:
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
-            raise self.refusal("reads", "has no distances to rotate by: leave the projection's rotary out")
+            said = "does not go with the projection's rotary, which turns keys by the positions of the text itself"
+            raise self.refusal("reads", f"{said}; leave it out, or give scores of distances such as ALiBi")
         if self.reads == "layer" and self.keys is None:
             raise self.refusal("keys", "does not say what is read; give the name under which an earlier layer keeps it")
         if self.reads in ("memory", "input") and self.keys is not None:
@@ -217,7 +218,9 @@ class AttentionSpec(MixerSpec):
         keys = workload.past + workload.query if own else workload.memory
         made = workload.query if own else 0 if workload.past else workload.memory  # the memory's keys are made once
         pairs = n_heads * workload.query * keys
-        if workload.causal_exact and own:
+        if workload.causal_exact and not own:
+            pairs = self.mask.pairs_of_memory(workload.query, workload.past, keys, n_heads)
+        elif workload.causal_exact:
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
             if self.indexer is not None and self.compressor is None:
                 pairs = n_heads * chosen_pairs(self.mask, workload.query, workload.past, self.indexer.top_k)
@@ -233,7 +236,7 @@ class AttentionSpec(MixerSpec):
         between = self.projection.between(workload.query, held, absorbed=absorbed) * workload.batch
         inner += Cost({"absorption" if absorbed else "expansion": between} if between else {})
         for score in self.scores:
-            inner += score.cost(place.at(n_heads, width), workload)
+            inner += score.cost(place.at(n_heads, width), dataclasses.replace(workload, own=own))
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, taken), workload)
         if (indexed := self._indexed(inner_place)) is not None:

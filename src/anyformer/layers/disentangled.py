@@ -81,7 +81,7 @@ class DisentangledSpec(ScoreSpec, abstract=True):
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The projection of the table, and its product with every query or key."""
         n_heads, width = place.shape
-        keys, rows = workload.past + workload.query, 2 * self.table.side
+        keys, rows = workload.past + workload.query if workload.own else workload.memory, 2 * self.table.side
         tokens = workload.query if isinstance(self, ContentToPositionSpec) else keys
         return Cost({"distances": 2 * rows * n_heads * width * (place.d_model + workload.batch * tokens)})
 

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anyformer.layers.compression import Blocks, Compressor, CompressorSpec
 from anyformer.layers.linear import LinearSpec
@@ -19,7 +20,7 @@ from anyformer.layers.mask import TILE, Mask, SlidingWindow, unmarked
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext, as_given
+from anyformer.layers.tokens import ForwardContext, as_given, exporting
 from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Width, Window, Workload
 
 INDEX = "index"  # its keys among what is stored
@@ -156,7 +157,9 @@ class Indexer(Part[IndexerSpec]):
                 each = (q_some @ k).relu()  # [batch, heads, query, key]
                 scores = scores + (w_some[:, :, None] @ each.transpose(1, 2)).transpose(1, 2)
             scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
-            least = scores.topk(min(spec.top_k, scores.shape[-1]), -1).values[..., -1:]
+            # A graph that is exported is for lengths on both sides of top_k.
+            among = F.pad(scores, (0, spec.top_k), value=-torch.inf) if exporting() else scores
+            least = among.topk(min(spec.top_k, among.shape[-1]), -1).values[..., -1:]
             left_out = context.decided(lambda: scores < least)
             return torch.zeros_like(scores).masked_fill(left_out, -torch.inf)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from anyformer.errors import SpecError
 from anyformer.spec import (
     Exponent,
+    HeadSpec,
     InitSpec,
     ModelSpec,
     NotNegative,
@@ -19,6 +20,7 @@ from anyformer.spec import (
     ScaleSpec,
     Spec,
     Weight,
+    in_turn,
     tensors,
 )
 
@@ -77,8 +79,9 @@ class MuP(ByRole):
     """Maximal update parametrisation for Adam: one learning rate, and one start, serve every width.
 
     Matrices start with a deviation of 1/√fan_in and learn at base / d_model of the recipe's rate; tables, gains and biases
-    start and learn alike at every width; logits are multiplied by base / d_model. Heads keep their width: where that grows,
-    attention's `scale` is 1 / head_dim. Yang et al. 2022, arXiv:2203.03466, table 8.
+    start and learn alike at every width; logits are multiplied by base / d_model, but for a head that makes vectors of a width
+    of its own first, since its table is as wide at every width. Heads keep their width: where that grows, attention's `scale`
+    is 1 / head_dim. Yang et al. 2022, arXiv:2203.03466, table 8.
     """
 
     base: Positive = 256.0  # the width that has the recipe's own rate for all weights
@@ -86,7 +89,13 @@ class MuP(ByRole):
 
     def begun(self, model: ModelSpec) -> ModelSpec:
         logits = ScaleSpec(factor=self.base, power=-1.0)
-        heads = tuple(head if head.table is None else head.but(scale=logits) for head in model.heads)
+
+        def width(head: HeadSpec, d_model: int) -> int:
+            return in_turn(head.transform, Place(d_model).at(d_model))[1].shape[-1]
+
+        d_model = model.stack.d_model
+        grows = [head.table is not None and width(head, 2 * d_model) > width(head, d_model) for head in model.heads]
+        heads = tuple(head.but(scale=logits) if own else head for head, own in zip(model.heads, grows, strict=True))
         return model.but(init=self, heads=heads)
 
     def rate(self, weight: Weight, d_model: int) -> float:

@@ -216,9 +216,9 @@ def _attend(
     if spec.causal:
         seen = seen & (at_q >= at_k)
     scores = scores.masked_fill(~seen, HIDDEN).masked_fill((at_q == at_k) & (in_q == in_k), ITSELF)
-    sums = scores.logsumexp(-1)
-    weights = F.dropout((scores - sums[..., None]).exp(), dropout).to(v.dtype)
-    return weights @ v, sums
+    # By softmax, not by the sums: those of a token that sees itself alone are so far from 0 that they have no digits to spare.
+    weights = F.dropout(scores.softmax(-1), dropout).to(v.dtype)
+    return weights @ v, scores.logsumexp(-1)
 
 
 @torch.library.custom_op("anyformer::sorted_by_bucket", mutates_args=())
@@ -228,7 +228,8 @@ def sorted_by_bucket(qk: Tensor, document: Tensor, buckets: Sequence[int], n_has
     Of qk [batch, heads, n, head_dim] and documents [batch, n], padding being 0: by round, whether it is padding, bucket, token.
     """
     shape = (qk.shape[1], qk.shape[-1], n_hashes, sum(buckets) // 2)
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=qk.dtype).to(qk.device)
+    # In float32 whatever the model's dtype, in which other numbers would be drawn: in float64 it is the same model.
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32).to(qk)
     along = torch.einsum("bhtd,hdrf->bhrtf", qk, drawn)
     bucket, factor = torch.zeros((), dtype=torch.long, device=qk.device), 1
     for own, size in zip(along.split([size // 2 for size in buckets], -1), buckets, strict=True):

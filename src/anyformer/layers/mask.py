@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.layers.tokens import Span, Tokens, plain_tokens
+from anyformer.layers.tokens import Span, Tokens, at_every_length, plain_tokens
 from anyformer.spec import Caveat, Count, Range, Spec, Window
 
 Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all
@@ -47,6 +47,12 @@ class Mask(Spec, abstract=True):
             return n_heads * (before + after + query)
         return counted(self, query, past, n_heads)
 
+    def pairs_of_memory(self, query: int, past: int, memory: int, n_heads: int) -> int:
+        """How many are seen where the keys are the `memory` tokens of an encoder, which are counted from 0 as the text's are."""
+        if self.within((past, past + query), (0, memory)) == Everything():
+            return n_heads * query * memory
+        return counted(self, query, past, n_heads, memory)
+
     def causal_pairs(self, query: int, past: int, n_heads: int) -> int | None:
         """The same together with a causal mask, in closed form; None where there is none."""
         return None
@@ -66,7 +72,7 @@ class Mask(Spec, abstract=True):
     def within(self, query: Span, key: Span) -> Mask:
         """What is left of the mask for plain tokens at these positions: the parts that hide nothing fall away."""
         band = self.band()
-        if band and query[1] - 1 - key[0] <= band[0] and key[1] - 1 - query[0] <= band[1]:
+        if band and at_every_length(query[1] - 1 - key[0] <= band[0], key[1] - 1 - query[0] <= band[1]):
             return Everything()
         return self
 
@@ -353,13 +359,14 @@ def ignores_heads(mask: Mask) -> bool:
 
 
 @lru_cache(maxsize=256)  # a model asks for each of its layers
-def counted(mask: Mask, query: int, past: int, n_heads: int) -> int:
-    """How many (head, query, key) a mask shows to `query` new tokens after `past` ones."""
+def counted(mask: Mask, query: int, past: int, n_heads: int, memory: int | None = None) -> int:
+    """How many (head, query, key) a mask shows to `query` new tokens after `past` ones; of a `memory` of so many tokens."""
     count, head, total = 0, torch.arange(n_heads).view(1, -1, 1, 1), past + query
+    n_keys = total if memory is None else memory
     for q in range(past, total, TILE):
-        for k in range(0, total, TILE):
+        for k in range(0, n_keys, TILE):
             queries = unmarked(min(TILE, total - q), q).as_queries()
-            keys = unmarked(min(TILE, total - k), k).as_keys()
+            keys = unmarked(min(TILE, n_keys - k), k).as_keys()
             seen = mask(queries, keys, head).expand(1, -1, queries.position.shape[2], keys.position.shape[3])
             count += n_heads // seen.shape[1] * int(torch.count_nonzero(seen))  # heads that see the same: once
     return count

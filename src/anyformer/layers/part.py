@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 import torch
 from torch import nn
 
-from anyformer.errors import SpecError
 from anyformer.spec import PartSpec, Place
 from anyformer.spec import part as parts
+from anyformer.spec.difference import unlike
 
 parts.is_tracing = torch.compiler.is_compiling
 S = TypeVar("S", bound=PartSpec)
@@ -129,5 +129,5 @@ def assemble(spec: PartSpec, place: Place) -> nn.Module:
         place.modules[spec.shared] = spec.build(place)
     module = place.modules[spec.shared]
     if module.spec != spec or dict(spec.weights(module.place)) != dict(spec.weights(place)):
-        raise SpecError(f"two different {spec.kind} parts share the name {spec.shared!r}; make them equal")
+        raise unlike(module.spec, spec)
     return module

@@ -11,18 +11,18 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Span, Tokens
 from anyformer.spec import Cost, PartSpec, Place, Positive, Weight, Window, Workload
 
 
 class RelativeSinusoidSpec(ScoreSpec):
     """u·k + (q + v)·(W r), scaled as q·k is; r is the sinusoid [sin‖cos] of query position - key position.
 
-    Gopher and Chinchilla have it in every layer, with weights of the layer's own. Within a document positions count by one,
-    so that no distance exceeds the number of keys.
+    Gopher and Chinchilla have it in every layer, with weights of the layer's own.
     """
 
     heads_apart = True
+    by_count = True
     base: Positive = 10_000.0
     bidirectional: bool = False  # distances of keys that come after are told apart too
     reads_content = True
@@ -38,32 +38,41 @@ class RelativeSinusoidSpec(ScoreSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The products with W and those of queries and distances."""
-        queries, keys = workload.batch * workload.query, workload.past + workload.query
-        folds = self.folds(place, workload.batch, workload.query, keys)
-        made, product = self.products(place, queries, keys, folded=folds)
+        past, query = workload.past, workload.query
+        keys = past + query if workload.own else workload.memory
+        start, stop = self.between((past, past + query), (past + query - keys if workload.own else 0, keys))
+        folds = self.folds(place, workload.batch, query, keys, start - stop + 1)
+        made, product = self.products(place, workload.batch * query, start - stop + 1, folded=folds)
         return Cost({"sinusoids": 2 * made, "distances": 2 * product})
 
-    def folds(self, place: Place, batch: int, query: int, keys: int) -> bool:
+    def between(self, query: Span, key: Span) -> Span:
+        """The farthest distance of such queries from such keys, and the nearest, those behind being at none or told apart."""
+        nearest = query[0] - key[1] + 1
+        return query[1] - 1 - key[0], nearest if self.bidirectional else max(0, nearest)
+
+    def folds(self, place: Place, batch: int, query: int, keys: int, distances: int) -> bool:
         """Whether applying W to the queries takes fewer multiplications than to every distance, as it does to decode.
 
         A whole sequence at once, as in training, has its distances projected.
         """
-        folded, projected = (sum(self.products(place, batch * query, keys, folded=f)) for f in (True, False))
+        folded, projected = (sum(self.products(place, batch * query, distances, folded=f)) for f in (True, False))
         return query < keys and folded < projected
 
-    def products(self, place: Place, queries: int, keys: int, *, folded: bool) -> tuple[int, int]:
+    def products(self, place: Place, queries: int, distances: int, *, folded: bool) -> tuple[int, int]:
         """The multiplications with W, of queries or else of distances, and those of queries with distances."""
         n_heads, width = place.shape
-        distances = 2 * keys - 1 if self.bidirectional else keys
         between = queries * n_heads * distances * (place.d_model if folded else width)
         return (queries if folded else distances) * place.d_model * n_heads * width, between
 
     def sinusoids(self, start: int, stop: int, d_model: int, device: torch.device) -> Tensor:
         """[distance, d_model] for the distances from start down to stop, in tokens."""
-        pairs = torch.arange(0, d_model, 2, device=device, dtype=torch.float32)
-        distances = torch.arange(start, stop - 1, -1, device=device)
-        angles = distances.float()[:, None] * self.base ** -(pairs / d_model)
+        angles = self.angles(torch.arange(start, stop - 1, -1, device=device)[:, None], d_model)
         return torch.cat((angles.sin(), angles.cos()), -1)[:, :d_model]
+
+    def angles(self, distance: Tensor, d_model: int) -> Tensor:
+        """[…, pair of features] of distances […, 1], in tokens."""
+        pairs = torch.arange(0, d_model, 2, device=distance.device, dtype=torch.float32)
+        return distance.float() * self.base ** -(pairs / d_model)
 
 
 class RelativeSinusoid(Part[RelativeSinusoidSpec]):
@@ -86,20 +95,44 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
             # memory after them will do. So the rows are read one column further apart (Dai et al. 2019, appendix B).
             every = self.products(q, keys, keys - 1, 0)
             return every if n == 1 else F.pad(every, (1, 0)).flatten(-2)[..., n:].unflatten(-1, (n, keys))
-        farthest = max(n, keys) - 1
-        first = -farthest if self.spec.bidirectional else 0
-        every = self.products(q, keys, farthest, first)
-        wanted = farthest - (query.position - key.position).clamp(first, farthest)
+        if query.span and key.span:
+            start, stop = self.spec.between(query.span, key.span)
+        elif not query.leaps and not key.leaps:  # of one text: whatever row and document, new tokens are its last
+            start, stop = self.spec.between((keys - n, keys), (0, keys))
+        else:
+            return self.by_angles(q, query, key)
+        every = self.products(q, keys, start, stop)
+        wanted = start - (query.position - key.position).clamp(stop, start)
         return every.gather(-1, wanted.expand(*every.shape[:-1], -1))
+
+    def by_angles(self, q: Tensor, query: Tokens, key: Tokens) -> Tensor:
+        """The same for positions of which nothing is known: sine and cosine of a difference are products of those of both.
+
+        Its products are as wide as the stream, not as a head.
+        """
+        folded, width = self.folded(q), self.place.d_model
+        of_sin, of_cos = F.pad(folded, (0, width % 2)).chunk(2, -1)
+        at_q, at_k = (self.spec.angles(position, width) for position in (query.position, key.position.mT))
+        sin, cos = at_q.sin().to(q.dtype), at_q.cos().to(q.dtype)
+        turned = torch.cat((of_cos * cos + of_sin * sin, of_cos * sin - of_sin * cos), -1)
+        every = turned @ torch.cat((at_k.cos(), at_k.sin()), -1).to(q.dtype).mT
+        if self.spec.bidirectional:
+            return every
+        return torch.where(key.position > query.position, of_cos.sum(-1, keepdim=True), every)
+
+    def folded(self, q: Tensor) -> Tensor:
+        """q·W [batch, heads, query, d_model]."""
+        return torch.einsum("bhqd,hdw->bhqw", q, self.r.unflatten(0, (len(self.bias_key), -1)))
 
     def products(self, q: Tensor, keys: int, start: int, stop: int) -> Tensor:
         """q·(W r) for the distances from start down to stop [batch, heads, query, distance]."""
-        if not self.spec.folds(self.place, q.shape[0], q.shape[2], keys):
+        if not self.spec.folds(self.place, q.shape[0], q.shape[2], keys, start - stop + 1):
             return q @ self.distances(start, stop).mT
-        folded = torch.einsum("bhqd,hdw->bhqw", q, self.r.unflatten(0, (len(self.bias_key), -1)))
+        folded = self.folded(q)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return folded @ self.spec.sinusoids(start, stop, self.place.d_model, q.device).to(q.dtype).mT
-        length = 1 << start.bit_length()  # so that tokens decoded one after the other find the table of the one before
+        # So long that tokens decoded one after the other find the table of the one before.
+        length = 1 << max(start, -stop).bit_length()
         observed = getattr(q, "fake_mode", None)
         table = _table(self.spec, self.place.d_model, length, stop < 0, q.device, q.dtype, observed)
         return folded @ table[length - 1 - start : length - stop].mT

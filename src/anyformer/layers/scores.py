@@ -43,6 +43,9 @@ class ScoreSpec(PartSpec, abstract=True):
     # Whether what it adds to some heads can be made without the others, its weights cut by heads; `place.heads` says which.
     heads_apart: ClassVar[bool] = False
 
+    # Whether it is faster where no distance in a text exceeds the number of its keys, which a pass then has to find out.
+    by_count: ClassVar[bool] = False
+
     @property
     def of_distance(self) -> bool:
         """Whether all that it adds to a head's pair hangs on how far the key is from the query, and on which side."""

@@ -23,6 +23,7 @@ class SlotIndex:
         self.name, self.batch, self.slots, self.ring, self.slack = name, batch, slots, ring, slack
         self.n = self.start = self.n_new = 0  # tokens written; where this pass starts; how many it brings
         self.plain = True  # so far every row is one unpadded document
+        self.leaps = False  # whether positions left out numbers
         # document 0: empty
         self.facts = {fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS}
         self.keys: Tokens | None = None
@@ -33,6 +34,7 @@ class SlotIndex:
         if not self.ring and self.n + new.n > self.slots:
             self.slots = max(self.n + new.n, 2 * self.slots)
         self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
+        self.leaps = self.leaps or new.leaps
         seen, facts = {}, self.facts_of(new)
         self.sources = None if self.plain or not self.ring else self._sources(facts["document"])
         for fact, value in facts.items():
@@ -44,7 +46,7 @@ class SlotIndex:
             held = self.n if self.n_new == 1 else self.start  # tokens before what was appended in order
             self.keys = Tokens(seen["position"], span=span, turned=self.ring and held > self.slots, name=self.name)
         else:
-            self.keys = Tokens(**seen, name=self.name)
+            self.keys = Tokens(**seen, leaps=self.leaps, name=self.name)
 
     def facts_of(self, new: Tokens) -> dict[str, Tensor]:
         """Every fact about new tokens [batch, token], as it is meant where nothing is said."""

@@ -30,6 +30,8 @@ class Tokens:
     end: Tensor | None = None
     span: Span | None = None  # positions are start … stop - 1 in every row, one document, no padding; else None
     turned: bool = False  # the span's positions are in another order: keys of a ring that has come round
+    # a query and a key may be further apart than the keys of a row are many: positions leave numbers out, or are of two texts
+    leaps: bool = False
     name: str = ""  # of the set of tokens, for memos within one pass: "" the new ones, else those of a cache
 
     @property
@@ -236,6 +238,15 @@ def as_given(x: Tensor) -> AbstractContextManager[object]:
 def exporting() -> bool:
     """Whether a graph is exported: PyTorch 2.11's compiler says so of one that it compiles, too."""
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
+def at_every_length(*conditions: Any) -> bool:
+    """Whether all of them hold; where a graph is exported, at every length that it is for, and not for its example alone."""
+    if not exporting():
+        return all(conditions)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return all(statically_known_true(condition) for condition in conditions)
 
 
 def transformed() -> bool:

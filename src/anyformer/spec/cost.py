@@ -18,6 +18,7 @@ class Workload:
     past: int = 0
     memory: int = 0  # tokens of the encoder that cross-attention reads
     causal_exact: bool = True  # count the pairs that a mask shows; False: every pair, the full-attention convention
+    own: bool = True  # what is asked of is attention to the text itself; False: to the encoder's
 
     @property
     def tokens(self) -> int:

@@ -61,28 +61,32 @@ def parameters_met(part: PartSpec, place: Place) -> int:
     """How many a token meets on its way through a part, tables of an embedding left out: what is called twice counts twice."""
     own = (weight for weight in part.weights(place).values() if weight is not None and weight.trainable)
     met = sum(weight.active for weight in own if not _looked_up(weight))
-    return met + sum(times * parameters_met(inner, inner_place) for inner, inner_place, times in _distinct(part, place))
+    return met + sum(
+        times * parameters_met(inner, inner_place) for _, inner, inner_place, times in _distinct(part, place)
+    )
 
 
-def _distinct(part: PartSpec, place: Place) -> Iterator[tuple[PartSpec, Place, int]]:
-    """The parts inside one, each with its place and how often it stands there: thousands of layers are a few."""
-    places = [(inner, inner_place) for _, inner, inner_place in inside(part, place)]
-    times = Counter((id(inner), id(inner_place)) for inner, inner_place in places)
-    first = {(id(inner), id(inner_place)): (inner, inner_place) for inner, inner_place in places}
+def _distinct(part: PartSpec, place: Place) -> Iterator[tuple[str, PartSpec, Place, int]]:
+    """The parts inside one, each with its first name, its place, and how often it stands there: thousands are a few."""
+    places = list(inside(part, place))
+    times = Counter((id(inner), id(inner_place)) for _, inner, inner_place in places)
+    first: dict[tuple[int, int], tuple[str, PartSpec, Place]] = {}
+    for each in places:
+        first.setdefault((id(each[1]), id(each[2])), each)
     yield from ((*first[key], n) for key, n in times.items())
 
 
 def _weights(
-    part: PartSpec, place: Place, seen: Seen, name: str | None = None
+    part: PartSpec, place: Place, seen: Seen, name: str | None = None, path: str = ""
 ) -> Iterator[tuple[str | None, Weight, int, bool]]:
     """(what it is counted as, weight, how often, whether it is a shared part's) of all tensors; those that are shared once."""
     name, own = name or part.counted_as, tuple(part.weights(place).items())
     shared = part.shared is not None
-    if is_met(part, own, seen):
+    if is_met(part, own, seen, path):
         return
     yield from ((name, weight, 1, shared) for _, weight in own if weight is not None)
-    for inner, inner_place, n in _distinct(part, place):
-        for said, weight, times, once in _weights(inner, inner_place, seen, name):
+    for label, inner, inner_place, n in _distinct(part, place):
+        for said, weight, times, once in _weights(inner, inner_place, seen, name, f"{path}.{label}".lstrip(".")):
             yield said, weight, times if once else times * n, once or shared
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from anyformer.spec.part import Spec
+from anyformer.errors import SpecError
+from anyformer.spec.part import PartSpec, Spec
 
 # path such as "stack.blocks[0].sublayers[1].norm_in.eps", the first's value, the second's
 Difference = tuple[str, Any, Any]
@@ -37,6 +38,17 @@ def n_values(value: Any) -> int:
 def first_difference(a: Any, b: Any) -> Difference | None:
     """The first field in which two values differ; None for equal ones."""
     return next(differences(a, b), None)
+
+
+def unlike(a: PartSpec, b: PartSpec, at_a: str = "one", at_b: str = "another") -> SpecError:
+    """The error of two parts of one shared name that differ, by a field, or by what stands around them; told are their places."""
+    path, x, y = first_difference(a, b) or ("", None, None)
+    what, said = f"{path} is {short(x)} in {at_a} and {short(y)} in {at_b}", "make them equal"
+    if a == b:
+        what, said = f"their tensors have other shapes in {at_a} and in {at_b}", "give each a name of its own"
+    elif not path:
+        what = f"{at_a} is {a.kind} and {at_b} {b.kind}"
+    return SpecError(f"two different {b.kind} parts share the name {b.shared!r}: {what}; {said}")
 
 
 def short(value: Any) -> str:

@@ -188,7 +188,7 @@ class Spec:
     def refusal(self, name: str, remedy: str) -> SpecError:
         """The error that says which field of which part cannot be, and what would do."""
         value = getattr(self, name, "?")
-        said = repr(value)
+        said = value.kind if isinstance(value, Spec) else repr(value)
         if isinstance(value, tuple) and any(isinstance(each, Spec) for each in value):
             said = f"[{', '.join(getattr(each, 'kind', repr(each)) for each in value[:10])}{', …' if len(value) > 10 else ''}]"
         elif isinstance(value, tuple) and len(value) > 100:
@@ -331,7 +331,7 @@ class PartSpec(Spec, abstract=True):
 
 
 Placed = tuple[PartSpec, Place] | list[tuple[PartSpec, Place]] | None
-Seen = dict[str, tuple[PartSpec, tuple[tuple[str, Weight | None], ...]]]
+Seen = dict[str, tuple[PartSpec, tuple[tuple[str, Weight | None], ...], str]]
 
 
 def inside(spec: PartSpec, place: Place) -> Iterator[tuple[str, PartSpec, Place]]:
@@ -347,7 +347,7 @@ def tensors(spec: PartSpec, place: Place, path: str = "", seen: Seen | None = No
     """(state-dict name, Weight) of every tensor once; those of shared parts are called `shared.<name>.…`."""
     seen = {} if seen is None else seen
     own = tuple(spec.weights(place).items())
-    if is_met(spec, own, seen):
+    if is_met(spec, own, seen, path):
         return
     path = path if spec.shared is None else f"shared.{spec.shared}"
     prefix = f"{path}." if path else ""
@@ -357,15 +357,18 @@ def tensors(spec: PartSpec, place: Place, path: str = "", seen: Seen | None = No
     yield from _inner(spec, place, prefix, seen)
 
 
-def is_met(spec: PartSpec, own: tuple[tuple[str, Weight | None], ...], seen: Seen) -> bool:
-    """Whether a shared part was seen before; it is from now on. Raises SpecError where another has its name."""
+def is_met(spec: PartSpec, own: tuple[tuple[str, Weight | None], ...], seen: Seen, path: str) -> bool:
+    """Whether a shared part was seen before; it is from now on, at `path`. Raises SpecError where another has its name."""
     if spec.shared is None:
         return False
     if spec.shared not in seen:
-        seen[spec.shared] = (spec, own)
+        seen[spec.shared] = (spec, own, path)
         return False
-    if seen[spec.shared] != (spec, own):
-        raise SpecError(f"two different {spec.kind} parts share the name {spec.shared!r}; make them equal")
+    known, its, there = seen[spec.shared]
+    if (known, its) != (spec, own):
+        from anyformer.spec.difference import unlike
+
+        raise unlike(known, spec, there, path)
     return True
 
 

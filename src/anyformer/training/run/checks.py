@@ -14,6 +14,7 @@ from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.objective import noise_of, objective_of
 from anyformer.training.step.memories import check_memory
+from anyformer.training.step.routing import check_router_losses
 
 SOURCES = {
     "text": "one text (--data)",
@@ -35,6 +36,7 @@ def check_run(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> None:
             "use the objective MultiToken (--objective multi-token), or leave them out of the specification"
         )
     check_memory(spec, recipe)
+    check_router_losses(spec, recipe)
     check_vocabulary(spec if data.labels is None else spec.but(heads=()), data.vocab_size)
     auxiliary = objective.auxiliary()
     for each in (spec, *([auxiliary.spec] if auxiliary is not None else [])):

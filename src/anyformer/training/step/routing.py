@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anyformer.errors import UsageError
 from anyformer.layers.moe import MoE, MoESpec
 from anyformer.layers.router import Router
 from anyformer.layers.tokens import Notes
 from anyformer.model import Transformer
-from anyformer.recipe import LoadBalance, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
+from anyformer.recipe import LoadBalance, Recipe, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
+from anyformer.spec import ModelSpec
 from anyformer.training.cluster.world import ALONE, World
 
 
@@ -120,16 +122,29 @@ def routers_of(model: Transformer) -> list[Router]:
 
 def mixtures_of(model: Transformer) -> Mixtures:
     """All calls of a model, of which this process may have some of the layers."""
-    spec = model.spec
+    each, stage = _choices(model.spec), model.stack.stage
+    begin = 0 if stage is None else stage.layers.start
+    end = len(each) if stage is None or stage.last else stage.layers.stop
+    before, behind = (len([*chain(*each[:n])]) for n in (begin, end))
+    return Mixtures(tuple(chain(*each)), slice(before, behind))
+
+
+def _choices(spec: ModelSpec) -> list[list[int]]:
+    """How many choices each mixture has, layer by layer."""
     stacks = [stack.layers for stack in spec.stacks.values()]
     own = (head.layers.blocks for head in spec.heads if head.layers is not None)
     blocks = [*chain(*stacks), *(module.block for module in spec.ahead), *chain(*own)]
-    each = [[m.router.n_choices for m in block.mixers if isinstance(m, MoESpec)] for block in blocks]
-    stage = model.stack.stage
-    begin = 0 if stage is None else stage.layers.start
-    end = len(blocks) if stage is None or stage.last else stage.layers.stop
-    before, behind = (len([*chain(*each[:n])]) for n in (begin, end))
-    return Mixtures(tuple(chain(*each)), slice(before, behind))
+    return [[m.router.n_choices for m in block.mixers if isinstance(m, MoESpec)] for block in blocks]
+
+
+def check_router_losses(spec: ModelSpec, recipe: Recipe) -> None:
+    """Raise UsageError for a loss over layers together whose experts are not as many in all of them."""
+    sizes = sorted({*chain(*_choices(spec))})
+    if len(sizes) > 1 and any(isinstance(loss, LoadBalance) and loss.over == "layers" for loss in recipe.router.losses):
+        raise UsageError(
+            "LoadBalance.over = 'layers' adds up the loads of experts over layers, and these have "
+            f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} of them; give the loss `over: layer`"
+        )
 
 
 def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTraining, here: slice = slice(None)) -> None:

@@ -34,7 +34,7 @@ from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
 from anyformer.training.step.memories import segment_memories
 from anyformer.training.step.optimizer import clip, optimizer_of, trained
-from anyformer.training.step.routing import ExpertLoad, Routed, correct, mixtures_of, routers_of
+from anyformer.training.step.routing import ExpertLoad, Routed, check_router_losses, correct, mixtures_of, routers_of
 from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
 
 
@@ -118,6 +118,7 @@ class Trainer:
         self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
         self.routers, self.mixtures = routers_of(model), mixtures_of(model)
         routed = bool(self.mixtures.n_choices)
+        check_router_losses(model.spec, recipe)
         self.router_losses = recipe.router.losses if routed else ()
         self.dropout = rates(recipe.dropout, recipe.router.jitter if routed else 0.0)
         parts = [part for one in self.models for part in one.spec.nested()]

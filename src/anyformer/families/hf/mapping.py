@@ -6,15 +6,17 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import AnyformerError, CheckpointError, SpecError
+from anyformer.families.compose import edited
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import ByRole, GQASpec
-from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, StackSpec, tensors
+from anyformer.spec import HeadSpec, ModelSpec, PartSpec, Place, Spec, StackSpec, tensors
 from anyformer.spec.difference import Difference, differences, n_values, short
 
 log = logging.getLogger(__name__)
@@ -214,7 +216,23 @@ def _family_of(families: Mapping[str, Family], config: Mapping[str, Any], where:
 
 
 def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:
-    """The family whose class computes a model, and the configuration. Raises SpecError naming what misfits."""
+    """The family whose class computes a model, and the configuration. Raises SpecError naming what misfits.
+
+    Classes are first looked for by what is shared as it is said, then without what nothing else shares.
+    """
+    families = list(families)
+    try:
+        return _fitting(families, spec)
+    except SpecError:
+        users = Counter(name for part in spec.nested() if (name := getattr(part, "shared", None)) is not None)
+        alone = edited(spec, PartSpec, lambda part: part.but(shared=None) if users[part.shared] == 1 else part)
+        with suppress(SpecError):
+            if alone != spec:
+                return _fitting(families, alone)
+        raise
+
+
+def _fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:
     wanted = computed(spec)
     reasons: list[tuple[float, str]] = []
     others: list[tuple[str, ModelSpec]] = []
@@ -237,16 +255,11 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
 
 def computed(spec: ModelSpec) -> ModelSpec:
     """What a model computes, spelled in one way: without how its weights start and the context."""
-    users = Counter(name for part in spec.nested() if (name := getattr(part, "shared", None)) is not None)
-    alone = dict.fromkeys(name for name, n in users.items() if n == 1)
-    return _spelled_alike(spec, spec.stack.d_model, alone).but(init=ByRole(), context=None)
+    return _spelled_alike(spec, spec.stack.d_model, {}).but(init=ByRole(), context=None)
 
 
-def _spelled_alike(value: Any, d_model: int, names: dict[str, str | None]) -> Any:
-    """Write what follows from other numbers as None, and number the shared parts: two spellings become one.
-
-    `names`: what the shared parts met so far are called; None is a part that nothing else shares.
-    """
+def _spelled_alike(value: Any, d_model: int, names: dict[str, str]) -> Any:
+    """Write what follows from other numbers as None, and number the shared parts: two spellings become one."""
     if isinstance(value, tuple):
         each = {key: _spelled_alike(item, d_model, names) for key, item in {id(item): item for item in value}.items()}
         return tuple(each[id(item)] for item in value)
@@ -254,7 +267,7 @@ def _spelled_alike(value: Any, d_model: int, names: dict[str, str | None]) -> An
         return value
     fields = {name: _spelled_alike(inner, d_model, names) for name, inner in value.values().items()}
     if fields.get("shared") is not None:
-        fields["shared"] = names.setdefault(fields["shared"], f"shared {len({*names.values()} - {None})}")
+        fields["shared"] = names.setdefault(fields["shared"], f"shared {len(names)}")
     if isinstance(value, StackSpec):
         fields["residual"] = value.residual.within(value.n_branches)
     if isinstance(value, GQASpec):

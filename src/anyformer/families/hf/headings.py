@@ -204,9 +204,8 @@ def bare(family: Family) -> Family:
         if spec.heads:
             return family.to_config(spec)
         config = {**family.to_config(_writing(_untied(spec))), "architectures": [name]}
-        said = {
-            key: value for key, value in config.items() if value is not None
-        }  # a head's null may be none of the class's
+        # What is null of a head that is not there may be none of the class's values.
+        said = {key: value for key, value in config.items() if value is not None}
         alike = to_spec(Settings(said, family.hf_type)) == to_spec(Settings(config, family.hf_type))
         return said if alike else config
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from anyformer.errors import SpecError
-from anyformer.families.compose import edited
+from anyformer.families.compose import changed
 from anyformer.families.hf.layout import Laid, Theirs, rows_of
 from anyformer.families.hf.mapping import Family, Files, TensorRow, one, shapes
 from anyformer.families.hf.settings import Settings
@@ -58,8 +58,7 @@ def with_encoder_alone(family: Family, name: str) -> Family:
             return family.to_spec(settings)
         settings.ignore(TWO_STACKS)
         whole = family.to_spec(settings)
-        stack = edited(encoder_of(whole), TableSpec, lambda table: table.but(shared=None))
-        return whole.but(stack=stack, encoder=None, heads=())
+        return whole.but(stack=changed(encoder_of(whole), TableSpec, shared=None), encoder=None, heads=())
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
         if spec.encoder is not None:
@@ -70,11 +69,8 @@ def with_encoder_alone(family: Family, name: str) -> Family:
         if spec.encoder is not None:
             return family.rows(spec)
         own, whole = shapes(spec), to_spec(Settings(family.to_config(_doubled(spec)), family.hf_type))
-        of_encoder = [
-            row for row in family.rows(whole) if not any(n.startswith(("stack.", "heads.")) for n in row.ours)
-        ]
-        ours = ((row, tuple(_alone(name, own) for name in row.ours)) for row in of_encoder)
-        return [row._replace(ours=names) for row, names in ours if own.keys() >= set(names)]
+        named = ((row, tuple(_alone(name, own) for name in row.ours)) for row in family.rows(whole))
+        return [row._replace(ours=names) for row, names in named if own.keys() >= set(names)]
 
     return family._replace(to_spec=to_spec, to_config=to_config, rows=rows)
 
@@ -86,9 +82,11 @@ def _doubled(spec: ModelSpec) -> ModelSpec:
 
 
 def _alone(name: str, own: Container[str]) -> str:
-    """What a tensor of an encoder is called where the encoder is all: a table that nothing shares is where it stands."""
-    found = name.replace("encoder.", "stack.", 1) if name.startswith("encoder.") else name
-    return "stack.embedding.terms.0.table.weight" if found == "shared.tokens.weight" and found not in own else found
+    """What a tensor of two stacks is called where the encoder is all: a table that nothing shares is where it stands."""
+    side, _, rest = name.partition(".")
+    if side == "shared":
+        return name if name in own else "stack.embedding.terms.0.table.weight" if rest == "tokens.weight" else ""
+    return f"stack.{rest}" if side == "encoder" else ""
 
 
 def encoder_decoder_family(

@@ -162,7 +162,7 @@ def test_longrope_takes_its_length_from_outside_the_table() -> None:
         ("qwen2", {"layer_types": ["sliding_attention"] * 8, "sliding_window": 4}, "leaves the sliding layers without"),
         ("cohere2", {"sliding_window": None}, "sliding_window = None leaves the sliding layers without a window"),
         ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is unknown here"),
-        ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is unknown here"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is unknown here"),
         ("gemma2", {"num_attention_heads": 6}, "num_attention_heads = 6 does not divide hidden_size = 64"),
         (
             "mistral",

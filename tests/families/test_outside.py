@@ -21,10 +21,12 @@ from anyformer.cli.main import application
 from anyformer.cli.names import import_parts
 from anyformer.errors import CheckpointError, SpecError, UsageError
 from anyformer.families import FAMILIES, PRESETS, register
+from anyformer.families.compose import bidirectional, changed
 from anyformer.families.lineage import Lineage, Origin, Preset
 from anyformer.families.registry import ALIASES
 from anyformer.families.tree import LINEAGE_OF, TREE
 from anyformer.measure.verify import verify
+from anyformer.spec import TableSpec
 from tests.laws.weights import telling
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +85,24 @@ def test_the_same_file_twice_by_any_path_is_harmless(tmp_path: Path, sheep: Modu
     assert sheep.__spec__.loader is not None
     sheep.__spec__.loader.exec_module(sheep)  # as a cell that is run again: equal lineages, and functions that are not
     assert af.preset("sheep-3m") == sheep.SHEEP.presets[0]
-    assert FAMILIES["sheep"] is sheep.SHEEP_FILES
+    assert FAMILIES["sheep"].head is sheep.SHEEP_FILES.head
+    assert FAMILIES["sheep"].architecture == sheep.SHEEP_FILES.architecture
+
+
+def test_a_family_comes_in_all_shapes(sheep: ModuleType, tmp_path: Path) -> None:
+    """Its class without a head, and tokens that see ahead, as every family's."""
+    spec = af.resize(af.preset("sheep-3m").spec, n_params=60_000, vocab_size=50)
+    both = spec.but(heads=(), stack=bidirectional(changed(spec.stack, TableSpec, shared=None)))
+    model = af.build(both, seed=1)
+    saved = af.save(model, tmp_path / "sheep", form="hf")
+    said = json.loads((saved.path / "config.json").read_text())
+    assert said["architectures"] == [f"{sheep.SHEEP_FILES.architecture.removesuffix('ForCausalLM')}Model"]
+    assert said["is_causal"] is False
+    again, _ = af.load(saved.path)
+    assert again.spec.heads == ()
+    assert all(torch.equal(mine, own) for mine, own in zip(again.parameters(), model.parameters(), strict=True))
+    ids = torch.arange(12).view(2, 6)
+    assert torch.equal(again(ids).last_hidden_state, model(ids).last_hidden_state)
 
 
 def named(*names: str, known: str = "", parent: str = "llama2", year: int = 2026, name: str = "goat") -> Lineage:

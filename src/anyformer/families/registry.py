@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from anyformer.errors import SpecError
-from anyformer.families.hf import FAMILIES, Family
+from anyformer.families.hf import FAMILIES, Family, in_all_shapes
 from anyformer.families.lineage import Lineage, Preset
 from anyformer.families.tree import LINEAGE_OF, LINEAGES, TREE
 from anyformer.families.undisclosed import UNDISCLOSED
@@ -31,7 +31,7 @@ def register(*found: Lineage | Family) -> None:
                 raise SpecError(
                     f"a family of model_type {value.hf_type!r} exists already ({known.architecture}); give yours another"
                 )
-            FAMILIES[value.hf_type] = value
+            FAMILIES[value.hf_type] = in_all_shapes(value)
         elif TREE.get(value.name) != value:
             _check(value)
             TREE[value.name] = value

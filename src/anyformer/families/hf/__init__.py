@@ -16,11 +16,18 @@ FILES = (
     "albert", "deberta", "xlnet", "longformer", "bigbird", "t5", "bart", "llama_like",
 )
 # fmt: on
+
+
+def in_all_shapes(family: Family) -> Family:
+    """The family with its class without a head too, and with masks to both sides."""
+    return bare(either_way(family))
+
+
 FAMILIES: dict[str, Family] = {
-    value.hf_type: bare(either_way(value))
+    value.hf_type: in_all_shapes(value)
     for module in modules(__name__, __path__, FILES)
     for value in vars(module).values()
     if isinstance(value, Family)
 }
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "Family", "in_all_shapes"]

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from anyformer.errors import SpecError
 from anyformer.spec.model import ModelSpec
+from anyformer.spec.part import Place, tensors
 
 SUFFIXES = (".json", ".yaml", ".yml", ".gguf", ".safetensors")
 CHANGE = re.compile(r"\+(?=[A-Za-z][\w.-]*=)")  # what begins a change: `+norm=`, and not the sign in 1e+5
@@ -46,6 +47,16 @@ def split_variant(name: str | Path) -> tuple[str, tuple[str, ...]]:
         if ("/" in path or "\\" in path) and Path(path).exists():
             return path, tuple(words[n:])
     return words[0], tuple(words[1:])
+
+
+def sized(spec: ModelSpec, name: str) -> ModelSpec:
+    """The specification, whose sizes go together. Raises SpecError where they do not, which begins with its name."""
+    try:
+        for _ in tensors(spec, Place()):
+            pass  # sizes are refused where they meet
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
+    return spec
 
 
 def is_path(name: str | Path) -> bool:

@@ -13,9 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.disk import plain
 from anyformer.errors import SpecError, among, did_you_mean
-from anyformer.spec.architecture import Architecture, specification
+from anyformer.spec.architecture import Architecture, sized, specification
 from anyformer.spec.model import ModelSpec
-from anyformer.spec.part import Place, Spec, is_needed, tensors
+from anyformer.spec.part import Spec, is_needed
 from anyformer.spec.phrase import is_phrase, parse
 from anyformer.spec.ranges import MOST_LAYERS
 from anyformer.spec.within import replaced, the_place, type_at
@@ -67,22 +67,13 @@ def dumps(architecture: Architecture, form: Literal["json", "yaml"] = "yaml") ->
 
 def loads(text: str, name: str = "the text") -> ModelSpec:
     """The specification that a JSON or YAML text holds. Raises SpecError, where sizes do not go together too."""
-    return _sized(decode_file(plain.loads(text, name), name, HEADER, ModelSpec, "specification of ours"), name)
+    return sized(decode_file(plain.loads(text, name), name, HEADER, ModelSpec, "specification of ours"), name)
 
 
 def read(path: str | Path) -> ModelSpec:
     """The specification in a .json, .yaml or .yml file. Raises SpecError, where sizes do not go together too."""
     data, name = plain.read(path, "specification"), str(path)
-    return _sized(decode_file(data, name, HEADER, ModelSpec, "specification of ours"), name)
-
-
-def _sized(spec: ModelSpec, name: str) -> ModelSpec:
-    try:
-        for _ in tensors(spec, Place()):
-            pass  # sizes that do not go together are refused where they meet
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
-    return spec
+    return sized(decode_file(data, name, HEADER, ModelSpec, "specification of ours"), name)
 
 
 def decode_file(data: Any, name: str, header: str, declared: type[Any], what: str) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.families import ALIASES, PRESETS
 from anyformer.families.compose import changed
-from anyformer.spec import ModelSpec, PartSpec, Place, Spec, encode, is_path, tensors
+from anyformer.spec import ModelSpec, PartSpec, Spec, encode, is_path
+from anyformer.spec.architecture import sized
 from anyformer.spec.phrase import parse
 from anyformer.variants.parts import every
 from anyformer.variants.rows import FIELDS, ROWS
@@ -33,12 +34,7 @@ def apply(spec: ModelSpec, changes: Iterable[Change], find: Find) -> ModelSpec:
             spec = vary_one(spec, key, value, find)
         except SpecError as error:
             raise SpecError(f"{text}: {error}") from None
-    try:
-        for _ in tensors(spec, Place()):
-            pass  # sizes that do not go together are refused where they meet
-    except SpecError as error:
-        raise SpecError(f"{' and '.join(said.values())}: {error}") from None
-    return spec
+    return sized(spec, " and ".join(said.values()))
 
 
 def parsed(change: str) -> Change:

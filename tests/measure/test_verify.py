@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from anyformer.cli.main import application
 from anyformer.errors import UsageError
 from anyformer.families import preset
+from anyformer.families.heads import sentence_embedding
 from anyformer.hub import save
 from anyformer.layers import Llama3Scaling
 from anyformer.measure.verify import verify
@@ -35,6 +36,21 @@ def test_a_faithful_checkpoint_agrees(directory: Path) -> None:
     assert found.same_next_tokens == 1.0
     assert 0 < max(p.ours for p in found.places) < 1e-5
     assert 0 < max(p.theirs for p in found.places) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("embeddinggemma-300m", "Gemma3TextModel"), ("mistral", "MistralModel"), ("distilbert-base", "DistilBertModel")],
+)
+def test_models_that_make_vectors_agree_up_to_the_last_state(name: str, kind: str, tmp_path: Path) -> None:
+    """What makes one vector of their tokens is no part of the class."""
+    spec = shrink(preset(name).spec).but(heads=(sentence_embedding(),))
+    save(filled(spec, telling(spec)), tmp_path / "model", form="hf")
+    found = verify(tmp_path / "model", n_tokens=48)
+    assert found.architecture == kind
+    assert found.places[-1].name.endswith("and final norm")
+    assert found.first_difference is None
+    assert max(place.ours for place in found.places) < 1e-5
 
 
 def test_the_first_place_that_differs_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from anyformer.errors import UsageError
 from anyformer.families.hf.composite import composite_of
 from anyformer.families.hf.mapping import class_of
 from anyformer.hub import load
+from anyformer.hub.sentences import without_pooling
 from anyformer.hub.source import Source, find
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
@@ -85,7 +86,8 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
         ) from None
     ours, tokenizer = load(path, dtype=torch.float32)
     composite = composite_of(source.settings)
-    kind = class_of(source.family, source.family.to_config(ours.spec)) if composite is None else composite.architecture
+    spec = without_pooling(ours.spec)
+    kind = class_of(source.family, source.family.to_config(spec)) if composite is None else composite.architecture
     theirs = getattr(transformers, kind, None) or _defined(kind, transformers.PreTrainedModel)
     if theirs is None:
         raise UsageError(
@@ -93,7 +95,8 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
             "your own, by --import"
         )
     ids = _ids(ours, tokenizer, text, n_tokens, source.settings.get("pad_token_id"))
-    here, heads = _here(ours, ids), [head.name for head in ours.spec.heads if not head.by_name]
+    heads = [head.name for head in spec.heads if not head.by_name]
+    here = _here(ours, ids, heads)
     eager, sdpa = (_theirs(theirs, source, kernel, ids, heads) for kernel in ("eager", "sdpa"))
     places = tuple(
         Place(name, _distance(mine, first), _distance(second, first))
@@ -120,12 +123,12 @@ def _ids(
     return torch.tensor([ids])
 
 
-def _here(model: Transformer, ids: Tensor) -> Places:
+def _here(model: Transformer, ids: Tensor, heads: list[str]) -> Places:
     model.kernel = "eager"
     with torch.no_grad():
-        out = model(ids, output_hidden_states=True)
+        out = model(ids, output_hidden_states=True, heads=heads)
     assert out.hidden_states is not None
-    return list(_named(out.hidden_states, list(out.outputs), list(out.outputs.values())))
+    return list(_named(out.hidden_states, heads, [out.outputs[name] for name in heads]))
 
 
 def _defined(name: str, above: type[Any]) -> type[Any] | None:

@@ -10,7 +10,8 @@ from anyformer.cache import STATE_NBYTES
 from anyformer.descriptions.facts import Attention, attentions, masks_by_head, own_parts, parts, where
 from anyformer.errors import SpecError
 from anyformer.families import FAMILIES
-from anyformer.families.hf.mapping import fitting
+from anyformer.families.heads import EMBEDDING
+from anyformer.families.hf.mapping import class_of, fitting
 from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.fastest import LEAST, LEAST_ON_GPU, Fastest, FastestOnGPU
 from anyformer.layers import Causal, Everything, MLASpec
@@ -133,7 +134,11 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def _export(spec: ModelSpec) -> Iterator[tuple[str, str]]:
+    others = (
+        spec.heads[:-1] if spec.heads and spec.heads[-1].name == EMBEDDING else spec.heads
+    )  # it has files of its own
     try:
-        yield "export", f"saved as a Hugging Face directory for {fitting(FAMILIES.values(), spec)[0].architecture}"
+        family, config = fitting(FAMILIES.values(), spec.but(heads=others))
+        yield "export", f"saved as a Hugging Face directory for {class_of(family, config)}"
     except SpecError as error:
         yield "export", f"saved in our own format: {error}"

@@ -90,6 +90,7 @@ class Injection:
         self.fault, self.part, self.saves, self.calls = fault, "begin", 0, 0
         self.thread = threading.get_ident()  # that saves; what another does meanwhile is not counted
         self.trace: list[tuple[str, str]] = []  # (part, call)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # of a file that is too long, here: another thread may not say so
         for name in ("mkdir", "fsync", "rename", "unlink", "rmdir"):
             setattr(os, name, self.counted(name, getattr(os, name)))
         os.write = self.counted("write", os.write, middle=self.half_a_write)
@@ -140,7 +141,6 @@ class Injection:
         """Let the system kill the process at a given byte, inside the library that writes."""
         nbytes = sum(tensor.nbytes for tensor in tensors.values())
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes // 2, resource.RLIM_INFINITY))
 
 

@@ -174,6 +174,7 @@ class Noisy(nn.Module):
 def test_what_parts_draw_depends_on_seed_and_step_without_dropout_too() -> None:
     def nats(step: int, before: int) -> float:
         ours = trainer(recipe())
+        assert ours.model.stack.norm is not None
         ours.model.stack.norm = Noisy(ours.model.stack.norm)
         torch.manual_seed(before)
         return ours.gradients(step, batch())[0]

@@ -13,6 +13,7 @@ from anyformer.descriptions.check.errors import errors, misfits
 from anyformer.errors import AnyformerError, InputError, SpecError
 from anyformer.families import PRESETS, preset
 from anyformer.families.compose import changed
+from anyformer.families.heads import sentence_embedding
 from anyformer.kernels import KERNELS
 from anyformer.layers import (
     AttentionSpec,
@@ -22,6 +23,7 @@ from anyformer.layers import (
     LearnedPositionsSpec,
     LinearSpec,
     ReLU,
+    ReLU2,
     SlidingWindow,
 )
 from anyformer.model import build
@@ -223,6 +225,10 @@ def test_a_latent_cache() -> None:
 
 def test_where_the_weights_can_go() -> None:
     assert found(spec("gpt2"), "consequence", "export") == ["saved as a Hugging Face directory for GPT2LMHeadModel"]
+    vectors = spec("embeddinggemma-300m")
+    assert found(vectors, "consequence", "export") == ["saved as a Hugging Face directory for Gemma3TextModel"]
+    (said,) = found(vectors.but(heads=(sentence_embedding(layers=(ReLU2(),)),)), "consequence", "export")
+    assert said.startswith("saved in our own format")
     (text,) = found(changed(spec("llama2-7b"), AttentionSpec, softcap=7.0), "consequence", "export")
     assert "no class of transformers computes this model" in text
     assert "softcap" in text

@@ -240,6 +240,11 @@ def causal(stack: StackSpec) -> StackSpec:
     return edited(stack, AttentionSpec, back)
 
 
+def untied(stack: StackSpec) -> StackSpec:
+    """The stack with tables of its own."""
+    return changed(stack, TableSpec, shared=None)
+
+
 def feed(d_ff: int, activation: ActivationSpec, *, bias: bool = True) -> FeedForwardSpec:
     """The feed-forward of one matrix up and one down, with biases of both or without."""
     return FeedForwardSpec(d_ff=Width(d_ff), activation=activation, bias_in=bias, bias_out=bias)

@@ -3,7 +3,7 @@ Gemma 2 trained with differential privacy."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import bidirectional, changed, layered, windowed
+from anyformer.families.compose import bidirectional, changed, layered, untied, windowed
 from anyformer.families.heads import sentence_embedding
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -18,7 +18,7 @@ from anyformer.layers import (
     RotarySpec,
     TokensSpec,
 )
-from anyformer.spec import BranchSpec, HeadSpec, Length, ModelSpec, ScaleSpec, TableSpec, Width
+from anyformer.spec import BranchSpec, HeadSpec, Length, ModelSpec, ScaleSpec, Width
 
 NORM = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")
 
@@ -76,8 +76,7 @@ def embeddinggemma(*sizes: int) -> ModelSpec:
     model = gemma3(*sizes, vocab_size=262_144, window=256, stretch=None, context=2048)
     width = model.stack.d_model
     layers = (LinearSpec(d_out=Width(4 * width)), LinearSpec(d_out=width))
-    stack = changed(bidirectional(model.stack), TableSpec, shared=None)
-    return model.but(stack=stack, heads=(sentence_embedding(layers=layers),))
+    return model.but(stack=untied(bidirectional(model.stack)), heads=(sentence_embedding(layers=layers),))
 
 
 SENTENCEPIECE = "SentencePiece with byte fallback, 256,000"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import bidirectional, edited
+from anyformer.families.compose import bidirectional, edited, untied
 from anyformer.families.gemma import gemma2
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import AttentionSpec, Everything, GQASpec
-from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec
+from anyformer.spec import BlockSpec, ModelSpec, StackSpec
 
 
 def _seeing(stack: StackSpec) -> StackSpec:
     """The stack as an encoder: tokens see ahead too, as far as they saw back, and its table of tokens is its own."""
-    return edited(bidirectional(stack), TableSpec, lambda table: table.but(shared=None))
+    return untied(bidirectional(stack))
 
 
 def _listening(layer: BlockSpec) -> BlockSpec:

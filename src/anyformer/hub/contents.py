@@ -13,8 +13,9 @@ from torch import Tensor
 from anyformer.errors import CheckpointError
 from anyformer.families import Family
 from anyformer.families.hf.mapping import TensorRow, ours_of, same, shapes, their_shapes
+from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.hub.gguf import GGUF, SUFFIX, opened
-from anyformer.hub.sentences import module_files, module_tensors, without_pooling
+from anyformer.hub.sentences import module_files
 from anyformer.hub.source import Source, opened_weights
 from anyformer.hub.weights import Weights
 from anyformer.hub.wrapped import is_wrapped, prefix_in

@@ -19,9 +19,10 @@ from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError, o
 from anyformer.families import FAMILIES, Family
 from anyformer.families.gguf import DIALECTS, Dialect, config_of, key_of, llama3_scaling, metadata_of
 from anyformer.families.hf.mapping import TensorRow, computed, misfits, spec_of, their_shapes
+from anyformer.families.hf.pooling import without_pooling
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import EMBEDDING, FREQUENCIES, POOLING
-from anyformer.hub.sentences import pooling_type, without_pooling
+from anyformer.hub.sentences import pooling_type
 from anyformer.hub.source import Source
 from anyformer.hub.weights import narrowed
 from anyformer.layers import Llama3Scaling, RotarySpec

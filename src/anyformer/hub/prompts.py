@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anyformer.disk.foreign import inside
-from anyformer.errors import CheckpointError, UsageError, did_you_mean
+from anyformer.errors import CheckpointError, UsageError, among
 from anyformer.hub.sentences import is_listed, pooling_of, read_table
 from anyformer.text.companions import PROMPTS
 
@@ -26,8 +26,8 @@ class Prompts(NamedTuple):
             raise UsageError(f"there are both a prompt and the name of one, {name!r}; give one of the two")
         name = self.default if name is None else name
         if text is None and name is not None and name not in self.by_name:
-            known = f"there are {', '.join(self.by_name)}" if self.by_name else "it has none; give the prompt itself"
-            raise UsageError(f"{self.where} has no prompt {name!r}{did_you_mean(name, self.by_name)}; {known}")
+            known = among(name, self.by_name) if self.by_name else "; it has none; give the prompt itself"
+            raise UsageError(f"{self.where} has no prompt {name!r}{known}")
         found = text if text is not None else "" if name is None else self.by_name[name]
         if found and not self.pooled:
             raise UsageError(f"{self.where} pools texts without their prompt, which is not computed here; give none")

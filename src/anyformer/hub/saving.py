@@ -21,6 +21,7 @@ from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, SPEC
 from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, among
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, same, theirs_of
+from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.families.hf.settings import TOKEN_IDS
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
@@ -29,7 +30,7 @@ from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, 
 from anyformer.hub.loading import load, tokenizer_of
 from anyformer.hub.onnx_writing import SUFFIX as GRAPH
 from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
-from anyformer.hub.sentences import module_tensors, without_pooling, write_json, write_modules
+from anyformer.hub.sentences import write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, find, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
@@ -218,8 +219,8 @@ def convert(
     plan = planned(found.spec, form, hf_type, found.family)
     tokenizer = tokenizer_of(found)
     refuse_larger(tokenizer, found.spec)
-    beside = (found.weights, found.tokenizer, found.modules)
-    places = [place for place in beside if place is not None and place.is_dir()]
+    lying = (found.weights, found.tokenizer, found.modules)
+    places = [place for place in lying if place is not None and place.is_dir()]
     files = {name: content for place in places for name, content in read_companions(place).items()}
     files = with_defaults(files, found.settings) if files else files
     cast = dtype or (widest if isinstance(held.weights, GGUF) else None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -17,57 +17,31 @@ from anyformer.disk.foreign import inside, named_in, read_json
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import Family
 from anyformer.families.heads import EMBEDDING
-from anyformer.families.hf.headings import writes_alone
+from anyformer.families.hf.headings import without_head, writes_alone
+from anyformer.families.hf.pooling import (
+    ACTIVATIONS,
+    DENSE,
+    NORMALIZE,
+    POOLS,
+    UNIT,
+    head_of,
+    module_tensors,
+    modules_of,
+    tensors_of,
+)
 from anyformer.families.hf.settings import Settings
 from anyformer.hub.weights import FILE, Weights
-from anyformer.layers import (
-    GELU,
-    FirstTokenSpec,
-    LastTokenSpec,
-    LinearSpec,
-    MeanTokensSpec,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Tanh,
-    UnitLengthSpec,
-)
+from anyformer.layers import LinearSpec
 from anyformer.spec import HeadSpec, Length, MapSpec, ModelSpec, PoolSpec, Width
 
 MODULES = "modules.json"
 ABOUT = "sentence_bert_config.json"
 LIMITS = {ABOUT: "max_seq_length", "tokenizer_config.json": "model_max_length"}  # what longer texts are cut to there
-DENSE, NORMALIZE = "Dense", "Normalize"
-UNIT: tuple[MapSpec, ...] = (UnitLengthSpec(),)
 POOLING = "pooling_mode_"
 UNLIMITED = 10**12  # tokens; transformers writes 10**30 where there is no limit
-POOLS: Mapping[str, PoolSpec] = {
-    "cls_token": FirstTokenSpec(),
-    "mean_tokens": MeanTokensSpec(),
-    "lasttoken": LastTokenSpec(),
-}
 POOLING_TYPES = ("", "mean_tokens", "cls_token", "lasttoken")  # by the number that a GGUF file says; the first is none
 # What some files say in one field, pooling_mode.
 SHORT = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
-IDENTITY = "torch.nn.modules.linear.Identity"
-# What follows a Dense's linear map, by the class that its configuration names.
-ACTIVATIONS: Mapping[str, tuple[MapSpec, ...]] = {
-    IDENTITY: (),
-    "torch.nn.modules.activation.Tanh": (Tanh(),),
-    "torch.nn.modules.activation.GELU": (GELU(),),
-    "torch.nn.modules.activation.ReLU": (ReLU(),),
-    "torch.nn.modules.activation.SiLU": (SiLU(),),
-    "torch.nn.modules.activation.Sigmoid": (Sigmoid(),),
-}
-
-
-class Module(NamedTuple):
-    """A module behind a Pooling: a Normalize, or a Dense with the class of its activation."""
-
-    kind: str
-    at: int  # of its first part in the head's transform
-    layer: LinearSpec | None = None
-    activation: str = ""
 
 
 def folder_of(directory: Path) -> Path:
@@ -91,7 +65,7 @@ def with_pooling(spec: ModelSpec, family: Family | None, directory: Path) -> Mod
             f"{directory / MODULES} lists {', '.join(('Transformer', *names))}; only a Transformer, a Pooling and then Dense "
             f"and Normalize are read here" + (f", and {other} computes something else" if other else "")
         )
-    pool = _pool(pooling_of(directory))
+    pool = _pool(inside(others[0][1] / "config.json", CheckpointError))
     then = [part for kind, place in others[1:] for part in (_layer(place) if kind == DENSE else UNIT)]
     head = HeadSpec(name=EMBEDDING, pool=pool, transform=tuple(then))
     if writes_alone(spec) and _lacks_head(spec, family, folder):
@@ -121,23 +95,18 @@ def pooling_type(spec: ModelSpec) -> int | None:
 
     Raises SpecError for a head with layers, for which such files have no place.
     """
-    if (head := _head_of(spec)) is None:
+    if (head := head_of(spec)) is None:
         return None
     if module_tensors(spec):
         raise SpecError(f"no GGUF file that is written here holds the layers of the head {EMBEDDING!r}")
     return next(i for i, name in enumerate(POOLING_TYPES) if name and POOLS[name] == head.pool)
 
 
-def without_pooling(spec: ModelSpec) -> ModelSpec:
-    """The model that a class of transformers may compute: without the head that other files speak of."""
-    return spec.but(heads=spec.heads[:-1]) if _head_of(spec) is not None else spec
-
-
 def write_modules(spec: ModelSpec, directory: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write beside a model's files how its tokens become one vector, if it has a head that says so, with its tensors."""
-    if (head := _head_of(spec)) is None:
+    if (head := head_of(spec)) is None:
         return
-    then = _modules_of(head.transform) or ()
+    then = modules_of(spec)
     kinds = ["Transformer", "Pooling", *(module.kind for module in then)]
     folders = [directory / (f"{i}_{kind}" if i else "") for i, kind in enumerate(kinds)]
     listed = [
@@ -152,7 +121,7 @@ def write_modules(spec: ModelSpec, directory: Path, tensors: Mapping[str, Tensor
     for module, folder in zip(then, folders[2:], strict=True):
         if module.layer is None:
             continue
-        held = {f"linear.{end}": tensors[name] for name, end in _named(spec, module).items()}
+        held = {f"linear.{end}": tensors[name] for name, end in tensors_of(spec, module).items()}
         n_out, n_in = held["linear.weight"].shape
         sizes = {"in_features": n_in, "out_features": n_out, "bias": module.layer.bias}
         write_json(folder / "config.json", {**sizes, "activation_function": module.activation})
@@ -160,53 +129,14 @@ def write_modules(spec: ModelSpec, directory: Path, tensors: Mapping[str, Tensor
     write_json(directory / ABOUT, {"max_seq_length": spec.context, "do_lower_case": False})
 
 
-def module_tensors(spec: ModelSpec) -> list[str]:
-    """The names of the tensors that lie in the folders of modules, not in the model's files."""
-    head = _head_of(spec)
-    modules = _modules_of(head.transform) or () if head else ()
-    return [name for module in modules for name in _named(spec, module)]
-
-
 def module_files(spec: ModelSpec, directory: Path) -> dict[Path, dict[str, str]]:
     """The folders of a directory that hold such tensors: the name of each, and what the folder's file calls it."""
     folders = [folder for _, folder in _modules(directory)[2:]]
-    modules = _modules_of(spec.heads[-1].transform) or ()
     return {
-        folder: {name: f"linear.{end}" for name, end in _named(spec, module).items()}
-        for module, folder in zip(modules, folders, strict=True)
+        folder: {name: f"linear.{end}" for name, end in tensors_of(spec, module).items()}
+        for module, folder in zip(modules_of(spec), folders, strict=True)
         if module.layer is not None
     }
-
-
-def _named(spec: ModelSpec, module: Module) -> dict[str, str]:
-    """The tensors of a Dense by their names in the model: which of a linear map's each is."""
-    ends = () if module.layer is None else ("weight", "bias") if module.layer.bias else ("weight",)
-    return {f"heads.{len(spec.heads) - 1}.transform.{module.at}.{end}": end for end in ends}
-
-
-def _head_of(spec: ModelSpec) -> HeadSpec | None:
-    """The last head, where it is one that modules of sentence-transformers make."""
-    last = spec.heads[-1] if spec.heads else None
-    if last is None or last.pool not in POOLS.values() or _modules_of(last.transform) is None:
-        return None
-    return last if last == HeadSpec(name=EMBEDDING, pool=last.pool, transform=last.transform) else None
-
-
-def _modules_of(transform: tuple[MapSpec, ...]) -> list[Module] | None:
-    """The modules that compute a head's transform; None where none does."""
-    found, at = list[Module](), 0
-    while at < len(transform):
-        part, then = transform[at], transform[at + 1 : at + 2]
-        if part in UNIT:
-            found.append(Module(NORMALIZE, at))
-        elif isinstance(part, LinearSpec) and part == LinearSpec(d_out=part.d_out, bias=part.bias):
-            activation, parts = next(((name, own) for name, own in ACTIVATIONS.items() if own == then), (IDENTITY, ()))
-            found.append(Module(DENSE, at, part, activation))
-            at += len(parts)
-        else:
-            return None
-        at += 1
-    return found
 
 
 def _layer(folder: Path) -> tuple[MapSpec, ...]:
@@ -231,8 +161,8 @@ def _lacks_head(spec: ModelSpec, family: Family, folder: Path) -> bool:
     """Whether there are weights, none of them of the head."""
     if not any(folder.glob("*.safetensors")):
         return False
-    rows = [row for row in family.rows(spec) if any(name.startswith("heads.") for name in row.ours)]
-    return not {name for row in rows for name in (*row.theirs, *row.also)} & set(Weights(folder).listed())
+    _, head = without_head(family.rows(spec))
+    return not {name for row in head for name in (*row.theirs, *row.also)} & set(Weights(folder).listed())
 
 
 def is_listed(directory: Path) -> bool:

@@ -16,8 +16,8 @@ from torch import Tensor
 from anyformer.errors import UsageError
 from anyformer.families.hf.composite import composite_of
 from anyformer.families.hf.mapping import class_of
+from anyformer.families.hf.pooling import without_pooling
 from anyformer.hub import load
-from anyformer.hub.sentences import without_pooling
 from anyformer.hub.source import Source, find
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself

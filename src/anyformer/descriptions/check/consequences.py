@@ -10,8 +10,8 @@ from anyformer.cache import STATE_NBYTES
 from anyformer.descriptions.facts import Attention, attentions, masks_by_head, own_parts, parts, where
 from anyformer.errors import SpecError
 from anyformer.families import FAMILIES
-from anyformer.families.heads import EMBEDDING
 from anyformer.families.hf.mapping import class_of, fitting
+from anyformer.families.hf.pooling import without_pooling
 from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.fastest import LEAST, LEAST_ON_GPU, Fastest, FastestOnGPU
 from anyformer.layers import Causal, Everything, MLASpec
@@ -134,11 +134,8 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def _export(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    others = (
-        spec.heads[:-1] if spec.heads and spec.heads[-1].name == EMBEDDING else spec.heads
-    )  # it has files of its own
     try:
-        family, config = fitting(FAMILIES.values(), spec.but(heads=others))
+        family, config = fitting(FAMILIES.values(), without_pooling(spec))
         yield "export", f"saved as a Hugging Face directory for {class_of(family, config)}"
     except SpecError as error:
         yield "export", f"saved in our own format: {error}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.families.compose import changed
+from anyformer.families.compose import untied
 from anyformer.families.heads import last_token_classes, masked_words, pooler, row_classes, token_classes
 from anyformer.families.hf.layout import Laid, Modules, Theirs, rows_of, within
 from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
@@ -180,7 +180,7 @@ def classifying(family: Family, classes: Mapping[str, tuple[str, str]]) -> Famil
         found = judge(spec)
         if found is None:
             return family.rows(spec)
-        kept, _ = _without_head(family.rows(_writing(spec)))
+        kept, _ = without_head(family.rows(_writing(spec)))
         return [*kept, *rows_of(spec, {"heads.0.table": found[1], "heads.0": found[1]})]
 
     return family._replace(to_spec=to_spec, to_config=to_config, rows=rows)
@@ -198,12 +198,12 @@ def bare(family: Family) -> Family:
         if name not in (settings.strings("architectures") or ()):
             return spec
         kept = not writes_alone(spec) and later_tokens_seen(spec.stack) is None
-        return spec if kept else _untied(spec.but(heads=(), ahead=()))
+        return spec if kept else spec.but(stack=untied(spec.stack), heads=(), ahead=())
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
         if spec.heads:
             return family.to_config(spec)
-        config = {**family.to_config(_writing(_untied(spec))), "architectures": [name]}
+        config = {**family.to_config(_writing(spec.but(stack=untied(spec.stack)))), "architectures": [name]}
         # What is null of a head that is not there may be none of the class's values.
         said = {key: value for key, value in config.items() if value is not None}
         alike = to_spec(Settings(said, family.hf_type)) == to_spec(Settings(config, family.hf_type))
@@ -216,7 +216,7 @@ def bare(family: Family) -> Family:
         def found(spec: ModelSpec) -> list[TensorRow]:
             if spec.heads:
                 return rows(spec)
-            kept, head = _without_head(rows(_writing(spec)))
+            kept, head = without_head(rows(_writing(spec)))
             kept = [row._replace(theirs=named(row.theirs), also=named(row.also)) for row in kept]
             return [*kept, dropped(*(name for row in head for name in (*row.theirs, *row.also)))]
 
@@ -231,11 +231,7 @@ def writes_alone(spec: ModelSpec) -> bool:
     return len(spec.heads) == 1 and spec.heads[0].table is not None and not spec.heads[0].tied
 
 
-def _untied(spec: ModelSpec) -> ModelSpec:
-    return spec.but(stack=changed(spec.stack, TableSpec, shared=None))
-
-
-def _without_head(rows: list[TensorRow]) -> tuple[list[TensorRow], list[TensorRow]]:
+def without_head(rows: list[TensorRow]) -> tuple[list[TensorRow], list[TensorRow]]:
     """The rows of a model's stack, and those of its head."""
     head = [row for row in rows if any(name.startswith("heads.") for name in row.ours)]
     return [row for row in rows if row not in head], head

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from anyformer.errors import SpecError
-from anyformer.families.compose import changed
+from anyformer.families.compose import untied
 from anyformer.families.hf.layout import Laid, Theirs, rows_of
 from anyformer.families.hf.mapping import Family, Files, TensorRow, one, shapes
 from anyformer.families.hf.settings import Settings
@@ -58,7 +58,7 @@ def with_encoder_alone(family: Family, name: str) -> Family:
             return family.to_spec(settings)
         settings.ignore(TWO_STACKS)
         whole = family.to_spec(settings)
-        return whole.but(stack=changed(encoder_of(whole), TableSpec, shared=None), encoder=None, heads=())
+        return whole.but(stack=untied(encoder_of(whole)), encoder=None, heads=())
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
         if spec.encoder is not None:

@@ -183,7 +183,8 @@ def undeclared(package: Path) -> Iterator[str]:
         imported = {"pyyaml": "yaml", "mlflow-skinny": "mlflow", "lm-eval": "lm_eval"}
         return {imported.get(name, name) for name in names}
 
-    known = named(project["dependencies"]) | {"anyformer"} | sys.stdlib_module_names
+    # Triton comes with PyTorch, where that is made for a GPU.
+    known = named(project["dependencies"]) | {"anyformer", "triton"} | sys.stdlib_module_names
     extras = project["optional-dependencies"]
     optional = named([text for extra in extras if extra not in ("test", "dev") for text in extras[extra]])
     for name, path in sources(package):
@@ -266,7 +267,8 @@ def test_every_room_is_found() -> None:
 
 def test_no_module_loads_the_compiler() -> None:
     """torch._dynamo takes as long to import as all the rest; who compiles imports it then."""
-    later = re.compile(r"anyformer\.(integrations\b|.*__main__)")  # only by those who ask for them
+    # Only by those who ask for them, and the last where there is Triton.
+    later = re.compile(r"anyformer\.(integrations\b|.*__main__|layers\.vectors$)")
     names = [name for name, _ in sources(PACKAGE) if not later.match(name)]
     code = (
         f"import importlib, sys; list(map(importlib.import_module, {names})); sys.exit('torch._dynamo' in sys.modules)"

@@ -26,7 +26,17 @@ from anyformer.layers.init import initialise
 from anyformer.layers.part import Part, SharedParts
 from anyformer.layers.scores import ScoreSpec
 from anyformer.layers.stretch import Stretches, stretched
-from anyformer.layers.tokens import Dropout, ForwardContext, KeepNothing, Kernel, Notes, Store, Tokens, plain_tokens
+from anyformer.layers.tokens import (
+    Dropout,
+    ForwardContext,
+    KeepNothing,
+    Kernel,
+    Notes,
+    Store,
+    Tokens,
+    plain_tokens,
+    recorded,
+)
 from anyformer.new_tokens import make_tokens
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, parameters, specification
 
@@ -342,7 +352,7 @@ def _refuse_pooling(heads: Sequence[HeadSpec], tokens: Tokens, cache: KVCache | 
     """Refuse rows of several documents, and rows of which a cache holds a part; compiled, what tokens say is not looked at."""
     if cache is not None and cache.n > tokens.n and (late := [h.name for h in heads if h.pool and h.pool.needs_all]):
         raise InputError(f"the head {late[0]!r} pools all tokens of a row; give it whole rows, without a cache")
-    if not heads or tokens.document is None or torch.compiler.is_compiling():
+    if not heads or tokens.document is None or recorded():
         return
     first = tokens.document.amax(1, keepdim=True)
     if bool(((tokens.document != first) & (tokens.document > 0)).any()):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.layers.tokens import Tokens, numberless, plain_tokens, transformed
+from anyformer.layers.tokens import Tokens, numberless, plain_tokens, recorded, transformed
 
 
 def make_tokens(
@@ -39,7 +39,7 @@ def make_tokens(
     for name, fact in given.items():
         if fact is not None and (fact.dim() != 2 or fact.shape[1] != n or fact.shape[0] not in (ids.shape[0], 1)):
             raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")
-    if attention_mask is not None and position_ids is None and not torch.compiler.is_compiling():
+    if attention_mask is not None and position_ids is None and not recorded():
         attention_mask = None if bool((attention_mask == 1).all()) else attention_mask
     if attention_mask is None and position_ids is None and (cache is None or cache.plain):
         plain = plain_tokens(n, ids.device, past)
@@ -66,7 +66,7 @@ def make_tokens(
 
 def _leaps(given: Tensor, counted: Tensor, document: Tensor) -> bool:
     """Whether positions of real tokens may be others than those that are counted; a graph cannot ask, nor torch.func."""
-    if torch.compiler.is_compiling() or transformed():
+    if recorded() or transformed():
         return True
     alike = ((given == counted) | (document == 0)).all()
     return not numberless(alike) and not bool(alike)
@@ -74,6 +74,8 @@ def _leaps(given: Tensor, counted: Tensor, document: Tensor) -> bool:
 
 def _positions(document: Tensor, last_position: Tensor | int, last_document: Tensor | int) -> Tensor:
     """Count real tokens within each document [batch, token], from 0, or on from the last one that a cache holds."""
+    if document.shape[1] == 1:
+        return ((document == last_document) * (last_position + 1) - (document == 0).long()).clamp(min=0)
     order = document.argsort(dim=1, stable=True)
     grouped, at = document.gather(1, order), torch.arange(document.shape[1], device=document.device)
     begins = grouped.diff(dim=1, prepend=grouped[:, :1] - 1) != 0

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from anyformer.cache import KVCache
-from anyformer.errors import CacheError, UsageError
+from anyformer.errors import UsageError
 from anyformer.generation.static_cache import StaticCache
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import keep_graphs
+from anyformer.layers.linear import load_vector_products
 from anyformer.layers.reordered import Reordered
 from anyformer.model import Transformer
-from anyformer.spec import Spec, cached_calls
+from anyformer.spec import ModelSpec, Spec, cached_calls
 
 # What a graph holds constant of a module's attributes.
 PLAIN = (Spec, str, int, float, type(None), torch.dtype, torch.device)
@@ -40,13 +41,13 @@ class CompiledStep:
     def __init__(self, model: Transformer, backend: str | Callable[..., Any] = "inductor") -> None:
         if any(isinstance(weight, Reordered) for weight in model.parameters()):
             raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")
-        kept = [kept for kept in cached_calls(model.spec) if kept.how == "tokens"]
-        # Attention asks a mask of each slot.
-        if others := [each.mixer.kind for each in kept if not isinstance(each.mixer, AttentionSpec)]:
+        if others := not_in_slots(model.spec):
             raise UsageError(f"{others[0]} takes slots that are empty for tokens; decode without compiling")
         device = next(model.parameters()).device
         if device.type == "cpu" and backend == "inductor":
             _refuse_without_compiler()
+        elif device.type == "cuda":
+            load_vector_products()
         self.model, self.backend = model, backend
         self.ahead = device.type == "cuda"  # whether the next step is asked for while this one's tokens are read
         self._text: Callable[[], StaticCache | None] = lambda: None
@@ -65,10 +66,7 @@ class CompiledStep:
         """Logits [batch, vocab] of the token after `ids` [batch, 1], which the cache does not hold yet."""
         from torch._dynamo.exc import BackendCompilerFailed, Unsupported  # slow to import, and by now it has been
 
-        if cache.room is not None:
-            if not cache.room:
-                raise CacheError("the static cache is full; make it of a longer one")
-            cache.room -= 1
+        cache.take_room()
         if self._text() is not cache:
             self._text, self._logits = ref(cache), _graphs(self.model, self.backend)
         try:
@@ -97,10 +95,9 @@ def _graphs(model: Transformer, backend: str | Callable[..., Any]) -> Callable[.
         # The guards have seen the sizes of what comes in; by itself a graph asserts each size on its way, again and again.
         options["size_asserts"] = False
         if next(model.parameters()).is_cuda:
-            # Tuned, products with one vector are written out: they read at the memory's speed, and take in what is beside them.
-            options |= {"triton.cudagraphs": True, "coordinate_descent_tuning": True}
+            options["triton.cudagraphs"] = True
     # Graphs are kept by the code that they are of, and these are of one model.
-    own = FunctionType(_logits.__code__.replace(), _logits.__globals__)
+    own = FunctionType(step_logits.__code__.replace(), step_logits.__globals__)
     graphs = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
     _GRAPHS[model] = state, graphs
     return graphs
@@ -121,7 +118,14 @@ def _state(model: Transformer) -> tuple[list[Any], ...]:
     return modules, [(type(each), each.dtype, each.device, each.shape, each.stride()) for each in tensors]
 
 
-def _logits(model: Transformer, ids: Tensor, types: Tensor | None, cache: KVCache) -> Tensor:
+def not_in_slots(spec: ModelSpec) -> list[str]:
+    """What keeps tokens and takes slots that are empty for some: attention asks a mask of each slot."""
+    kept = (each.mixer for each in cached_calls(spec) if each.how == "tokens")
+    return [mixer.kind for mixer in kept if not isinstance(mixer, AttentionSpec)]
+
+
+def step_logits(model: Transformer, ids: Tensor, types: Tensor | None, cache: KVCache) -> Tensor:
+    """Logits [batch, vocab] of the token after `ids` [batch, 1], which the cache does not hold yet."""
     read, written = (ids, None) if model.encoder is None else (None, ids)
     out = model(read, token_type_ids=types, decoder_input_ids=written, cache=cache, logits_to_keep=1)
     return out.logits[:, -1]

@@ -10,6 +10,7 @@ from torch import Tensor
 from anyformer.cache import KVCache, cache_kinds
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import InputError, UsageError
+from anyformer.generation.captured import CapturedStep, captured
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
@@ -30,8 +31,9 @@ class Decoding(Iterator[dict[int, int]]):
     where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Row i draws from a generator
     of its own, of seed + i. A row ends with any of the `closing_ids` (which it gives), after
     `max_new_tokens`, or when `stop` is called on it. Ended rows leave the batch and the cache. `cache=False` computes
-    every step anew, the slow way to the same tokens. `compiled`: what steps behind the prompt run by; rows that have ended
-    then stay in the batch, whose shape it is made for. Raises InputError for prompts that the model cannot continue.
+    every step anew, the slow way to the same tokens. `compiled`: what steps behind the prompt run by; without, a GPU replays a
+    graph of them where it can (`captured`). By either, rows that have ended stay in the batch, whose shape it is made for.
+    Raises InputError for prompts that the model cannot continue.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Decoding(Iterator[dict[int, int]]):
             raise UsageError("a compiled step goes on from a cache; decode without compiling, or with a cache")
         if compiled is not None and compiled.model is not model:
             raise UsageError("the compiled step is of another model; make one of this, or decode without compiling")
-        self.model, self.sampling, self.compiled, self.closing_ids = model, sampling, compiled, closing_ids
+        self.model, self.sampling, self.closing_ids = model, sampling, closing_ids
         self.rows = list(range(input_ids.shape[0]))  # that still grow, in the order of the batch
         self.steps_left = max_new_tokens
         self.encoder_ids = input_ids if model.encoder is not None else None
@@ -64,7 +66,10 @@ class Decoding(Iterator[dict[int, int]]):
         counted = attention_mask if model.encoder is None else None
         self.penalties = Penalties(sampling, self.ids, counted, model.spec.vocab_size)
         self.ended: set[int] = set()
-        self.cache = cache_for(model, self.ids, max_new_tokens, static=compiled is not None) if cache else None
+        self.graph: CompiledStep | CapturedStep | None = compiled
+        if cache and compiled is None:
+            self.graph = captured(model, self.ids, max_new_tokens)
+        self.cache = cache_for(model, self.ids, max_new_tokens, static=self.graph is not None) if cache else None
         self._ahead: Callable[[], list[int]] | None = None  # tokens that a device was asked for already
 
     @torch.inference_mode()
@@ -76,7 +81,7 @@ class Decoding(Iterator[dict[int, int]]):
         read = self._ahead or self._step()
         # A GPU computes the next tokens while these are read; a step that no row wants is lost.
         goes_on = self.steps_left and isinstance(self.cache, StaticCache)
-        self._ahead = self._step() if goes_on and self.compiled and self.compiled.ahead else None
+        self._ahead = self._step() if goes_on and self.graph and self.graph.ahead else None
         tokens = {row: token for row, token in zip(self.rows, read(), strict=True) if row not in self.ended}
         self.ended.update(row for row, token in tokens.items() if token in self.closing_ids)
         return tokens
@@ -100,11 +105,11 @@ class Decoding(Iterator[dict[int, int]]):
 
     def _logits(self) -> Tensor:
         """Logits [batch, vocab] of each row's next token."""
-        if self.compiled is None or self.cache is None or not self.cache.n:
+        if self.graph is None or self.cache is None or not self.cache.n:
             return next_logits(self.model, self.ids, self.mask, self.types, self.cache, self.encoder_ids)
         if not isinstance(self.cache, StaticCache):
             self.cache = StaticCache(self.cache)
-        return self.compiled(self.ids, self.types, self.cache)
+        return self.graph(self.ids, self.types, self.cache)
 
     def _drop_ended(self) -> None:
         kept = [i for i, row in enumerate(self.rows) if row not in self.ended]

@@ -143,6 +143,13 @@ class StaticCache(KVCache):
         ):
             torch._dynamo.mark_static_address(value, guard=False)
 
+    def take_room(self) -> None:
+        """Take the slot of one more pass. Raises CacheError where there is none."""
+        if self.room is not None:
+            if not self.room:
+                raise CacheError("the static cache is full; make it of a longer one")
+            self.room -= 1
+
     def _tensors(self) -> Iterator[Tensor]:
         """What passes write to, and what cross-attention reads."""
         for index in self.slot_indexes.values():

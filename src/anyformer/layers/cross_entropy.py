@@ -23,7 +23,7 @@ from anyformer.layers.head import Head, chunks_of, rows_at_once
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
-from anyformer.layers.tokens import numberless
+from anyformer.layers.tokens import numberless, sent_to
 
 MOST_PICKED = 0.75  # of places that have a label: what the others cost the head is worth a copy of those
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
@@ -60,7 +60,7 @@ def _sums(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tup
     if labels.is_cpu and not numberless(labels) and not in_graph:
         places = (labels != NOT_PREDICTED).nonzero()[:, 0]
         if 0 < len(places) <= MOST_PICKED * len(labels):
-            index = places.to(rows.device, non_blocking=True)
+            index = sent_to(places, rows.device)
             total, each = _answered(head, rows.index_select(0, index), labels[places], options)
             return total, each.new_zeros(len(labels)).index_copy(0, index, each)
     return _answered(head, rows, labels, options)
@@ -69,7 +69,7 @@ def _sums(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tup
 def _answered(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     for step in head.transform:
         rows = step(rows)
-    labels = labels.to(rows.device, non_blocking=True)
+    labels = sent_to(labels, rows.device)
     spec, matrix = head.spec, head.matrix()
     if matrix is None or isinstance(matrix, HeldWeight):
         return _called(head, rows, labels, options)

@@ -16,7 +16,7 @@ from anyformer.layers.gqa import GQA
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, constant
 from anyformer.spec import Cost, Count, Length, MapSpec, PartSpec, Place, Placed, Weight, Workload
 
 
@@ -50,7 +50,7 @@ class RelativeTableSpec(PartSpec):
         if self.n_buckets is not None and self.farthest - 1 > self.n_buckets // 2:
             exact = self.n_buckets // 2
             # In the arithmetic of the released code: what is rounded up next could fall on either side.
-            span = torch.log(torch.tensor((self.farthest - 1) / exact, device=distance.device))
+            span = torch.log(constant([(self.farthest - 1) / exact], distance))
             far = torch.ceil(torch.log(distance.abs().clamp(min=1) / exact) / span * (exact - 1)).long() + exact
             distance = torch.where(distance.abs() <= exact, distance, distance.sign() * far)
         return (distance + self.side).clamp(0, 2 * self.side - 1)

@@ -16,7 +16,7 @@ from anyformer.errors import InputError
 from anyformer.layers.part import Part
 from anyformer.layers.ranks import SplitRows
 from anyformer.layers.token_dropout import TokenDropoutSpec
-from anyformer.layers.tokens import ForwardContext, Tokens, numberless
+from anyformer.layers.tokens import ForwardContext, Tokens, constant, numberless, recorded
 from anyformer.spec import (
     Count,
     EmbeddingSpec,
@@ -142,7 +142,7 @@ def _end(tokens: Tokens, position: Tensor) -> int:
     """One more than the last position; 0 where numbers are not known yet."""
     if tokens.span is not None:
         return tokens.span[1]
-    if torch.compiler.is_compiling() or numberless(position) or not position.numel():
+    if recorded() or numberless(position) or not position.numel():
         return 0
     return int(position.amax()) + 1
 
@@ -241,7 +241,7 @@ class Sinusoid(Part[SinusoidSpec]):
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
         """Vectors [batch or 1, token, width] of the tokens' positions."""
         width = self.place.shape[-1]
-        frequencies = torch.tensor(self.spec.angles(width), device=ids.device)
+        frequencies = constant(self.spec.angles(width), ids)
         angles = (tokens.position + self.spec.start).float()[..., None] * frequencies
         pairs = (angles.sin(), angles.cos())
         both = torch.stack(pairs, -1).flatten(-2) if self.spec.layout == "interleaved" else torch.cat(pairs, -1)

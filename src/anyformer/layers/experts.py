@@ -19,7 +19,7 @@ from anyformer.layers.held import HeldWeight
 from anyformer.layers.linear import LinearSpec, products_each
 from anyformer.layers.memory_efficient import operands
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, as_given, exporting, numberless
+from anyformer.layers.tokens import ForwardContext, as_given, exporting, numberless, recorded
 from anyformer.layers.travel import Travel, travelling
 from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight, tensors
 
@@ -105,7 +105,7 @@ class Experts(Part[ExpertsSpec]):
         if few_are_chosen(chosen, maps[-1][0]):
             return by_choice(x, chosen, weights, maps, inner)
         # What is made again must come out the same, and dropout would be drawn anew.
-        traced = torch.compiler.is_compiling() or bool(context.dropout and context.dropout.activation)
+        traced = recorded() or bool(context.dropout and context.dropout.activation)
         if not traced and len(x) == 1 and not torch.is_grad_enabled() and not numberless(chosen):
             return of_one_token(x, chosen, weights, maps, inner)
         return sorted_by_expert(x, chosen, weights, maps, inner, traced=traced)
@@ -143,7 +143,7 @@ def few_are_chosen(chosen: Tensor, matrices: Tensor) -> bool:
 
     Then a compiler's loops read those that are chosen, and nobody asks how many tokens an expert has.
     """
-    if not torch.compiler.is_compiling() or exporting() or torch.is_grad_enabled():
+    if not recorded() or exporting() or torch.is_grad_enabled():
         return False
     return chosen.numel() <= len(matrices) or isinstance(matrices, HeldWeight)
 

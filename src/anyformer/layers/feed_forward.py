@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import Activation, ActivationSpec
-from anyformer.layers.linear import Linear, LinearSpec, Together
+from anyformer.layers.linear import Linear, LinearSpec, Together, side_by_side
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.tokens import ForwardContext, Notes, Store
@@ -122,8 +122,7 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
-        fused = self.together is not None and self.together.stands_for(self.gate, self.up)
-        gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
+        gate, up = side_by_side(x, (self.gate, self.up), self.together)
         return _down_of(self, context, gate, up), {}
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
-from anyformer.layers.linear import Linear, LinearSpec, Together
+from anyformer.layers.linear import Linear, LinearSpec, Together, side_by_side
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext, Tokens
@@ -270,10 +270,10 @@ class GQA(Projection[GQASpec]):
         return self._kept(k, k if self.spec.values_are_keys else self.v(source), context)
 
     def project(self, narrow: Tensor, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps lie together."""
-        if self.together is None or not self.together.stands_for(self.q, self.k, self.v):
+        """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps can be."""
+        if self.spec.values_are_keys:
             return self.query(x, context), self.store(x, context)
-        q, k, v = self.together(x)
+        q, k, v = side_by_side(x, (self.q, self.k, self.v), self.together)
         return self._queries(q, context), self._kept(k, v, context)
 
     def _queries(self, q: Tensor, context: ForwardContext) -> Tensor:

@@ -14,7 +14,7 @@ from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
-from anyformer.layers.tokens import as_given
+from anyformer.layers.tokens import as_given, constant
 from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Positive, Sizes, Width, Workload
 
 LEAST = 1e-5  # of the share of a rate that is left at the last layer, and beside the depth that it is of
@@ -83,7 +83,7 @@ class LightningAttention(Recurrent[LightningAttentionSpec]):
         q, k, v = (spec.activation(each(x)).unflatten(-1, (spec.n_heads, -1)) for each in (self.q, self.k, self.v))
         with as_given(x):  # in float32 at least, since a state adds up its rounding
             dtype = torch.promote_types(x.dtype, torch.float32)
-            decay = torch.tensor(spec.decays(), dtype=dtype, device=x.device).expand(1, x.shape[1], -1)
+            decay = constant(spec.decays(), x, dtype).expand(1, x.shape[1], -1)
             q, k, v = (each.to(dtype) for each in (q, k, steps.kept(v)))
             y, after = linear_attention(q, k, v, steps.kept(decay), steps.begins, before, state is not None)
         y = self.norm(y.to(x.dtype).flatten(2)) * spec.gate(self.out_gate(x))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -59,13 +60,35 @@ class Linear(Part[LinearSpec], nn.Linear):
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """[…, d_out] of x […, d_in], weight [d_out, d_in] and bias [d_out]: F.linear.
 
-    Of one vector, in a graph that is compiled for a CPU, a sum along each row: the compiler's loops read as fast as memory
-    gives, where libraries read at half of that, in bfloat16 at a fifth (`benchmarks/decoding.py`).
+    Of one vector, in a graph that is compiled, as fast as memory gives the rows, where libraries read at half of that, on a CPU
+    in bfloat16 at a fifth (`benchmarks/decoding.py`): there a sum along each row, whose loops the compiler writes.
     """
-    if not torch.compiler.is_compiling() or not _sums_rows(x, weight):
+    if not _of_one_vector(x, weight):
         return F.linear(x, weight, bias)
-    y = row_sums(x.reshape(-1), weight).to(x.dtype)
+    vector = x.reshape(-1)
+    y = _VECTOR_PRODUCTS[0](vector, [weight]) if x.is_cuda else row_sums(vector, weight).to(x.dtype)
     return (y if bias is None else y + bias).view(*x.shape[:-1], -1)
+
+
+def side_by_side(x: Tensor, maps: Sequence[Linear], together: Together | None) -> Sequence[Tensor]:
+    """What each map makes [batch, token, d_out] of x [batch, token, d_in], by one product where they can be."""
+    if together is not None and together.stands_for(*maps):
+        return together(x)
+    if not (x.is_cuda and torch.compiler.is_compiling() and all(_takes_one_vector(x, each) for each in maps)):
+        return [each(x) for each in maps]
+    y = _VECTOR_PRODUCTS[0](x.reshape(-1), [each.weight for each in maps]).view(*x.shape[:-1], -1)
+    return y.split_with_sizes([each.out_features for each in maps], -1)
+
+
+_VECTOR_PRODUCTS = list[Callable[[Tensor, list[Tensor]], Tensor]]()  # the operator for GPUs, where it is loaded
+
+
+def load_vector_products() -> None:
+    """Have products with one vector computed by our own operator in graphs that are compiled for a GPU from now on."""
+    if not _VECTOR_PRODUCTS and find_spec("triton") is not None:
+        from anyformer.layers.vectors import vector_products
+
+        _VECTOR_PRODUCTS.append(vector_products)
 
 
 def products_each(x: Tensor, matrices: Tensor, biases: Tensor | None = None) -> Tensor:
@@ -73,7 +96,8 @@ def products_each(x: Tensor, matrices: Tensor, biases: Tensor | None = None) -> 
     if isinstance(matrices, HeldWeight):
         y = torch.cat([F.linear(x[i : i + 1], matrices[i]) for i in range(len(x))])
     else:
-        y = row_sums(x[:, None], matrices).to(x.dtype)
+        compiling = torch.compiler.is_compiling()  # or all numbers would be written down in float32
+        y = row_sums(x[:, None], matrices).to(x.dtype) if compiling else (matrices @ x[..., None])[..., 0]
     return y if biases is None else y + biases
 
 
@@ -83,11 +107,17 @@ def row_sums(x: Tensor, matrix: Tensor) -> Tensor:
     return (matrix.to(wide) * x.to(wide)).sum(-1)
 
 
-def _sums_rows(x: Tensor, weight: Tensor) -> bool:
-    """Whether x is one vector on a CPU, nothing is learnt or exported, and a row's numbers lie one behind the other."""
-    if torch.is_grad_enabled() or exporting() or autocast_dtype(x) is not None:
+def _of_one_vector(x: Tensor, weight: Tensor) -> bool:
+    """Whether a graph is compiled for inference alone, x is one vector, and a row's numbers lie one behind the other."""
+    if not torch.compiler.is_compiling() or torch.is_grad_enabled() or exporting() or autocast_dtype(x) is not None:
         return False
-    return x.is_cpu and x.numel() == x.shape[-1] and not isinstance(weight, HeldWeight) and weight.stride(-1) == 1
+    if x.numel() != x.shape[-1] or isinstance(weight, HeldWeight):
+        return False
+    return weight.is_contiguous() and bool(_VECTOR_PRODUCTS) if x.is_cuda else x.is_cpu and weight.stride(-1) == 1
+
+
+def _takes_one_vector(x: Tensor, module: Linear) -> bool:
+    return is_plain(module, Linear) and module.bias is None and _of_one_vector(x, module.weight)
 
 
 class Together:

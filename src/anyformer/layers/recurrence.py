@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Dropout, ForwardContext, Notes, Store
+from anyformer.layers.tokens import Dropout, ForwardContext, Notes, Store, recorded
 from anyformer.spec import Caveat, Kept, MixerSpec
 
 
@@ -70,7 +70,7 @@ def _steps(document: Tensor, before: Tensor | None) -> Steps:
     real = document > 0
     begins = real & (document.diff(dim=1, prepend=before) != 0)
     piece = begins.cumsum(1)
-    if not torch.compiler.is_compiling() and document.device.type != "meta":
+    if not recorded() and document.device.type != "meta":
         runs, distinct = (_changes(each).sum(1) for each in (document, document.sort(1).values))
         if bool((runs > distinct).any() | (real & (piece > 0) & (document == before)).any()):
             raise InputError(

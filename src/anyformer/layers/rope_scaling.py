@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from anyformer.layers.tokens import constant
 from anyformer.spec import Caveat, Length, Positive, SomeShare, Spec
 from anyformer.spec.ranges import MOST
 
@@ -174,7 +175,7 @@ class LongRoPE(ScalingByLength):
 
     def stretched(self, frequencies: list[float], length: Tensor) -> Tensor:
         short, long = (
-            torch.tensor([f / by for f, by in zip(frequencies, each, strict=True)], device=length.device)
+            constant([f / by for f, by in zip(frequencies, each, strict=True)], length)
             for each in (self.short, self.long)
         )
         return torch.where(length > self.original_context, long, short)
@@ -213,4 +214,4 @@ class DynamicNTK(ScalingByLength):
         n = len(frequencies)
         growth = (self.factor * length.clamp(min=self.original_context) / self.original_context) - (self.factor - 1)
         exponents = torch.arange(n, device=length.device) / (1 - n)  # -2i/r of theta', times r / (r - 2)
-        return torch.tensor(frequencies, device=length.device) * growth**exponents
+        return constant(frequencies, length) * growth**exponents

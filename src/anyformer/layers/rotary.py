@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.rope_scaling import RotaryScalingSpec, ScalingByLength
-from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.layers.tokens import ForwardContext, Tokens, constant
 from anyformer.spec import Positive, SomeShare, Spec
 
 
@@ -69,7 +69,7 @@ class RotarySpec(Spec):
             length, plain = lengths(tokens), self.but(scaling=None).frequencies(head_dim)
             frequencies, magnitude = scaling.stretched(plain, length), scaling.magnitudes(length)
         else:
-            frequencies = torch.tensor(self.frequencies(head_dim), device=position.device)
+            frequencies = constant(self.frequencies(head_dim), position)
             magnitude = scaling.magnitude() if scaling else 1.0
         angles = position.float()[..., None] * (-frequencies if self.backwards else frequencies)
         cos, sin = ((wave * magnitude)[:, None] for wave in (angles.cos(), angles.sin()))

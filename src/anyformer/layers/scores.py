@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, constant
 from anyformer.spec import Count, PartSpec, Place, ScaleSpec, Sizes, Weight, Window
 
 
@@ -88,7 +88,7 @@ class ALiBi(Part[ALiBiSpec]):
         """Scores [batch or 1, heads, query, key]."""
         spec, (n_heads, head_dim) = self.spec, self.place.shape
         first, of = self.place.heads or (0, n_heads)
-        slopes = torch.tensor(spec.slopes(of)[first : first + n_heads], device=key.position.device).view(1, -1, 1, 1)
+        slopes = constant(spec.slopes(of)[first : first + n_heads], key.position).view(1, -1, 1, 1)
         if spec.rounding == "none":
             bias = slopes * (key.position - query.position)
         else:  # of the key alone, as theirs: a query's own position adds the same to all its scores

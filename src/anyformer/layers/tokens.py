@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -238,6 +239,44 @@ def as_given(x: Tensor) -> AbstractContextManager[object]:
 def exporting() -> bool:
     """Whether a graph is exported: PyTorch 2.11's compiler says so of one that it compiles, too."""
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
+_RECORDING = ContextVar("recording", default=False)
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """What is asked for here, a CUDA graph will do again without Python."""
+    before = _RECORDING.set(True)
+    try:
+        yield
+    finally:
+        _RECORDING.reset(before)
+
+
+def recorded() -> bool:
+    """Whether what is asked for now goes into a graph, a compiler's or one of CUDA's: then no number is read from the device."""
+    return torch.compiler.is_compiling() or _RECORDING.get()
+
+
+def constant(numbers: Sequence[float], beside: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The numbers [n] on the device of a tensor, which holds them from then on: a GPU waits for what comes from the CPU."""
+    key = (tuple(numbers), dtype, beside.device)
+    if torch.compiler.is_compiling() or numberless(beside):
+        return torch.tensor(numbers, dtype=dtype, device=beside.device)
+    if key not in _CONSTANTS:
+        with torch.inference_mode(False):
+            _CONSTANTS[key] = torch.tensor(numbers, dtype=dtype, device=beside.device)
+    return _CONSTANTS[key]
+
+
+def sent_to(x: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, which nobody waits for: a GPU takes what is pinned when it comes to it."""
+    pinned = x.pin_memory() if x.is_cpu and device.type == "cuda" and not numberless(x) else x
+    return pinned.to(device, non_blocking=True)
+
+
+_CONSTANTS = dict[tuple[Any, ...], Tensor]()
 
 
 def at_every_length(*conditions: Any) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.errors import UsageError
 from anyformer.layers.cross_entropy import PLAIN, LossOptions, cross_entropy
 from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout, Notes
+from anyformer.layers.tokens import Dropout, Notes, sent_to
 from anyformer.memory import SegmentMemory
 from anyformer.model import Output
 from anyformer.spec import ModelSpec, Workload
@@ -180,7 +180,7 @@ def with_head_for(spec: ModelSpec, said: ObjectiveSpec, labels: Sequence[str] | 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:
     """The array as a tensor there."""
-    return tensor(array).to(device, non_blocking=True)
+    return sent_to(tensor(array), device)
 
 
 def tensor(array: np.ndarray) -> Tensor:

@@ -149,9 +149,9 @@ class Trainer:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
         if self.untrained:
             self.before_change()
-        result = self.gradients(number, batch)
+        reported = self._passes(number, batch)
         norm = clip(self.parameters, self.recipe.clip, self.counted, self._norm)
-        result = result._replace(grad_norm=float(norm), lr=self.learning_rate(number))
+        result = reported()._replace(grad_norm=float(norm), lr=self.learning_rate(number))
         self.before_change()
         if result.finite:
             for group, share in zip(self.optimizer.param_groups, self.rate_shares, strict=True):
@@ -167,6 +167,10 @@ class Trainer:
 
     def gradients(self, number: int, batch: Rows) -> StepResult:
         """Leave the gradient of the mean loss in the weights; what the update makes is not in the report yet."""
+        return self._passes(number, batch)()
+
+    def _passes(self, number: int, batch: Rows) -> Callable[[], StepResult]:
+        """What `gradients` does, but for the report: who asks for that waits for the device."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
         over = max(1, tokens)  # a batch without a label has a loss of 0
         micro, real = self._micro(batch)
@@ -196,18 +200,22 @@ class Trainer:
                     self._share_gradients(i == len(micro) - 1)
                 weighed(i, self.losses(rows)).backward()
         add_gradients(self.model, self.parameters, self.world)
-        sums, of_routers = ([each[i] for i in range(real) if i in each] for each in (nats_of, routers))
-        nats = torch.stack(sums).cpu().double().sum() if sums else torch.zeros((), dtype=torch.float64)
-        router_nats = torch.stack(of_routers).sum() if of_routers else torch.zeros(())
-        router_nats = self.world.whole(router_nats)
-        found, router_loss = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
-        return StepResult(
-            loss=found / over,
-            tokens=tokens,
-            router_loss=router_loss if self.router_losses else None,
-            load=self._everywhere(loads, real) if loads else None,
-            parts=self._means(parts, real),
-        )
+
+        def reported() -> StepResult:
+            sums, of_routers = ([each[i] for i in range(real) if i in each] for each in (nats_of, routers))
+            nats = torch.stack(sums).cpu().double().sum() if sums else torch.zeros((), dtype=torch.float64)
+            router_nats = torch.stack(of_routers).sum() if of_routers else torch.zeros(())
+            router_nats = self.world.whole(router_nats)
+            found, router_loss = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
+            return StepResult(
+                loss=found / over,
+                tokens=tokens,
+                router_loss=router_loss if self.router_losses else None,
+                load=self._everywhere(loads, real) if loads else None,
+                parts=self._means(parts, real),
+            )
+
+        return reported
 
     def settle(self) -> None:
         """Leave no weights gathered that passes without a backward pass have gathered: what is saved is each process's part."""

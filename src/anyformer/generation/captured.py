@@ -1,0 +1,110 @@
+"""Decoding by a CUDA graph of the step as it is written: nothing is compiled, and what Python and launches take goes away.
+
+A small model's step asks a GPU for hundreds of operators, each of which takes longer to ask for than to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet, ref
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.cache import cache_kinds
+from anyformer.capacity import free_nbytes
+from anyformer.generation.compiled import not_in_slots, step_logits
+from anyformer.generation.static_cache import StaticCache, static_length
+from anyformer.layers.held import HeldWeight
+from anyformer.layers.tokens import recording
+from anyformer.model import Transformer
+
+LEAST_STEPS = 8  # from which on recording one, some hundredths of a second, is worth it
+SMALL = 1 << 28  # bytes of a cache that a GPU reads in less time than a graph saves
+SHARE = 0.5  # of the weights' bytes that a larger cache may take: all its slots are read at each step
+
+Replay = Callable[[], Tensor]
+
+
+def captured(model: Transformer, prompt: Tensor, max_new_tokens: int) -> CapturedStep | None:
+    """A step for so many tokens behind a prompt [batch, token] where it pays and can be recorded, on a GPU; else None."""
+    if not prompt.is_cuda or max_new_tokens < LEAST_STEPS or model in _READ_ON_THE_WAY:
+        return None
+    if not_in_slots(model.spec) or not _plain(model, prompt.device):
+        return None
+    rows, n = prompt.shape
+    slots = static_length(n + max_new_tokens - 1)
+    kinds = cache_kinds(model.spec, batch=rows, seq_len=slots, source_len=n, dtype=model.kept_dtype)
+    nbytes, of_weights = sum(kind.nbytes for kind in kinds), sum(each.nbytes for each in model.parameters())
+    free = free_nbytes(prompt.device)
+    if nbytes > max(SMALL, SHARE * of_weights) or (free is not None and nbytes > free / 2):
+        return None
+    return CapturedStep(model)
+
+
+class CapturedStep:
+    """The next logits of a model by a graph of its own operators, which each text records at its second step.
+
+    The first is computed by the same operators one by one, and loads what is loaded once. Where a step reads numbers on its
+    way, as of several rows a mixture does, nothing can be recorded: all steps of that model are computed as they are written.
+    """
+
+    ahead = True  # the next step is asked for while this one's tokens are read
+
+    def __init__(self, model: Transformer, record: Callable[[Replay], Replay] | None = None) -> None:
+        self.model, self.record = model, record or _recorded
+        self._text: Callable[[], StaticCache | None] = lambda: None
+        self._replay: Replay | None = None
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor, types: Tensor | None, cache: StaticCache) -> Tensor:
+        """Logits [batch, vocab] of the token after `ids` [batch, 1], which the cache does not hold yet; the next call overwrites
+        them. Raises CacheError where it has no room."""
+        cache.take_room()
+        first = self._text() is not cache
+        if first:
+            self._text, self._replay = ref(cache), None
+        if self.model in _READ_ON_THE_WAY:
+            return step_logits(self.model, ids, types, cache)
+        with recording():
+            if first:
+                return step_logits(self.model, ids, types, cache)
+            if self._replay is None:
+                self._ids, self._types = ids.clone(), None if types is None else types.clone()
+                try:
+                    self._replay = self.record(lambda: step_logits(self.model, self._ids, self._types, cache))
+                except RuntimeError:  # by what CUDA says of a graph that cannot be
+                    _READ_ON_THE_WAY.add(self.model)
+        if self._replay is None:
+            return step_logits(self.model, ids, types, cache)
+        self._ids.copy_(ids)
+        return self._replay()
+
+
+_READ_ON_THE_WAY = WeakSet[Transformer]()  # models of which no step could be recorded
+
+
+def _recorded(step: Replay) -> Replay:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        logits = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return logits
+
+    return replay
+
+
+def _plain(model: Transformer, device: torch.device) -> bool:
+    """Whether a replayed graph is all that a step does: whole weights on one device, and nobody who watches modules."""
+    weights: list[Any] = [*model.parameters(), *model.buffers()]
+    if any(each.device != device or type(each) not in (nn.Parameter, Tensor) for each in weights if not _held(each)):
+        return False
+    watched = (each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in model.modules())
+    return not any(watched)
+
+
+def _held(weight: Any) -> bool:
+    return isinstance(weight, HeldWeight) and weight.is_cuda

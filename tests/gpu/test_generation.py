@@ -16,14 +16,18 @@ from anyformer.generation import (
     PromptLookup,
     Sampling,
     SpeculativeDecoding,
+    captured,
+    decode,
     generate_ids,
     search_ids,
 )
+from anyformer.generation.sampling import likeliest
+from anyformer.layers import MoESpec
 from anyformer.layers.block import compile_layers
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from tests.generation.test_batch import run, wanted_rows
-from tests.gpu.machine import DEVICE, on_gpu, there
+from tests.gpu.machine import DEVICE, REHEARSED, on_gpu, there
 from tests.gpu.test_presets import both_passes
 from tests.laws.models import ids_for, randomised
 from tests.laws.parity import InDouble
@@ -65,6 +69,75 @@ def test_one_graph_and_the_same_text(name: str) -> None:
         expected = generate_ids(model, **given, max_new_tokens=NEW)
         for _ in range(2):  # a graph is captured, then replayed
             assert generate_ids(model, **given, max_new_tokens=NEW, compiled=step).tolist() == expected.tolist()
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that were recorded."""
+    found, record = list[Any](), captured._recorded
+    monkeypatch.setattr(captured, "_recorded", lambda step: (found.append(record(step)), found[-1])[1])
+    return found
+
+
+def as_written(monkeypatch: pytest.MonkeyPatch, model: Transformer, **given: Any) -> Any:
+    """The ids of steps that no graph replays."""
+    with monkeypatch.context() as patch:
+        patch.setattr(decode, "captured", lambda *_: None)
+        return generate_ids(model, **given, max_new_tokens=NEW).tolist()
+
+
+@pytest.mark.parametrize(
+    "name", [*COMPILED, "mamba2-2.7b", "bloom-560m", "minicpm3-4b", "gemma3n-e4b", "phi3-small-8k"]
+)
+def test_a_step_is_recorded(name: str, recorded: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And replayed it writes what is written without; a mixture's of several rows, which may not be, is computed as it is."""
+    model = there(model_of(name))
+    for rows, n in ((1, 5), (2, 9)):
+        given: dict[str, Any] = {"input_ids": ids_for(model.spec, rows, n, seed=n).to(DEVICE)}
+        if model.encoder is not None:
+            given["decoder_input_ids"] = ids_for(model.spec, rows, 1).to(DEVICE)
+        expected = as_written(monkeypatch, model, **given)
+        before = len(recorded)
+        for _ in range(2):
+            assert generate_ids(model, **given, max_new_tokens=NEW).tolist() == expected
+        routed = any(isinstance(part, MoESpec) for part in model.spec.nested())
+        assert len(recorded) == before + 2 or (rows > 1 and routed) or REHEARSED
+
+
+def test_recorded_rows_end_one_by_one_and_are_drawn_alike(monkeypatch: pytest.MonkeyPatch, recorded: list[Any]) -> None:
+    model = there(model_of("llama3.2-1b"))
+    given: dict[str, Any] = {"input_ids": ids_for(model.spec, 3, 9).to(DEVICE), "sampling": Sampling(1.0), "seed": 3}
+    whole = as_written(monkeypatch, model, **given)
+    end = whole[0][2]
+    expected = as_written(monkeypatch, model, **given, end_of_text=end)
+    assert generate_ids(model, **given, max_new_tokens=NEW, end_of_text=end).tolist() == expected
+    assert recorded or REHEARSED
+
+
+@pytest.mark.skipif(REHEARSED, reason="Triton's kernels are a GPU's")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("sizes", [(5,), (7, 4, 3), (1024, 256)])
+@pytest.mark.parametrize("width", [64, 300, 2048, 5000])
+def test_products_with_one_vector(dtype: torch.dtype, sizes: tuple[int, ...], width: int) -> None:
+    from anyformer.layers.vectors import vector_products
+
+    generator = torch.Generator().manual_seed(0)
+    x, *matrices = (
+        torch.randn(*shape, width, generator=generator).to(DEVICE, dtype) for shape in ((), *((n,) for n in sizes))
+    )
+    expected = torch.cat(matrices).double() @ x.double()
+    found = vector_products(x, matrices)
+    assert found.dtype == dtype
+    assert distance(found.double(), expected) < (4e-3 if dtype == torch.bfloat16 else FLOAT32)
+
+
+def test_the_likeliest_of_equals_is_the_first() -> None:
+    logits = torch.randn(3, 512).round()
+    logits[2, 77] = torch.nan
+    expected = [int((row == row.max()).nonzero()[0]) for row in logits[:2]]
+    found = likeliest(logits.to(DEVICE)).tolist()
+    assert found[:2] == expected
+    assert found[2] == 77
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

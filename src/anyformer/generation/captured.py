@@ -6,7 +6,6 @@ A small model's step asks a GPU for hundreds of operators, each of which takes l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from weakref import WeakSet, ref
 
 import torch
@@ -16,7 +15,6 @@ from anyformer.cache import cache_kinds
 from anyformer.capacity import free_nbytes
 from anyformer.generation.compiled import not_in_slots, step_logits
 from anyformer.generation.static_cache import StaticCache, static_length
-from anyformer.layers.held import HeldWeight
 from anyformer.layers.tokens import recording
 from anyformer.model import Transformer
 
@@ -99,12 +97,9 @@ def _recorded(step: Replay) -> Replay:
 
 def _plain(model: Transformer, device: torch.device) -> bool:
     """Whether a replayed graph is all that a step does: whole weights on one device, and nobody who watches modules."""
-    weights: list[Any] = [*model.parameters(), *model.buffers()]
-    if any(each.device != device or type(each) not in (nn.Parameter, Tensor) for each in weights if not _held(each)):
+    weights = (*model.parameters(), *model.buffers())
+    if any(each.device != device or type(each) not in (nn.Parameter, Tensor) for each in weights):
         return False
-    watched = (each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in model.modules())
-    return not any(watched)
-
-
-def _held(weight: Any) -> bool:
-    return isinstance(weight, HeldWeight) and weight.is_cuda
+    return not any(
+        each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in model.modules()
+    )

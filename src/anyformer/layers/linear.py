@@ -66,7 +66,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not _of_one_vector(x, weight):
         return F.linear(x, weight, bias)
     vector = x.reshape(-1)
-    y = _VECTOR_PRODUCTS[0](vector, [weight]) if x.is_cuda else row_sums(vector, weight).to(x.dtype)
+    own = _VECTOR_PRODUCTS.get(x.device.type)
+    y = row_sums(vector, weight).to(x.dtype) if own is None else own(vector, [weight])
     return (y if bias is None else y + bias).view(*x.shape[:-1], -1)
 
 
@@ -74,21 +75,23 @@ def side_by_side(x: Tensor, maps: Sequence[Linear], together: Together | None) -
     """What each map makes [batch, token, d_out] of x [batch, token, d_in], by one product where they can be."""
     if together is not None and together.stands_for(*maps):
         return together(x)
-    if not (x.is_cuda and torch.compiler.is_compiling() and all(_takes_one_vector(x, each) for each in maps)):
+    own = _VECTOR_PRODUCTS.get(x.device.type)
+    if own is None or not all(_takes_one_vector(x, each) for each in maps):
         return [each(x) for each in maps]
-    y = _VECTOR_PRODUCTS[0](x.reshape(-1), [each.weight for each in maps]).view(*x.shape[:-1], -1)
+    y = own(x.reshape(-1), [each.weight for each in maps]).view(*x.shape[:-1], -1)
     return y.split_with_sizes([each.out_features for each in maps], -1)
 
 
-_VECTOR_PRODUCTS = list[Callable[[Tensor, list[Tensor]], Tensor]]()  # the operator for GPUs, where it is loaded
+# By the device they are for, where they are loaded: what each of some matrices makes of a vector, one behind the other.
+_VECTOR_PRODUCTS = dict[str, Callable[[Tensor, list[Tensor]], Tensor]]()
 
 
 def load_vector_products() -> None:
     """Have products with one vector computed by our own operator in graphs that are compiled for a GPU from now on."""
-    if not _VECTOR_PRODUCTS and find_spec("triton") is not None:
+    if find_spec("triton") is not None:
         from anyformer.layers.vectors import vector_products
 
-        _VECTOR_PRODUCTS.append(vector_products)
+        _VECTOR_PRODUCTS["cuda"] = vector_products
 
 
 def products_each(x: Tensor, matrices: Tensor, biases: Tensor | None = None) -> Tensor:
@@ -113,7 +116,7 @@ def _of_one_vector(x: Tensor, weight: Tensor) -> bool:
         return False
     if x.numel() != x.shape[-1] or isinstance(weight, HeldWeight):
         return False
-    return weight.is_contiguous() and bool(_VECTOR_PRODUCTS) if x.is_cuda else x.is_cpu and weight.stride(-1) == 1
+    return weight.is_contiguous() if x.device.type in _VECTOR_PRODUCTS else x.is_cpu and weight.stride(-1) == 1
 
 
 def _takes_one_vector(x: Tensor, module: Linear) -> bool:

@@ -5,7 +5,6 @@ nearly as much only by trying, for half a minute. Loaded where a step of decodin
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton  # pyright: ignore[reportMissingImports]
@@ -21,19 +20,20 @@ ROWS, COLUMNS, WARPS = (
 
 
 @triton.jit
-def _rows(
-    x: Any, w0: Any, w1: Any, w2: Any, y: Any, n0: Any, n1: Any, n2: Any,
-    width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
-):  # fmt: skip
+def _rows(x, w0, w1, w2, y, n0, n1, n2, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
     """A program's rows of y [n0 + n1 + n2], of x [width] and matrices [n, width] each of which lies row by row."""
     block = tl.program_id(0)
-    blocks0, blocks1 = tl.cdiv(n0, rows), tl.cdiv(n1, rows)
-    if block < blocks0:
-        w, n, first, before = w0, n0, block, 0
-    elif block < blocks0 + blocks1:
-        w, n, first, before = w1, n1, block - blocks0, n0
-    else:
-        w, n, first, before = w2, n2, block - blocks0 - blocks1, n0 + n1
+    blocks0 = tl.cdiv(n0, rows)
+    blocks1 = blocks0 + tl.cdiv(n1, rows)
+    second, third = block >= blocks0, block >= blocks1
+    w = w0
+    if third:
+        w = w2
+    elif second:
+        w = w1
+    n = tl.where(third, n2, tl.where(second, n1, n0))
+    first = block - tl.where(third, blocks1, tl.where(second, blocks0, 0))
+    before = tl.where(third, n0 + n1, tl.where(second, n0, 0))
     row = first * rows + tl.arange(0, rows)
     column = tl.arange(0, columns)
     there = row < n

@@ -6,8 +6,8 @@ Peaks are those of the card's datasheet, by its name; what the card was just see
 of `anyformer train --precision bf16`: weights in float32, autocast, the cross-entropy in chunks, the norm of gradients
 clipped, a fused AdamW. Theirs is of the same weights and tokens, its own loss, clipping and AdamW likewise. FLOPs are
 those of `anyformer cost`, three times the forward pass, of the pairs that the causal mask shows. Decoding is greedy,
-in bfloat16; a token's time is that of tokens 17 to 128 of a text: theirs by the difference of two texts, ours within
-one, since a compiled step's graph is recorded anew with each text. Sides take turns, the ratio is the median of
+in bfloat16; eager is our default, which replays a graph of the step as it is written. A token's time is that of tokens 17
+to 128 of a text: theirs by the difference of two texts, ours within one, since a graph is recorded anew with each text. Sides take turns, the ratio is the median of
 neighbouring turns.
 
 `--device cpu --tiny` rehearses all of it. A group that fails is named in the result, and the others go on; what was
@@ -371,7 +371,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", help="cuda, or cpu for a rehearsal")
     parser.add_argument("--tiny", action="store_true", help="small shapes, one turn: a rehearsal")
     parser.add_argument("--seconds", type=float, help="after which nothing that takes long is begun")
-    parser.add_argument("--groups", help="some alone: ceilings,training,decoding,kernels,short")
+    parser.add_argument("--groups", help="some alone: ceilings,training,decoding,kernels,vectors,short")
     given = parser.parse_args()
     seconds = given.seconds or (QUICK_SECONDS if given.quick else SECONDS)
     here = Here(torch.device(given.device), given.tiny, given.quick, start + seconds)
@@ -382,6 +382,7 @@ def main() -> None:
         "training": lambda notes: training(here, notes, ceiling),
         "decoding": lambda notes: decoding(here, notes, ceiling),
         "kernels": lambda notes: gpu_kernels.kernels(here, notes),
+        "vectors": lambda notes: gpu_kernels.one_vector(here, notes),
         "short": lambda notes: gpu_kernels.short_lengths(here, notes),
     }
     wanted = given.groups.split(",") if given.groups else groups

@@ -351,6 +351,45 @@ def short_lengths(here: Here, notes: dict[str, Any]) -> Iterator[Row]:
     yield from each_of(found, here, notes)
 
 
+def one_vector(here: Here, notes: dict[str, Any]) -> Iterator[Row]:
+    """Products with one vector in bfloat16, by the operator of compiled steps and by the library; as a graph replays them."""
+    if not here.cuda:
+        notes["skipped"] = "the operator is a GPU's"
+        return
+    from anyformer.layers.vectors import vector_products
+
+    for n, width in ((512, 2048), (3072, 2048), (2048, 2048), (2048, 8192), (16_384, 2048), (128_256, 2048)):
+        many = max(2, min(20, int(2e8 / (2 * n * width))))  # more together than a cache holds
+        matrices = [torch.randn(n, width, device=here.device, dtype=torch.bfloat16) for _ in range(many)]
+        x = torch.randn(width, device=here.device, dtype=torch.bfloat16)
+        work = {
+            "own": lambda i, m=matrices, x=x: vector_products(x, [m[i % len(m)]]),
+            "library": lambda i, m=matrices, x=x: torch.nn.functional.linear(x[None], m[i % len(m)]),
+        }
+        replays = {name: replayed(each, 20) for name, each in work.items()}
+        taken = measure.turns(
+            {name: lambda each=each: here.seconds(each) / 20 for name, each in replays.items()}, here.n_turns
+        )
+        per_second = 2 * n * width / statistics.median(taken["own"])
+        name = f"one vector, {n:,} x {width:,}, x library"
+        yield measure.row(
+            name, measure.speed_ratio(taken, "own", "library"), least=1.0, nbytes_per_second=round(per_second)
+        )
+        here.free()
+
+
+def replayed(work: Callable[[int], object], times: int) -> Callable[[], None]:
+    """A CUDA graph of so many calls."""
+    for i in range(2):
+        work(i)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(times):
+            work(i)
+    return graph.replay
+
+
 def each_of(found: list[Case], here: Here, notes: dict[str, Any]) -> Iterator[Row]:
     """A row of each case that does not fail; those that do are named."""
     table = notes.setdefault("table", {})

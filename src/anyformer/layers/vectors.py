@@ -1,7 +1,7 @@
 """Products of matrices with one vector on a GPU, in one launch, as fast as its memory gives the matrices: Triton.
 
-Libraries made for many rows read at half of that or less (`benchmarks/vectors.py`), and a compiler that writes sums out finds
-nearly as much only by trying, for half a minute. Loaded where a step of decoding is compiled for a GPU.
+Libraries made for many rows read small matrices at half of that (`benchmarks/gpu.py`, vectors), and a compiler that writes sums
+out finds as much only by trying, for half a minute. Loaded where a step of decoding is compiled for a GPU.
 """
 
 from collections.abc import Sequence

@@ -6,9 +6,9 @@ Peaks are those of the card's datasheet, by its name; what the card was just see
 of `anyformer train --precision bf16`: weights in float32, autocast, the cross-entropy in chunks, the norm of gradients
 clipped, a fused AdamW. Theirs is of the same weights and tokens, its own loss, clipping and AdamW likewise. FLOPs are
 those of `anyformer cost`, three times the forward pass, of the pairs that the causal mask shows. Decoding is greedy,
-in bfloat16; eager is our default, which replays a graph of the step as it is written. A token's time is that of tokens 17
-to 128 of a text: theirs by the difference of two texts, ours within one, since a graph is recorded anew with each text. Sides take turns, the ratio is the median of
-neighbouring turns.
+in bfloat16; eager is our default, which replays a graph of the step as it is written. A token's time is that of tokens
+17 to 128 of a text: theirs by the difference of two texts, ours within one, since a graph is recorded anew with each
+text. Sides take turns, the ratio is the median of neighbouring turns.
 
 `--device cpu --tiny` rehearses all of it. A group that fails is named in the result, and the others go on; what was
 found is written after each row. What there is no time for (`--seconds`) is left out.

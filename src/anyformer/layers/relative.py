@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import Span, Tokens
+from anyformer.layers.tokens import Span, Tokens, recorded
 from anyformer.spec import Cost, PartSpec, Place, Positive, Weight, Window, Workload
 
 
@@ -129,7 +129,7 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
         if not self.spec.folds(self.place, q.shape[0], q.shape[2], keys, start - stop + 1):
             return q @ self.distances(start, stop).mT
         folded = self.folded(q)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or recorded():  # a CUDA graph holds no table, which others may push out
             return folded @ self.spec.sinusoids(start, stop, self.place.d_model, q.device).to(q.dtype).mT
         # So long that tokens decoded one after the other find the table of the one before.
         length = 1 << max(start, -stop).bit_length()

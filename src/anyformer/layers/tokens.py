@@ -261,12 +261,13 @@ def recorded() -> bool:
 
 def constant(numbers: Sequence[float], beside: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The numbers [n] on the device of a tensor, which holds them from then on: a GPU waits for what comes from the CPU."""
-    key = (tuple(numbers), dtype, beside.device)
+    dtype, device = dtype or torch.get_default_dtype(), beside.device
     if torch.compiler.is_compiling() or numberless(beside):
-        return torch.tensor(numbers, dtype=dtype, device=beside.device)
+        return torch.tensor(numbers, dtype=dtype, device=device)
+    key = (tuple(numbers), dtype, device)
     if key not in _CONSTANTS:
         with torch.inference_mode(False):
-            _CONSTANTS[key] = torch.tensor(numbers, dtype=dtype, device=beside.device)
+            _CONSTANTS[key] = torch.tensor(numbers, dtype=dtype, device=device)
     return _CONSTANTS[key]
 
 
@@ -276,7 +277,7 @@ def sent_to(x: Tensor, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-_CONSTANTS = dict[tuple[Any, ...], Tensor]()
+_CONSTANTS = dict[tuple[Any, ...], Tensor]()  # for good: CUDA graphs read what lies here
 
 
 def at_every_length(*conditions: Any) -> bool:

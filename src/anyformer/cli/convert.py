@@ -41,6 +41,20 @@ from anyformer.screen import say
     help="The type of a GGUF file's matrices; by default that of SRC.",
 )
 @click.option("--merge", is_flag=True, help="Of a run with --lora, write weights in which the adapter is.")
+@click.option(
+    "--average",
+    metavar="N",
+    type=click.IntRange(2, 10**6),
+    help="Of a run: write the mean of its last N checkpoints.",
+)
+@click.option(
+    "--with",
+    "others",
+    metavar="SRC",
+    multiple=True,
+    type=PATH,
+    help="A model of the same architecture: write the mean of both, or of all. May be given several times.",
+)
 @as_option
 @import_option
 def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None:
@@ -57,6 +71,8 @@ def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None
     anyformer convert runs/encoder encoder.onnx
     anyformer convert runs/first first-for-transformers --to transformers
     anyformer convert runs/adapted merged --merge
+    anyformer convert runs/first averaged --average 5
+    anyformer convert runs/first soup --with runs/second --with runs/third
     """  # noqa: D301
     import torch
 

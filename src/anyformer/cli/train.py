@@ -31,7 +31,7 @@ from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
 LOGS = ("tensorboard", "wandb", "mlflow", "csv")
-HOW = ("compiled", "micro_tokens", "recompute", "workers", "save")  # fields of RunOptions
+HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every", "keep_last")  # fields of RunOptions
 
 
 @click.command()
@@ -84,6 +84,17 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save")  # fields of 
     ("now", "async"),
     "now",
     "Write checkpoints between two steps, or while steps go on, from a copy in memory.",
+)
+@click.option(
+    "--save-every", metavar="STEPS", type=Amount(), help="Steps between checkpoints.  [default: an eighth of the run]"
+)
+@click.option(
+    "--keep",
+    "keep_last",
+    type=click.IntRange(1, 10**6),
+    default=2,
+    show_default=True,
+    help="Checkpoints that stay, the last ones; beside them the one of the lowest validation loss.",
 )
 @click.option(
     "--nproc", type=click.IntRange(1, 4096), help="Start so many processes here (torchrun) that share the run."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -33,14 +34,22 @@ class Contents(NamedTuple):
     spelled: Callable[[str], str]  # what the files call a tensor of the rows
     names: list[str]  # in the files, of all tensors that are needed
     whole: frozenset[str]  # in the files, of those that hold whole numbers
+    others: tuple[Contents, ...] = ()  # whose mean with these a tensor is
 
     def dtype(self) -> torch.dtype:
         """The dtype that holds all tensors but those of whole numbers. Raises CheckpointError for quantised ones."""
-        return self.weights.dtype(name for name in self.names if name not in self.whole)
+        own = self.weights.dtype(name for name in self.names if name not in self.whole)
+        return reduce(torch.promote_types, (each.dtype() for each in self.others), own)
 
     def read(self, theirs: str) -> Tensor:
-        """A tensor by the name that the rows have for it."""
-        return self.weights.read(self.spelled(theirs))
+        """A tensor by the name that the rows have for it. Raises CheckpointError where whole numbers have no mean."""
+        own = self.weights.read(self.spelled(theirs))
+        return mean(theirs, [own, *(each.read(theirs) for each in self.others)]) if self.others else own
+
+    def release(self) -> None:
+        """Give back the memory of what was read."""
+        for each in (self, *self.others):
+            each.weights.release()
 
     def ours(self) -> Iterator[tuple[str, Tensor]]:
         """Our tensors by name."""
@@ -68,8 +77,23 @@ class Contents(NamedTuple):
                 yield from zip(row.theirs, row.save(tuple(map(ours, row.ours))), strict=True)
 
 
+def mean(name: str, tensors: Sequence[Tensor]) -> Tensor:
+    """The mean of tensors of one shape, added up in float64; of whole numbers all must be the same."""
+    first, *others = tensors
+    if not first.is_floating_point():
+        if not all(torch.equal(first, each) for each in others):
+            raise CheckpointError(f"{name} holds whole numbers that differ between the models, and these have no mean")
+        return first
+    total = reduce(torch.add, (each.double() for each in tensors))
+    return (total / len(tensors)).to(reduce(torch.promote_types, (each.dtype for each in tensors)))
+
+
 def contents(source: Source) -> Contents:
     """The tensors of a checkpoint. Raises CheckpointError listing those that are missing, surplus or misshapen."""
+    return _contents(source)._replace(others=tuple(map(contents, source.others)))
+
+
+def _contents(source: Source) -> Contents:
     spec = source.stored or source.spec
     packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
     weights = packed or opened_weights(source.weights, source.settings)

@@ -44,15 +44,18 @@ def load(
     tokenizer, n = tokenizer_of(source), source.spec.vocab_size if source.spec.encoder else None
     if n is not None and tokenizer is not None and (start := tokenizer.start_of_answer) is not None and start >= n:
         raise CheckpointError(f"{path}: answers begin with the token {start}, and the model has {n}; mend {GENERATION}")
-    return _filled(source, device, dtype), tokenizer
+    return filled(source, device, dtype), tokenizer
 
 
 def load_auxiliary(path: str | Path, *, device: torch.device | str | None = None) -> Transformer:
     """What was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
-    return _filled(find_auxiliary(path), device, None)
+    return filled(find_auxiliary(path), device)
 
 
-def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtype | Packing | None) -> Transformer:
+def filled(
+    source: Source, device: torch.device | str | None = None, dtype: torch.dtype | Packing | None = None
+) -> Transformer:
+    """The model of a source, as `load` gives it."""
     held = contents(source)
     stored, schemes = held.dtype(), packed_weights(source.spec, dtype) if isinstance(dtype, str) else {}
     kept = torch.float32 if isinstance(dtype, str) else dtype or stored
@@ -100,7 +103,7 @@ def load_into(model: Transformer, path: str | Path) -> list[str]:
     Heads may be missing there: return the names of their tensors, which stay as they were. So does what says the labels,
     where the model's own are others. Raises CheckpointError, naming the first field that differs.
     """
-    other = _filled(find(path), None, None)
+    other = filled(find(path))
     carried = carried_over(other.spec, model.spec, str(path))
     if other.labels is not None and model.labels is not None and other.labels != model.labels:
         carried = {name: theirs for name, theirs in carried.items() if name not in _rows_of_labels(model.spec)}

@@ -5,7 +5,7 @@ A model is written from memory (`save`), or file to file, a tensor at a time (`c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -23,11 +23,12 @@ from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, same, theirs_of
 from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.families.hf.settings import TOKEN_IDS
+from anyformer.hub.averaging import averaged
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
 from anyformer.hub.gguf_writing import Quantisation, SavedFile, write_gguf
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
-from anyformer.hub.loading import load, tokenizer_of
+from anyformer.hub.loading import filled, tokenizer_of
 from anyformer.hub.onnx_writing import SUFFIX as GRAPH
 from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
 from anyformer.hub.sentences import write_json, write_modules
@@ -168,6 +169,8 @@ def convert(
     shard_nbytes: int | None = None,
     quantise: Quantisation | None = None,
     merge: bool = False,
+    average: int | None = None,
+    others: Sequence[str | Path] = (),
 ) -> SavedDirectory | SavedFile | SavedGraph:
     """Write a checkpoint (Hugging Face's, ours, a run's, GGUF) anew in a new directory, without ever holding the model.
 
@@ -178,14 +181,19 @@ def convert(
     that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes` (None: 5 GB), or one tensor; the
     memory needed is about that, or what the largest row of either side's table takes. Tokenizer, chat template and defaults for
     generation are copied byte for byte. Of a run that trained an adapter this alone is written, as PEFT reads it, unless
-    `merge` asks for weights in which it is. Raises what `load` and `save` do.
+    `merge` asks for weights in which it is. `average`: of a run, the mean of its last so many checkpoints; `others`: models of
+    the same architecture, with which the mean is written. Raises what `load`, `save` and `averaged` do.
     """
     target = Path(target)
-    found = find(source)
+    found = find(source) if average is None and not others else averaged(source, average, others)
     if (with_adapter(found.weights) is not None) != merge:
         if merge:
             raise UsageError(f"{source} has no adapter to merge; leave --merge out")
-        if target.suffix.lower() in (SUFFIX, GRAPH) or not (form is hf_type is dtype is quantise is None):
+        if (
+            found.others
+            or target.suffix.lower() in (SUFFIX, GRAPH)
+            or not (form is hf_type is dtype is quantise is None)
+        ):
             raise UsageError(f"{source} is an adapter, which goes into its weights by --merge; give that too")
         return _write_adapter(found, target)
     if target.suffix.lower() == SUFFIX:
@@ -206,7 +214,7 @@ def convert(
         if target.exists():
             raise CheckpointError(f"{target} exists already; give a new name")
         refuse_graph(found.spec)
-        return write_onnx(load(source)[0], target)
+        return write_onnx(filled(found), target)
     if quantise is not None:
         raise UsageError(f"--quantise {quantise} is for GGUF files; give a target that ends in .gguf, or --dtype")
     refuse_in_use(target)
@@ -231,7 +239,7 @@ def convert(
 
     with whole(target) as aside:
         tensors = held.through(plan.rows(), alike=plan.family is found.family)
-        write_tensors(aside, kept(tensors), shard_nbytes or SHARD_NBYTES, held.weights.release)
+        write_tensors(aside, kept(tensors), shard_nbytes or SHARD_NBYTES, held.release)
         if files:
             write_companions(files, aside)
         elif tokenizer is not None:

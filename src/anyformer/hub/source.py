@@ -55,6 +55,7 @@ class Source(NamedTuple):
     settings: dict[str, Any]  # of its config.json; empty for ours
     modules: Path | None = None  # the directory of sentence-transformers that it lies in
     stored: ModelSpec | None = None  # the model that the tensors were written of, where `spec` is a change of it
+    others: tuple[Source, ...] = ()  # models of the same tensors, each of which is read as the mean of all
 
 
 @contextmanager

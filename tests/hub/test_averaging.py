@@ -1,0 +1,159 @@
+"""The mean of a run's last checkpoints, and of models of one architecture, as `anyformer convert` writes them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.numpy import load_file
+
+from anyformer.cli.main import application
+from anyformer.errors import CheckpointError
+from anyformer.families import preset
+from anyformer.hub import load, save
+from anyformer.hub.contents import mean
+from anyformer.resizing import shrink
+from anyformer.text import Tokenizer
+from tests.cli.running import run, write_text
+from tests.laws.models import randomised
+
+FILE = "model.safetensors"
+
+
+def convert(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(application, ["convert", *map(str, arguments)])
+
+
+def directory(path: Path, name: str, seed: int, dtype: torch.dtype = torch.float32, **how: Any) -> Path:
+    save(randomised(shrink(preset(name).spec), seed).to(dtype), path, **how)
+    return path
+
+
+def by_hand(*places: Path) -> dict[str, np.ndarray]:
+    """The means of what files hold, in float64, by a library that knows none of ours."""
+    each = [load_file(place / FILE) for place in places]
+    return {name: np.mean([held[name].astype(np.float64) for held in each], 0).astype(np.float32) for name in each[0]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    there = tmp_path_factory.mktemp("trained")
+    sizes = ["--params", "100k", "--vocab", "300", "--tokens", "2048", "--seq-len", "32", "--batch-tokens", "256"]
+    given = ["--data", str(write_text(there / "text.txt")), "--out", str(there / "run"), *sizes, "--lr", "0.01"]
+    assert run("train", "llama2-7b", *given, "--save-every", "1", "--keep", "5").exit_code == 0
+    return there / "run"
+
+
+def test_the_last_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
+    held = sorted((trained / "checkpoints").iterdir())
+    assert [path.name for path in held[-5:]] == [f"step-{step:08d}" for step in range(4, 9)]
+    assert convert(trained, tmp_path / "mean", "--average", "3", "--to", "anyformer").exit_code == 0
+    found, expected = load_file(tmp_path / "mean" / FILE), by_hand(*held[-3:])
+    assert found.keys() == expected.keys()
+    latest = load_file(held[-1] / FILE)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, name)
+        assert not np.array_equal(found[name], latest[name]), "the steps moved the weights"
+    assert Tokenizer.load(tmp_path / "mean").fingerprint == Tokenizer.load(trained / "tokenizer").fingerprint
+
+
+def test_a_step_saved_again_counts_once(trained: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    held = sorted((run / "checkpoints").iterdir())
+    for again in held[:-2]:
+        shutil.rmtree(again)
+    shutil.copytree(held[-1], run / "checkpoints" / f"{held[-1].name}.1")
+    assert "holds 2 checkpoints, fewer than --average 3" in convert(run, tmp_path / "mean", "--average", "3").output
+    assert convert(run, tmp_path / "mean", "--average", "2", "--to", "anyformer").exit_code == 0
+    name, value = next(iter(by_hand(*held[-2:]).items()))
+    np.testing.assert_array_equal(load_file(tmp_path / "mean" / FILE)[name], value)
+
+
+@pytest.mark.parametrize("name", ["llama2", "gpt2", "t5-small", "mixtral-8x7b"])
+def test_models_of_one_architecture(name: str, tmp_path: Path) -> None:
+    """In Hugging Face's form, whose rows join and turn tensors: what transformers' files hold has their mean."""
+    each = [directory(tmp_path / f"{seed}", name, seed) for seed in range(3)]
+    given = [each[0], tmp_path / "soup", *(part for other in each[1:] for part in ("--with", other))]
+    assert convert(*given).exit_code == 0
+    found = load_file(tmp_path / "soup" / FILE)
+    for tensor, value in by_hand(*each).items():
+        np.testing.assert_allclose(found[tensor], value, rtol=1e-6, atol=1e-7, err_msg=tensor)
+    models = [load(path)[0].state_dict() for path in (*each, tmp_path / "soup")]
+    for tensor, held in models[-1].items():
+        torch.testing.assert_close(held, sum(other[tensor] for other in models[:-1]) / 3)
+
+
+def test_a_mean_of_halves_is_rounded_once(tmp_path: Path) -> None:
+    each = [directory(tmp_path / f"{seed}", "llama2", seed, torch.bfloat16) for seed in range(3)]
+    assert convert(each[0], tmp_path / "soup", "--with", each[1], "--with", each[2]).exit_code == 0
+    *models, found = (load(path)[0].state_dict() for path in (*each, tmp_path / "soup"))
+    for name, value in found.items():
+        assert value.dtype == torch.bfloat16
+        assert value.equal(torch.stack([model[name].double() for model in models]).mean(0).to(torch.bfloat16))
+
+
+def test_a_file_of_the_mean(tmp_path: Path) -> None:
+    each = [directory(tmp_path / f"{seed}", "llama2", seed) for seed in range(2)]
+    assert convert(each[0], tmp_path / "soup.gguf", "--with", each[1], "--quantise", "f32").exit_code == 0
+    assert convert(each[0], tmp_path / "soup", "--with", each[1]).exit_code == 0
+    file, soup = (load(path)[0].state_dict() for path in (tmp_path / "soup.gguf", tmp_path / "soup"))
+    assert all(file[name].equal(soup[name]) for name in soup)
+
+
+def test_whole_numbers_have_no_mean() -> None:
+    same, other = torch.tensor([1, 2]), torch.tensor([1, 3])
+    assert mean("table", [same, same.clone()]).equal(same)
+    with pytest.raises(CheckpointError, match="table holds whole numbers that differ"):
+        mean("table", [same, other])
+
+
+def test_what_has_no_mean_is_refused(trained: Path, tmp_path: Path) -> None:
+    first, own = directory(tmp_path / "a", "llama2", 0), directory(tmp_path / "own", "llama2", 1, form="anyformer")
+    gpt2 = directory(tmp_path / "gpt2", "gpt2", 0)
+    for given, said in (
+        ((first, "--with", gpt2), f"{gpt2} is another architecture than {first}: "),
+        ((first, "--with", own), f"{own} has its tensors in another form than {first}; bring both into one"),
+        ((first, "--average", "2"), f"{first} holds 0 checkpoints, fewer than --average 2; name a run, or train"),
+        ((trained, "--average", "6"), f"{trained} holds 5 checkpoints, fewer than --average 6"),
+        ((first, "--average", "1"), "1 is not in the range 2<=x<=1000000"),
+        ((first, "--with", tmp_path / "nowhere"), "there is nothing at"),
+    ):
+        result = convert(given[0], tmp_path / "out", *given[1:])
+        assert (result.exit_code, said in result.output) == (2, True), result.output
+        assert not (tmp_path / "out").exists()
+
+
+def test_adapters_are_merged_first(trained: Path, tmp_path: Path) -> None:
+    """The mean of products is no product of means."""
+    text = write_text(tmp_path / "text.txt")
+    given = ["--data", text, "--init", trained, "--lora", "r=2,alpha=4", "--out", tmp_path / "adapted", "--lr", "0.05"]
+    sizes = ["--tokens", "1024", "--seq-len", "32", "--batch-tokens", "256", "--save-every", "1"]
+    result = run("train", trained, *given, *sizes)
+    assert result.exit_code == 0, result.stderr
+    result = convert(tmp_path / "adapted", tmp_path / "out", "--average", "2")
+    assert (result.exit_code, "goes into its weights by --merge" in result.output) == (2, True)
+    assert convert(tmp_path / "adapted", tmp_path / "mean", "--average", "2", "--merge").exit_code == 0
+    each = []
+    for checkpoint in sorted((tmp_path / "adapted" / "checkpoints").iterdir())[-2:]:
+        each.append(tmp_path / checkpoint.name)
+        assert convert(checkpoint, each[-1], "--merge").exit_code == 0
+    found = load_file(tmp_path / "mean" / FILE)
+    for name, value in by_hand(*each).items():
+        np.testing.assert_array_equal(found[name], value, name)
+
+
+def test_another_tokenizer_is_refused(trained: Path, tmp_path: Path) -> None:
+    each = [tmp_path / "one", tmp_path / "other"]
+    for path in each:
+        assert convert(trained, path).exit_code == 0
+    (tmp_path / "text.txt").write_text("another text with words of its own, again and again " * 40)
+    told = ["tokenizer", "train", tmp_path / "text.txt", "--out", tmp_path / "tokenizer", "--vocab", "290"]
+    assert run(*told).exit_code == 0, run(*told).output
+    shutil.copy(tmp_path / "tokenizer" / "tokenizer.json", each[1] / "tokenizer.json")
+    result = convert(each[0], tmp_path / "out", "--with", each[1])
+    assert (result.exit_code, "has another tokenizer than" in result.output) == (2, True), result.output

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Causal, Everything, Mask, visible
-from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype, recorded
+from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
 
 HALF = (torch.bfloat16, torch.float16)
 PLANNED = (
@@ -89,7 +89,7 @@ def flagged(mask: Mask, query: Tokens, key: Tokens) -> bool | None:
 
 def _would_plan(n_queries: int, k: Tensor) -> bool:
     """Whether cuDNN, which PyTorch prefers where it can, may see these lengths once; compiled, they are seen again and again."""
-    if not k.is_cuda or recorded():
+    if not k.is_cuda or torch.compiler.is_compiling():
         return False
     return bool(n_queries % PLANNED or k.shape[-2] % PLANNED)
 

@@ -110,7 +110,8 @@ def clip(
         for ps in _by_mesh(parameters if counted is None else counted)
     ]
     total = of_all(each[0] if len(each) == 1 else torch.linalg.vector_norm(torch.stack(each or [torch.zeros(())])))
-    if norm is not None:
+    # By PyTorch's rule; where nothing is to be scaled, a pass over all gradients is saved.
+    if norm is not None and not norm / (float(total) + 1e-6) >= 1:
         for ps in _by_mesh(parameters):
             nn.utils.clip_grads_with_norm_(ps, norm, total)
     return total

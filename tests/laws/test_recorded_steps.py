@@ -93,14 +93,15 @@ def replayed(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -
     return torch.stack(logits, 1), recorder.watched.found
 
 
+@pytest.mark.parametrize("rows", [1, 3])
 @every_writer
-def test_presets(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presets(rows: int, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is recorded gives what a pass over all tokens gives."""
     if not_in_slots(spec):
         pytest.skip("keeps tokens without a mask")
     spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))
     model = randomised(spec)
-    ids = ids_for(spec, 1, READ + 9)
+    ids = ids_for(spec, rows, READ + 9)
     with torch.inference_mode():
         expected = runner(model)(ids).logits[:, READ:]
     logits, found = replayed(model, ids, monkeypatch)

@@ -45,7 +45,7 @@ class CapturedStep:
     """The next logits of a model by a graph of its own operators, which each text records at its second step.
 
     The first is computed by the same operators one by one, and loads what is loaded once. Where a step reads numbers on its
-    way, as of several rows a mixture does, nothing can be recorded: all steps of that model are computed as they are written.
+    way, as a part of one's own may, nothing can be recorded: all steps of that model are computed as they are written.
     """
 
     ahead = True  # the next step is asked for while this one's tokens are read

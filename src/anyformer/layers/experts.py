@@ -104,6 +104,8 @@ class Experts(Part[ExpertsSpec]):
             return one_by_one(x, chosen, weights, maps, inner)
         if few_are_chosen(chosen, maps[-1][0]):
             return by_choice(x, chosen, weights, maps, inner)
+        if recorded() and not torch.compiler.is_compiling():
+            return by_all(x, chosen, weights, maps, inner)
         # What is made again must come out the same, and dropout would be drawn anew.
         traced = recorded() or bool(context.dropout and context.dropout.activation)
         if not traced and len(x) == 1 and not torch.is_grad_enabled() and not numberless(chosen):
@@ -159,6 +161,22 @@ def by_choice(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrice
     y = products_each(inner(*(products_each(rows, *each) for each in into)), *out)
     y = (y * weights.to(y.dtype).view(-1, 1)).masked_fill((flat < 0)[:, None], 0)
     return y.view(*chosen.shape, -1).sum(1)
+
+
+def by_all(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tensor:
+    """The sum, each expert with every token: of few tokens all matrices are read once, and nobody asks who chose which."""
+    x, *cast = operands(x, x, *(each for pair in maps for each in pair))
+
+    def products(rows: Tensor, matrices: Tensor, biases: Tensor | None) -> Tensor:
+        return rows @ matrices.mT if biases is None else torch.baddbmm(biases[:, None], rows, matrices.mT)
+
+    *into, out = zip(cast[::2], cast[1::2], strict=True)
+    n = len(out[0])
+    rows = x.expand(n, -1, -1)
+    y = products(inner(*(products(rows, *each) for each in into)), *out)  # [expert, token, d_model]
+    share = weights.new_zeros(len(x), n + 1).scatter_add_(1, chosen.masked_fill(chosen < 0, n), weights)[:, :n]
+    share = share.to(y.dtype).T[..., None]
+    return (y * share).masked_fill(share == 0, 0).sum(0)
 
 
 class Groups(NamedTuple):

@@ -223,3 +223,27 @@ def test_a_compiled_cache_is_weighed_as_it_is_held() -> None:
             cache_for(model, ids_for(model.spec, 1, 5), 10**12, static=True)
         said.append(float(str(refused.value).split(" needs ")[1].split(" GB")[0].replace(",", "")))
     assert said[0] == pytest.approx(2 * said[1]) == pytest.approx(2 * said[2])
+
+
+def test_tokens_of_a_device_that_is_not_the_current_one_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event of another device's stream says nothing of when they are here."""
+    waited: list[Any] = []
+
+    class Event:
+        def record(self, stream: Any = None) -> None:
+            waited.append(stream)
+
+        def synchronize(self) -> None:
+            pass
+
+    class Far:
+        is_cuda, device = True, torch.device("cuda:1")
+
+        def to(self, *_: Any, **__: Any) -> Tensor:
+            return torch.tensor([3])
+
+    far: Any = Far()
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: device)
+    assert decode.arriving(far)() == [3]
+    assert waited == [far.device]

@@ -165,7 +165,7 @@ def arriving(ids: Tensor) -> Callable[[], list[int]]:
     here = ids.to("cpu", non_blocking=ids.is_cuda)
     there = torch.cuda.Event() if ids.is_cuda else None
     if there is not None:
-        there.record()
+        there.record(torch.cuda.current_stream(ids.device))  # which need not be the current device's
 
     def read() -> list[int]:
         if there is not None:

@@ -4,22 +4,29 @@ for are seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.cache import KVCache
+from anyformer.families import preset
+from anyformer.generation import captured as recording_of
 from anyformer.generation.captured import CapturedStep, captured
 from anyformer.generation.compiled import not_in_slots
 from anyformer.generation.static_cache import StaticCache
 from anyformer.layers import MoESpec
 from anyformer.layers.tokens import recorded
 from anyformer.model import Transformer
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from tests.laws.models import DECODERS, every_writer, ids_for, randomised, runner
 from tests.laws.tolerance import FLOAT32, close
@@ -107,6 +114,128 @@ def test_presets(rows: int, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) ->
     logits, found = replayed(model, ids, monkeypatch)
     assert not found, found
     close(logits, expected, 10 * FLOAT32)
+    assert captured_at_all(model)
+
+
+def captured_at_all(model: Transformer) -> bool:
+    return model not in recording_of._READ_ON_THE_WAY
+
+
+READERS: dict[str, Callable[[Tensor], Any]] = {
+    "a number": lambda x: x.sum().item(),
+    "a flag": lambda x: bool((x > 0).any()),
+    "equals": lambda x: torch.equal(x, x + 1),
+    "places": lambda x: x.nonzero(),
+    "flagged": lambda x: x[x > 0],
+    "replaced": lambda x: x.clone().index_put_((x > 0,), x[0, 0, 0]),
+    "Python's numbers": lambda x: torch.tensor([1.0, 2.0], device=x.device),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_step_that_would_be_waited_for_is_not_tried(
+    read: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording that fails leaves PyTorch's allocator, its random numbers and its stream as if it went on."""
+    spec = shrink(preset("llama2").spec)
+    model, ids = randomised(spec), ids_for(spec, 1, READ + 4)
+    norm, asked = model.stack.norm, list[Any]()
+    assert norm is not None
+    plain = norm.forward
+    monkeypatch.setattr(norm, "forward", lambda x: (read(x), plain(x))[1])
+    step, cache = CapturedStep(model, lambda step: (asked.append(step), step)[1]), KVCache(spec, length=32)
+    with torch.inference_mode():
+        model(ids[:, :READ], cache=cache)
+        static = StaticCache(cache)
+        logits = [step(ids[:, i : i + 1], None, static) for i in range(READ, READ + 4)]
+        close(torch.stack(logits, 1), model(ids).logits[:, READ:], FLOAT32)
+    assert not asked
+
+
+def test_what_comes_from_another_device_is_waited_for() -> None:
+    with torch.inference_mode(), recording_of.Reading() as seen:
+        torch.ones(3, device="meta").to(torch.float16).copy_(torch.ones(3, device="meta"))
+        assert not seen.reads
+        torch.ones(3).to("meta")
+        assert seen.reads
+
+
+def test_a_recording_that_fails_leaves_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own way leaves its own stream current where the end of a recording raises."""
+    now = ["default"]
+
+    @contextmanager
+    def stream(name: str) -> Iterator[None]:
+        before, now[0] = now[0], name
+        try:
+            yield
+        finally:
+            now[0] = before
+
+    @contextmanager
+    def graph(*_: Any, **__: Any) -> Iterator[None]:
+        now[0] = "aside"
+        yield
+        raise AssertionError("not reached")
+
+    cuda = SimpleNamespace(
+        CUDAGraph=object, Stream=lambda: "aside", current_stream=lambda: now[0], stream=stream, graph=graph
+    )
+    monkeypatch.setattr(recording_of, "torch", SimpleNamespace(cuda=cuda))
+
+    def step() -> Tensor:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError):
+        recording_of._recorded(step)
+    assert now == ["default"]
+
+
+def test_it_is_recorded_where_the_weights_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream of another GPU would record nothing, and replay it."""
+    current: list[torch.device] = []
+
+    @contextmanager
+    def device_of(x: Tensor) -> Iterator[None]:
+        current.append(x.device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    spec = shrink(preset("llama2").spec)
+    model, ids, found = randomised(spec), ids_for(spec, 1, READ + 2), list[Any]()
+    step, cache = CapturedStep(model, lambda step: (found.append(list(current)), step)[1]), KVCache(spec, length=32)
+    with torch.inference_mode():
+        model(ids[:, :READ], cache=cache)
+        static = StaticCache(cache)
+        for i in range(READ, READ + 2):
+            step(ids[:, i : i + 1], None, static)
+    assert found == [[ids.device]]
+
+
+def test_under_autocast_nothing_is_recorded() -> None:
+    """A graph would go on with the weights that autocast has cast, and lets go where it ends."""
+    spec = shrink(preset("llama2").spec)
+    model, ids = randomised(spec), ids_for(spec, 1, READ + 4)
+    step, cache = CapturedStep(model, lambda _: pytest.fail("recorded")), KVCache(spec, length=32)
+    with torch.inference_mode():
+        model(ids[:, :READ], cache=cache)
+        static = StaticCache(cache)
+        for i in range(READ, READ + 4):
+            with torch.autocast("cpu", torch.bfloat16):
+                step(ids[:, i : i + 1], None, static)
+
+
+def test_who_watches_operators_or_all_modules_sees_each_step() -> None:
+    model, device = randomised(shrink(preset("llama2").spec)), torch.device("cpu")
+    assert recording_of._plain(model, device)
+    with FlopCounterMode(display=False):
+        assert not recording_of._plain(model, device)
+    watching = register_module_forward_hook(lambda *_: None)
+    try:
+        assert not recording_of._plain(model, device)
+    finally:
+        watching.remove()
 
 
 def test_a_step_that_reads_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

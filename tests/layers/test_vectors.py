@@ -61,6 +61,24 @@ def test_maps_of_one_input_are_one_product(name: str, of_layer: list[int], monke
     assert asked == [[*of_layer * len(model.stack.blocks), 1], []]
 
 
+def test_a_vector_with_gaps_is_left_to_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator reads numbers that lie one behind the other."""
+    given: list[Tensor] = []
+
+    def noted(x: Tensor, matrices: list[Tensor]) -> Tensor:
+        given.append(x)
+        return stand_in(x, matrices)
+
+    monkeypatch.setitem(linear._VECTOR_PRODUCTS, "cpu", noted)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    weight = torch.randn(5, 32)
+    with torch.inference_mode():
+        for x, asked in ((torch.randn(1, 1, 32), 1), (torch.randn(1, 1, 64)[..., ::2], 0)):
+            given.clear()
+            torch.testing.assert_close(linear.product(x, weight), x @ weight.T)
+            assert len(given) == asked
+
+
 def run(code: str, **environment: str) -> str:
     found = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=False

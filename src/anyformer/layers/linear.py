@@ -111,12 +111,14 @@ def row_sums(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _of_one_vector(x: Tensor, weight: Tensor) -> bool:
-    """Whether a graph is compiled for inference alone, x is one vector, and a row's numbers lie one behind the other."""
+    """Whether a graph is compiled for inference alone, x is one vector, and its and a row's numbers lie as they are read."""
     if not torch.compiler.is_compiling() or torch.is_grad_enabled() or exporting() or autocast_dtype(x) is not None:
         return False
     if x.numel() != x.shape[-1] or isinstance(weight, HeldWeight):
         return False
-    return weight.is_contiguous() if x.device.type in _VECTOR_PRODUCTS else x.is_cpu and weight.stride(-1) == 1
+    if x.device.type in _VECTOR_PRODUCTS:
+        return x.is_contiguous() and weight.is_contiguous()
+    return x.is_cpu and weight.stride(-1) == 1
 
 
 def _takes_one_vector(x: Tensor, module: Linear) -> bool:

@@ -4,6 +4,7 @@ for are seen."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -211,6 +212,19 @@ def test_it_is_recorded_where_the_weights_are(monkeypatch: pytest.MonkeyPatch) -
         for i in range(READ, READ + 2):
             step(ids[:, i : i + 1], None, static)
     assert found == [[ids.device]]
+
+
+def test_flex_is_looked_at_too() -> None:
+    """Its operator is of another sort than all others."""
+    spec = shrink(preset("llama2").spec)
+    model, ids = randomised(spec), ids_for(spec, 1, READ + 1)
+    model.kernel = "flex"
+    step, cache = CapturedStep(model), KVCache(spec, length=32)
+    with torch.inference_mode():
+        expected = model(ids, kernel="eager").logits[:, -1]
+        model(ids[:, :READ], cache=cache, kernel="eager")
+        with warnings.catch_warnings(action="ignore"):
+            close(step(ids[:, READ:], None, StaticCache(cache)), expected, FLOAT32)
 
 
 def test_under_autocast_nothing_is_recorded() -> None:

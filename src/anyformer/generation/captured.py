@@ -12,6 +12,7 @@ from weakref import WeakSet, ref
 
 import torch
 from torch import Tag, Tensor, nn
+from torch._ops import OpOverload
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
@@ -103,9 +104,17 @@ class Reading(TorchDispatchMode):
     """
 
     reads = False
+    supports_higher_order_operators = True  # FlexAttention, which has no overloads
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled stays so."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
+        if not isinstance(func, OpOverload):
+            return made
         self.reads |= isinstance(made, bool) or Tag.data_dependent_output in func.tags
         packet = func.overloadpacket
         if packet in INDEXING:  # by flags, which are counted first

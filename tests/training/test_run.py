@@ -171,7 +171,7 @@ def test_memory_that_runs_out_is_said_so(monkeypatch: pytest.MonkeyPatch, plan: 
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Trainer, "gradients", full)
+    monkeypatch.setattr(Trainer, "_passes", full)
     with pytest.raises(RunFailed, match="out of memory; take fewer tokens at once"):
         train(SPEC, RECIPE, text_data(), options=replace(HOW, plan=plan))
     with pytest.raises(RunFailed, match="out of memory; take fewer tokens at once"):

@@ -93,5 +93,5 @@ DBRX = table.family(
     tokens="wte",
     norm="norm_f",
     buffers=(),
-    ignored=("emb_pdrop", "output_router_logits", "router_aux_loss_coef", "auto_map"),
+    ignored=("emb_pdrop", "output_router_logits", "router_aux_loss_coef"),
 )

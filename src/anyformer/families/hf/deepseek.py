@@ -246,8 +246,8 @@ def v3_routing(
 
 SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
 LAYER = {**NORMS, **GATED, **SHARED}
-# What sets losses, the spread of experts over machines, and code that another program would run.
-IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size", "auto_map")
+# What sets losses and the spread of experts over machines.
+IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size")
 
 
 def _family(

@@ -194,6 +194,5 @@ MPT = table.family(
         "emb_pdrop",
         "verbose",
         "init_config",
-        "auto_map",
     ),
 )

@@ -51,7 +51,7 @@ EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
 SAID_AGAIN = (
     *("eod_token_id", "attention_head_dim", "use_qk_norm", "use_cla", "cla_share_factor", "org_vocab_size"),
     *(f"{name}_id" for name in ("pad", "mask_init", "text_start", "text_end", "im_start", "im_end", "im_newline")),
-    *("norm_type", "use_rotary_pos_emb", "pool_type", "dense_list", "auto_map"),
+    *("norm_type", "use_rotary_pos_emb", "pool_type", "dense_list"),
 )
 PAIRS = (
     *WIDTHS,

@@ -127,5 +127,5 @@ KIMI_LINEAR = table.family(
     ),
     _held,
     filed=_filed,
-    ignored=(*TRAINING, "rope_theta", "use_grouped_topk", "num_nextn_predict_layers", "auto_map"),
+    ignored=(*TRAINING, "rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
 )

@@ -71,5 +71,4 @@ MINICPM3 = table.family(
         table.Pair(_depth, _share),
     ),
     lambda spec: {**modules(spec), **NORMS, **GATED},
-    ignored=("auto_map",),
 )

@@ -75,7 +75,7 @@ MINIMAX_M2 = table.family(
         f"{ROUTER}.correction": "block_sparse_moe.e_score_correction_bias",
     },
     # Modules that predict further tokens, in training.
-    ignored=(*TRAINING, "num_mtp_modules", "mtp_transformer_layers", "use_mtp", "auto_map"),
+    ignored=(*TRAINING, "num_mtp_modules", "mtp_transformer_layers", "use_mtp"),
 )
 
 WORDS = {"linear_attention": LightningAttentionSpec, "full_attention": AttentionSpec}
@@ -199,6 +199,6 @@ PLAIN = table.family(
     lambda spec: {**_layer(spec), **HELD},
     filed=lambda spec: {**_layer(spec), **OF_MIXTRAL},
     outside=_norms,
-    ignored=(*TRAINING, "auto_map"),
+    ignored=TRAINING,
 )
 MINIMAX = _with_tables(PLAIN)

@@ -56,6 +56,7 @@ HARMLESS = frozenset((
     "dropout", "embed_dropout", "resid_dropout", "layerdrop", "ffn_dropout",
     "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "pooler_dropout", "qa_dropout",
     "seq_classif_dropout", "summary_last_dropout", "output_past", "eos_token_ids",
+    "auto_map",  # code of the directory's own, which is not run: the class of its model_type is what is read
 ))
 # fmt: on
 CAUSAL = "is_causal"  # asked of all configurations by what makes masks in transformers

@@ -160,8 +160,8 @@ class Run:
         self.trainer.before_change = self.saving.taken
         self.saved = SavedCheckpoint()
         self.log = MetricsLog(out / METRICS if out and world.leads else None)
-        flops = flops_per_token(spec, data.load(recipe), self.trainer.objective, adapter)
-        self.flops_per_token = flops / data.predicted_share(recipe)
+        self.flops_per_place = flops_per_token(spec, data.load(recipe), self.trainer.objective, adapter)
+        self.flops_per_token = self.flops_per_place / data.predicted_share(recipe)  # that is predicted
         self.steps = recipe.steps
         # Processes that share a machine's cores cannot each have its peak.
         self.peak = options.peak(compute_dtype(recipe.precision), device) if options.peak and world.size == 1 else None
@@ -243,7 +243,7 @@ class Run:
             steps=self.steps,
             done=done,
             tokens=self.recipe.tokens,
-            flops_per_token=self.flops_per_token,
+            flops_per_token=self.flops_per_place,
             device=str(self.trainer.device),
             precision=self.recipe.precision,
             disk_nbytes=self.disk_nbytes,

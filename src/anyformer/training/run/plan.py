@@ -33,8 +33,8 @@ class RunPlan:
     n_params: int
     steps: int
     done: int  # steps made in an earlier part of the run
-    tokens: int
-    flops_per_token: float
+    tokens: int  # places, as in the recipe
+    flops_per_token: float  # of a place
     device: str
     precision: str
     disk_nbytes: int  # 0: nothing is saved

@@ -223,3 +223,13 @@ def test_a_directory_is_read_as_another_type(directory: Path) -> None:
         load(directory, as_type="lama")
     with pytest.raises(CheckpointError, match="give --as llama"):
         load(directory)
+
+
+@pytest.mark.parametrize("name", ["llama2-70b", "phi3-mini-4k", "gpt2", "t5-small"])
+def test_code_of_a_directory_is_passed_over(name: str, tmp_path: Path) -> None:
+    """Released directories name their own (Phi-3's do), and it is not run: the type's class is what is read."""
+    model = build(shrink(preset(name).spec))
+    save(model, tmp_path / "model")
+    settings(tmp_path / "model", auto_map={"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"})
+    found, expected = load(tmp_path / "model")[0].state_dict(), model.state_dict()
+    assert all(found[key].equal(value) for key, value in expected.items())

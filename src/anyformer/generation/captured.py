@@ -17,10 +17,9 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
-from anyformer.cache import cache_kinds
 from anyformer.capacity import free_nbytes
 from anyformer.generation.compiled import not_in_slots, step_logits
-from anyformer.generation.static_cache import StaticCache, static_length
+from anyformer.generation.static_cache import StaticCache, static_nbytes
 from anyformer.layers.tokens import autocast_dtype, recording
 from anyformer.model import Transformer
 
@@ -31,16 +30,16 @@ SHARE = 0.5  # of the weights' bytes that a larger cache may take: all its slots
 Replay = Callable[[], Tensor]
 
 
-def captured(model: Transformer, prompt: Tensor, max_new_tokens: int) -> CapturedStep | None:
-    """A step for so many tokens behind a prompt [batch, token] where it pays and can be recorded, on a GPU; else None."""
+def captured(model: Transformer, prompt: Tensor, max_new_tokens: int, source_tokens: int = 0) -> CapturedStep | None:
+    """A step for so many tokens behind a prompt [batch, token], and an encoder's, where it pays and can be recorded, on a GPU;
+    else None."""
     if not prompt.is_cuda or max_new_tokens < LEAST_STEPS or model in _READ_ON_THE_WAY:
         return None
     if not_in_slots(model.spec) or not _plain(model, prompt.device):
         return None
     rows, n = prompt.shape
-    slots = static_length(n + max_new_tokens - 1)
-    kinds = cache_kinds(model.spec, batch=rows, seq_len=slots, source_len=n, dtype=model.kept_dtype)
-    nbytes, of_weights = sum(kind.nbytes for kind in kinds), sum(each.nbytes for each in model.parameters())
+    nbytes = static_nbytes(model, rows, n + max_new_tokens - 1, source_tokens)
+    of_weights = sum(each.nbytes for each in model.parameters())
     free = free_nbytes(prompt.device)
     if nbytes > max(SMALL, SHARE * of_weights) or (free is not None and nbytes > free / 2):
         return None

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterator
 import torch
 from torch import Tensor
 
-from anyformer.cache import KVCache, cache_kinds
+from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import InputError, UsageError
 from anyformer.generation.captured import CapturedStep, captured
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
-from anyformer.generation.static_cache import StaticCache, static_length
+from anyformer.generation.static_cache import StaticCache, static_length, static_nbytes
 from anyformer.layers.attention import has_prefix
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.embedding import learned_positions
@@ -67,9 +67,11 @@ class Decoding(Iterator[dict[int, int]]):
         self.penalties = Penalties(sampling, self.ids, counted, model.spec.vocab_size)
         self.ended: set[int] = set()
         self.graph: CompiledStep | CapturedStep | None = compiled
+        source_tokens = 0 if self.encoder_ids is None else self.encoder_ids.shape[1]
         if cache and compiled is None:
-            self.graph = captured(model, self.ids, max_new_tokens)
-        self.cache = cache_for(model, self.ids, max_new_tokens, static=self.graph is not None) if cache else None
+            self.graph = captured(model, self.ids, max_new_tokens, source_tokens)
+        static = self.graph is not None
+        self.cache = cache_for(model, self.ids, max_new_tokens, source_tokens, static=static) if cache else None
         self._ahead: Callable[[], list[int]] | None = None  # tokens that a device was asked for already
 
     @torch.inference_mode()
@@ -177,8 +179,10 @@ def arriving(ids: Tensor) -> Callable[[], list[int]]:
     return read
 
 
-def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int, *, static: bool = False) -> KVCache:
-    """A cache for a prompt [batch, token] and what is written after it; the last token is never read.
+def cache_for(
+    model: Transformer, prompt: Tensor, max_new_tokens: int, source_tokens: int = 0, *, static: bool = False
+) -> KVCache:
+    """A cache for a prompt [batch, token] and what is written after it, beside an encoder's tokens; the last is never read.
 
     A full one grows while a long text is written. One that is `static` cannot: UsageError is raised where it has no room.
     """
@@ -186,9 +190,8 @@ def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int, *, static
     length = n + max_new_tokens - 1
     if not static:
         return growing_cache(model, len(prompt), n, length)
-    slots = static_length(length)
-    kinds = cache_kinds(model.spec, batch=len(prompt), seq_len=slots, source_len=n, dtype=model.kept_dtype)
-    nbytes, remedy = sum(kind.nbytes for kind in kinds), "ask for fewer new tokens, or decode without compiling"
+    nbytes, slots = static_nbytes(model, len(prompt), length, source_tokens), static_length(length)
+    remedy = "ask for fewer new tokens, or decode without compiling"
     refuse_beyond_memory(nbytes, prompt.device, f"a cache of {slots:,} tokens", remedy)
     return model.new_cache(len(prompt), slots)
 

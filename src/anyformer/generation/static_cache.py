@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.cache import CrossAttentionCache, KVCache, LayerCache, StateCache
+from anyformer.cache import CrossAttentionCache, KVCache, LayerCache, StateCache, cache_kinds
 from anyformer.errors import CacheError
 from anyformer.layers.slots import BlockIndex, SlotIndex
 from anyformer.layers.tokens import FACTS, Tokens
+from anyformer.model import Transformer
 from anyformer.spec import StackSpec
 
 LEAST = 64  # slots of the shortest cache, and tokens of the shortest memory
@@ -23,6 +24,12 @@ def static_length(tokens: int) -> int:
     """Slots for so many tokens: the next of 64, 96, 128, 192, 256 …, so that texts of like length share a graph."""
     power = 1 << (tokens - 1).bit_length()
     return max(LEAST, power if tokens > power * 3 // 4 else power * 3 // 4)
+
+
+def static_nbytes(model: Transformer, rows: int, tokens: int, source_tokens: int) -> int:
+    """What slots for so many tokens a row take, beside what cross-attention keeps of so many of an encoder."""
+    lengths = {"seq_len": static_length(tokens), "source_len": static_length(source_tokens)}
+    return sum(kind.nbytes for kind in cache_kinds(model.spec, batch=rows, dtype=model.kept_dtype, **lengths))
 
 
 class StaticSlots(SlotIndex):

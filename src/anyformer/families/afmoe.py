@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, gated
+from anyformer.families.compose import changed
 from anyformer.families.exaone import hybrid
-from anyformer.families.glm import after_dense, router
+from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import AttentionSpec, OutputGateSpec, RMSNormSpec, RouterSpec, SiLU, TokensSpec
+from anyformer.layers import AttentionSpec, OutputGateSpec, RMSNormSpec, RouterSpec, TokensSpec
 from anyformer.spec import BranchSpec, ModelSpec, ScaleSpec
 
 
 def afmoe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1, window: int = 1024) -> ModelSpec:
     """LLaMA with gated values, QK-norm and sandwich norms; experts beside a shared one after dense layers; three windows to a
     layer that sees everything and rotates nothing; tokens' vectors times the root of d_model (the release, from memory)."""
-    n_layers, d_model, n_heads, d_ff, *kv_heads = sizes
-    plain = llama(n_layers, d_model, n_heads, d_expert, *kv_heads, head_dim=128, vocab_size=200_192, eps=1e-5)
-    sparse = with_experts(with_qk_norms(plain, 1e-5), choice, gated(d_expert, SiLU()))
-    sparse = changed(sparse, BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
-    sparse = changed(sparse, TokensSpec, scale=ScaleSpec(power=0.5))
-    sparse = hybrid(changed(sparse, AttentionSpec, gate=OutputGateSpec()), window)
-    return after_dense(sparse.but(context=131_072), n_dense, d_ff)
+    plain = with_qk_norms(llama(*sizes, head_dim=128, vocab_size=200_192, eps=1e-5, context=131_072), 1e-5)
+    plain = changed(plain, BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
+    plain = changed(plain, TokensSpec, scale=ScaleSpec(power=0.5))
+    plain = hybrid(changed(plain, AttentionSpec, gate=OutputGateSpec()), window)
+    return experts_after(plain, n_dense, choice, d_expert, d_expert)
 
 
 TRINITY = Origin("trinity", "exaone4", 2025, "the release of Trinity, December 2025, from memory").lineage(

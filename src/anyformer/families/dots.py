@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import gated
-from anyformer.families.glm import after_dense, router
+from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import RouterSpec, SiLU
+from anyformer.layers import RouterSpec
 from anyformer.spec import ModelSpec
 
 
-def dots1(
-    n_layers: int, d_model: int, n_heads: int, d_ff: int, *, d_expert: int, choice: RouterSpec, n_shared: int = 2
-) -> ModelSpec:
+def dots1(*sizes: int, d_expert: int, choice: RouterSpec, n_shared: int = 2) -> ModelSpec:
     """LLaMA with QK-norm; after one dense layer experts beside shared ones (arXiv:2506.05767, section 2.1)."""
-    plain = llama(n_layers, d_model, n_heads, d_expert, vocab_size=152_064, eps=1e-5, theta=1e7, context=32_768)
-    sparse = with_experts(with_qk_norms(plain, 1e-5), choice, gated(n_shared * d_expert, SiLU()))
-    return after_dense(sparse, 1, d_ff)
+    plain = llama(*sizes, vocab_size=152_064, eps=1e-5, theta=1e7, context=32_768)
+    return experts_after(with_qk_norms(plain, 1e-5), 1, choice, d_expert, n_shared * d_expert)
 
 
 DOTS1 = Origin("dots1", "deepseek", 2025, "arXiv:2506.05767, section 2").lineage(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import gated
-from anyformer.families.glm import after_dense
+from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama_like import ernie4_5
-from anyformer.families.mistral import with_experts
-from anyformer.layers import RouterSpec, SiLU
+from anyformer.layers import RouterSpec
 from anyformer.spec import Count, ModelSpec
 
 
 def ernie4_5_moe(*sizes: int, d_expert: int, n_experts: int, top_k: int, n_dense: int = 1) -> ModelSpec:
     """ERNIE 4.5 with experts beside two shared ones after dense layers; corrections sway the choice, never the weights."""
-    n_layers, d_model, n_heads, d_ff, *kv_heads = sizes
     choice = RouterSpec(n_experts=Count(n_experts), top_k=top_k, correction=True, renormalise=True)
-    dense = ernie4_5(n_layers, d_model, n_heads, d_expert, *kv_heads)
-    return after_dense(with_experts(dense, choice, gated(2 * d_expert, SiLU())), n_dense, d_ff)
+    return experts_after(ernie4_5(*sizes), n_dense, choice, d_expert, 2 * d_expert)
 
 
 ERNIE_MOE = Origin("ernie4.5-moe", "ernie4.5", 2025, "the ERNIE 4.5 report, 2025, from memory").lineage(

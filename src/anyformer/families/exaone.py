@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, gated, layered, windowed
-from anyformer.families.glm import after_dense, router
+from anyformer.families.compose import changed, layered, windowed
+from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import GQASpec, Llama3Scaling, RMSNormSpec, RouterSpec, SiLU
+from anyformer.layers import GQASpec, Llama3Scaling, RMSNormSpec, RouterSpec
 from anyformer.spec import BranchSpec, ModelSpec, SublayerSpec
 
 
@@ -58,11 +57,8 @@ EXAONE4 = Origin("exaone4", "exaone", 2025, "arXiv:2507.11407, section 2.1").lin
 
 def exaone_moe(*sizes: int, d_expert: int, choice: RouterSpec, window: int = 128, n_dense: int = 1) -> ModelSpec:
     """EXAONE 4's attention with norms before the branches, and after the dense layers experts beside a shared one."""
-    n_layers, d_model, n_heads, d_ff, n_kv_heads = sizes
-    narrow = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
-    plain = llama(*narrow, head_dim=128, vocab_size=153_600, eps=1e-5, theta=1e6, context=262_144)
-    sparse = hybrid(with_experts(with_qk_norms(plain, 1e-5), choice, gated(d_expert, SiLU())), window)
-    return after_dense(sparse, n_dense, d_ff)
+    plain = llama(*sizes, head_dim=128, vocab_size=153_600, eps=1e-5, theta=1e6, context=262_144)
+    return experts_after(hybrid(with_qk_norms(plain, 1e-5), window), n_dense, choice, d_expert, d_expert)
 
 
 EXAONE_MOE = Origin("exaone-moe", "exaone4", 2025, "the release of K-EXAONE, December 2025, from memory").lineage(

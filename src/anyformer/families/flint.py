@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, gated, windowed
-from anyformer.families.glm import after_dense
+from anyformer.families.compose import changed, windowed
+from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import AttentionSpec, GQASpec, RouterSpec, SiLU
+from anyformer.layers import AttentionSpec, GQASpec, RouterSpec
 from anyformer.spec import Count, ModelSpec
 
 WINDOW = 513
@@ -22,15 +21,13 @@ def sees_all(i: int, n_layers: int) -> bool:
 def flint(*sizes: int, d_expert: int, d_shared: int, n_experts: int, top_k: int, n_dense: int = 2) -> ModelSpec:
     """QK-norm, a sink for each head, sigmoid scores that are divided by their sum; the first two layers, every fourth and the
     last see everything and rotate nothing, the others a window of 513 (transformers' class)."""
-    n_layers, d_model, n_heads, d_ff, n_kv_heads = sizes
-    narrow = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
-    plain = llama(*narrow, head_dim=128, vocab_size=150_144, context=262_144)
+    plain = llama(*sizes, head_dim=128, vocab_size=150_144, context=262_144)
     plain = changed(with_qk_norms(plain), AttentionSpec, sink=True)
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sigmoid", renormalise=True)
-    sparse = with_experts(plain, router, gated(d_shared, SiLU()))
-    near, full = windowed(sparse, WINDOW).stack.blocks[0], changed(sparse, GQASpec, rotary=None).stack.blocks[0]
-    blocks = (full if sees_all(i, n_layers) else near for i in range(n_layers))
-    return after_dense(sparse.but(stack=sparse.stack.but(blocks=tuple(blocks))), n_dense, d_ff)
+    near, full = windowed(plain, WINDOW).stack.blocks[0], changed(plain, GQASpec, rotary=None).stack.blocks[0]
+    blocks = (full if sees_all(i, plain.n_layers) else near for i in range(plain.n_layers))
+    dense = plain.but(stack=plain.stack.but(blocks=tuple(blocks)))
+    return experts_after(dense, n_dense, router, d_expert, d_shared)
 
 
 FLINT = Origin("flint", "qwen3-moe", 2026, "transformers' class of Flint").lineage(

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import changed, edited, gated
+from anyformer.families.compose import changed, edited
 from anyformer.families.deepseek import choosing, deepseek
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import AttentionSpec, ByRole, GQASpec, MLASpec, MoESpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU
-from anyformer.spec import BranchSpec, Count, ModelSpec, ScaleSpec
+from anyformer.layers import (
+    AttentionSpec,
+    ByRole,
+    GatedFeedForwardSpec,
+    GQASpec,
+    MLASpec,
+    MoESpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+)
+from anyformer.spec import BranchSpec, Count, ModelSpec, ScaleSpec, Width
 
 VOCABULARY = 151_552
 
@@ -37,31 +46,25 @@ def router(n_experts: int, top_k: int, factor: float) -> RouterSpec:
     return choice.but(renormalise=True, factor=factor)
 
 
-def after_dense(sparse: ModelSpec, n_dense: int, d_ff: int) -> ModelSpec:
-    """The model with feed-forwards of this width for the experts of its first layers."""
-    blocks = sparse.stack.blocks
-    dense = (edited(each, MoESpec, lambda _: gated(d_ff, SiLU())) for each in blocks[:n_dense])
-    return sparse.but(stack=sparse.stack.but(blocks=(*dense, *blocks[n_dense:])))
-
-
-def glm4_moe(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    n_kv_heads: int,
-    *,
-    d_expert: int,
-    choice: RouterSpec,
-    n_dense: int = 1,
-    qk_norm: bool = False,
+def experts_after(
+    dense: ModelSpec, n_dense: int, choice: RouterSpec, d_expert: int, d_shared: int | None = None
 ) -> ModelSpec:
+    """The model with experts for its feed-forwards behind the first layers, beside a shared one where that has a width."""
+
+    def mixture(feed: GatedFeedForwardSpec) -> MoESpec:
+        shared = None if d_shared is None else feed.but(d_ff=Width(d_shared))
+        return MoESpec(router=choice, expert=feed.but(d_ff=Width(d_expert)), shared_expert=shared)
+
+    sparse = edited(dense.stack, GatedFeedForwardSpec, mixture)
+    return dense.but(stack=sparse.but(blocks=(*dense.stack.blocks[:n_dense], *sparse.blocks[n_dense:])))
+
+
+def glm4_moe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1, qk_norm: bool = False) -> ModelSpec:
     """GLM-4's biases and half a head that rotates, experts beside a shared one after `n_dense` layers (2508.06471, 2.1)."""
-    sizes = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
     dense = llama(*sizes, head_dim=128, vocab_size=VOCABULARY, eps=1e-5, theta=1e6, context=131_072)
     dense = changed(with_qkv_biases(dense), RotarySpec, fraction=0.5)
     dense = with_qk_norms(dense, 1e-5) if qk_norm else dense
-    return after_dense(with_experts(dense, choice, gated(d_expert, SiLU())), n_dense, d_ff)
+    return experts_after(dense, n_dense, choice, d_expert, d_expert)
 
 
 def glm4_moe_lite(

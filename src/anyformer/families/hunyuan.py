@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.families.compose import changed, gated
 from anyformer.families.deepseek import INIT
-from anyformer.families.glm import after_dense, router
+from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -48,11 +48,8 @@ HUNYUAN_MOE = Origin("hunyuan-moe", "hunyuan", 2025, "the release of Hunyuan-A13
 
 def hy_v3(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
     """LLaMA with QK-norm before the rotation; after the dense layers experts beside a shared one."""
-    n_layers, d_model, n_heads, d_ff, n_kv_heads = sizes
-    narrow = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
-    plain = llama(*narrow, head_dim=128, vocab_size=120_832, eps=1e-5, theta=11_158_840.0, context=131_072)
-    sparse = with_experts(with_qk_norms(plain, 1e-5), choice, gated(d_expert, SiLU()))
-    return after_dense(sparse, n_dense, d_ff).but(init=INIT)
+    plain = llama(*sizes, head_dim=128, vocab_size=120_832, eps=1e-5, theta=11_158_840.0, context=131_072)
+    return experts_after(with_qk_norms(plain, 1e-5), n_dense, choice, d_expert, d_expert).but(init=INIT)
 
 
 HY_V3 = Origin("hy-v3", "hunyuan", 2026, "transformers' class of HY 3").lineage(

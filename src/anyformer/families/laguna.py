@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, gated
-from anyformer.families.glm import after_dense, router
+from anyformer.families.compose import changed
+from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import AttentionSpec, OutputGateSpec, RotarySpec, RouterSpec, SiLU, Softplus
+from anyformer.layers import AttentionSpec, OutputGateSpec, RotarySpec, RouterSpec, Softplus
 from anyformer.spec import ModelSpec
 
 GATE = OutputGateSpec(over="heads", activation=Softplus())
@@ -17,11 +16,9 @@ GATE = OutputGateSpec(over="heads", activation=Softplus())
 def laguna(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
     """LLaMA with QK-norm, half of each head turning and a softplus of each head's values; experts beside a shared one after dense
     layers (transformers' class)."""
-    n_layers, d_model, n_heads, d_ff, *kv_heads = sizes
-    narrow = (n_layers, d_model, n_heads, d_expert, *kv_heads)
-    plain = llama(*narrow, head_dim=128, vocab_size=100_352, theta=500_000.0, context=131_072)
+    plain = llama(*sizes, head_dim=128, vocab_size=100_352, theta=500_000.0, context=131_072)
     plain = changed(changed(with_qk_norms(plain), RotarySpec, fraction=0.5), AttentionSpec, gate=GATE)
-    return after_dense(with_experts(plain, choice, gated(d_expert, SiLU())), n_dense, d_ff)
+    return experts_after(plain, n_dense, choice, d_expert, d_expert)
 
 
 LAGUNA = Origin("laguna", "trinity", 2026, "transformers' class of Laguna").lineage(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from anyformer.families.compose import changed, elsewhere, mixing, windowed
-from anyformer.families.glm import after_dense, router
+from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
 from anyformer.layers import (
     AttentionSpec,
@@ -39,9 +38,7 @@ def lfm2_moe(
     *sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 2, attending: tuple[int, ...] = ATTENDING_OF_24
 ) -> ModelSpec:
     """LFM2 with experts for the feed-forwards but of the first `n_dense` layers (section 2, from memory)."""
-    n_layers, d_model, n_heads, d_ff, *kv_heads = sizes
-    sparse = with_experts(_attending(n_layers, d_model, n_heads, d_expert, *kv_heads), choice)
-    return elsewhere(after_dense(sparse, n_dense, d_ff), attending, ShortConvolutionSpec())
+    return experts_after(lfm2(*sizes, attending=attending), n_dense, choice, d_expert)
 
 
 def lfm3(*sizes: int, window: int = 256) -> ModelSpec:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from anyformer.families.compose import changed, window
-from anyformer.families.glm import after_dense, router
+from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.layers import AttentionSpec, FactorSpec, GQASpec, RotarySpec, RouterSpec
 from anyformer.spec import BlockSpec, Count, ModelSpec, Width
 
@@ -23,14 +22,13 @@ def near(layer: BlockSpec, size: int = WINDOW) -> BlockSpec:
 def mimo(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
     """LLaMA with heads of 192, a third of which turns, and values of 128, times 0.707; experts after a dense layer; all layers
     see a window but the first and each sixth (transformers' class)."""
-    n_layers, d_model, n_heads, d_ff, n_kv_heads = sizes
-    narrow = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
-    model = llama(*narrow, head_dim=192, vocab_size=152_576, eps=1e-5, theta=5e6, context=131_072)
-    model = with_experts(changed(model, RotarySpec, fraction=SHARE), choice)
-    model = changed(model, GQASpec, value_dim=Width(128), norm_value=FactorSpec(factor=0.707))
+    model = llama(*sizes, head_dim=192, vocab_size=152_576, eps=1e-5, theta=5e6, context=131_072)
+    model = changed(
+        changed(model, RotarySpec, fraction=SHARE), GQASpec, value_dim=Width(128), norm_value=FactorSpec(factor=0.707)
+    )
     full = model.stack.blocks[0]
-    blocks = (near(full) if i and (i + 1) % EVERY else full for i in range(n_layers))
-    return after_dense(model.but(stack=model.stack.but(blocks=tuple(blocks))), 1, d_ff)
+    blocks = (near(full) if i and (i + 1) % EVERY else full for i in range(model.n_layers))
+    return experts_after(model.but(stack=model.stack.but(blocks=tuple(blocks))), 1, choice, d_expert)
 
 
 MIMO = Origin("mimo-v2", "deepseek-v3", 2025, "the release of MiMo-V2-Flash, December 2025, from memory").lineage(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import gated
 from anyformer.families.deepseek import deepseek
-from anyformer.families.glm import after_dense, router
+from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import RouterSpec, SiLU
+from anyformer.layers import RouterSpec
 from anyformer.spec import ModelSpec
 
 VOCABULARY = 262_144
@@ -17,10 +15,8 @@ VOCABULARY = 262_144
 
 def sarvam_moe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
     """GLM-4.5 with QK-norm, heads of 64, all of which turn, and no biases (transformers' class)."""
-    n_layers, d_model, n_heads, d_ff, n_kv_heads = sizes
-    narrow = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
-    plain = llama(*narrow, head_dim=64, vocab_size=VOCABULARY, eps=1e-6, theta=8e6, context=131_072)
-    return after_dense(with_experts(with_qk_norms(plain), choice, gated(d_expert, SiLU())), n_dense, d_ff)
+    plain = llama(*sizes, head_dim=64, vocab_size=VOCABULARY, eps=1e-6, theta=8e6, context=131_072)
+    return experts_after(with_qk_norms(plain), n_dense, choice, d_expert, d_expert)
 
 
 def sarvam_mla(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:

@@ -9,7 +9,7 @@ from anyformer.families.hf.deepseek import SHARED, dense_first, n_shared
 from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import RMSNormSpec, RouterSpec
+from anyformer.layers import RouterSpec
 from anyformer.spec import ScaleSpec
 
 LAYER = {
@@ -41,7 +41,7 @@ AFMOE = table.family(
         n_shared(2, "num_shared_experts"),
         table.heads(head_dim=128),
         table.BIASES,
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(context=16_384),
         table.together(
             RouterSpec,

@@ -12,7 +12,7 @@ from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.rotary import THETA
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import XIELU, Llama3Scaling, RMSNormSpec, RotarySpec
+from anyformer.layers import XIELU, Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
 
 ACTIVATION, THEIRS = f"{table.FEED}.activation", "mlp.act_fn"
@@ -69,7 +69,7 @@ APERTUS = _with_constants(
             table.heads(),
             table.EVEN,
             table.BIASES,
-            table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+            table.rms_eps(1e-5),
             table.positions(USUAL, context=65_536),
             own_table(USUAL),
             table.Pair(lambda settings, spec: spec, _unscaled),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anyformer.families.bitnet import bitnet
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, D_FF, GATED, NORMS
-from anyformer.layers import GatedFeedForwardSpec, RMSNormSpec, RotarySpec
+from anyformer.layers import GatedFeedForwardSpec, RotarySpec
 
 BITNET = table.family(
     "bitnet",
@@ -19,7 +19,7 @@ BITNET = table.family(
         table.heads(n_kv_heads=5),
         table.EVEN,
         table.BIASES,
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=500_000.0), context=2048),
         table.tables(tied=False),
         table.layers(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from anyformer.families.diff_transformer import diff_llama
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
-from anyformer.layers import RMSNormSpec
 
 OF_PAIRS = {f"0.branches.0.mixer.difference.{x}": f"self_attn.lambda_{x}" for x in ("q1", "k1", "q2", "k2")}
 
@@ -18,7 +17,7 @@ DIFFLLAMA = table.family(
         *WIDTHS,
         table.heads(),
         table.BIASES,
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(),
         table.tables(tied=False),
         table.only(mlp_bias=False),

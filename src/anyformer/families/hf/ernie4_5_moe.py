@@ -9,7 +9,7 @@ from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, 
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import RMSNormSpec, RotarySpec, RouterSpec
+from anyformer.layers import RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 LAYER = {**NORMS, **ATTENTION, **GATED, **SHARED}
@@ -47,7 +47,7 @@ ERNIE_MOE = table.family(
         expert_width("moe_intermediate_size", "expert", 1536),
         n_shared(2, "moe_num_shared_experts"),
         table.heads(n_kv_heads=4),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
         table.together(RouterSpec, {"moe_num_experts": ("n_experts", int, 64), "moe_k": ("top_k", int, 6)}),
         table.tables(tied=True),

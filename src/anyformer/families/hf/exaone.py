@@ -17,7 +17,7 @@ from anyformer.families.hf.gpt2 import gpt_family
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS_BEHIND, QK_NORMS, SWIGLU, TEMPLATE, WIDTHS, settings_of
 from anyformer.families.hf.llama import LAYER as OF_LLAMA
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import AttentionSpec, Causal, RMSNormSpec, RotarySpec
+from anyformer.layers import AttentionSpec, Causal, RotarySpec
 from anyformer.spec import ModelSpec
 
 
@@ -48,7 +48,7 @@ def _windowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+EPS = table.rms_eps(1e-5)
 SETTINGS = (
     table.renamed(num_layers="num_hidden_layers", layer_norm_epsilon="rms_norm_eps", activation_function="hidden_act"),
     *settings_of(table.heads(n_kv_heads=8), EPS, RotarySpec(theta=500_000.0), context=4096),

@@ -18,7 +18,7 @@ from anyformer.families.hf.table import Pair
 from anyformer.families.mistral import mixtral
 from anyformer.families.phi_moe import phi_moe
 from anyformer.families.qwen2 import qwen_moe
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, LayerNormSpec, MoESpec, RMSNormSpec, RotarySpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, LayerNormSpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, Width
 
 EXPERTS = f"{table.FEED}.experts"
@@ -64,7 +64,17 @@ def expert_width(name: str, field: str, default: int) -> Pair:
 
 TEMPLATE = mixtral(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
 TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
-TOP_K = table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=2)
+
+
+def n_chosen(default: int) -> Pair:
+    """How many experts see a token."""
+    return table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=default)
+
+
+def mixtral_routing(default: int, chosen: int) -> tuple[Pair, Pair]:
+    """How many experts there are, by Mixtral's name, and how many see a token."""
+    return table.at("num_local_experts", int, RouterSpec, "n_experts", default=default), n_chosen(chosen)
+
 
 MIXTRAL = table.family(
     "mixtral",
@@ -73,11 +83,10 @@ MIXTRAL = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=8),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
         windows.window(None),
-        table.at("num_local_experts", int, RouterSpec, "n_experts", default=8),
-        TOP_K,
+        *mixtral_routing(8, 2),
         table.tables(tied=False),
         table.layers(),
     ),
@@ -106,6 +115,12 @@ def n_experts(default: int) -> Pair:
         return changed(spec, RouterSpec, n_experts=settings.take("num_experts", int, said or default))
 
     return Pair(read, lambda spec: {"num_experts": one(spec, RouterSpec, "router").n_experts})
+
+
+def qwen_routing(default: int, chosen: int, *, sum_is_one: bool) -> tuple[Pair, Pair, Pair]:
+    """How many experts there are, how many see a token, and whether their weights are made to sum to 1."""
+    renormalised = table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=sum_is_one)
+    return n_experts(default), n_chosen(chosen), renormalised
 
 
 def _read_dense(settings: Settings, spec: ModelSpec, default: int, usual: tuple[int, ...]) -> ModelSpec:
@@ -224,9 +239,7 @@ QWEN_MOE = table.family(
         EPS,
         table.positions(context=32_768),
         UNWINDOWED,
-        n_experts(60),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=4),
-        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=False),
+        *qwen_routing(60, 4, sum_is_one=False),
         expert_width("moe_intermediate_size", "expert", 1408),
         expert_width("shared_expert_intermediate_size", "shared_expert", 5632),
         table.tables(tied=False),
@@ -250,8 +263,7 @@ PHI_MOE = table.family(
         table.at("rms_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072, magnitudes=True),
         windows.window(None),
-        table.at("num_local_experts", int, RouterSpec, "n_experts", default=16),
-        TOP_K,
+        *mixtral_routing(16, 2),
         table.only(num_experts_per_tok=2),  # which the class takes whatever is said
         table.at("router_jitter_noise", float, RouterSpec, "tolerance", default=0.01),
         table.at("lm_head_bias", bool, HeadSpec, "bias", default=False),

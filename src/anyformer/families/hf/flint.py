@@ -5,10 +5,10 @@ from __future__ import annotations
 from anyformer.families.compose import changed
 from anyformer.families.flint import WINDOW, flint, sees_all
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import HELD, SHARED, TRAINING, dense_ones, expert_width, filed, n_experts
+from anyformer.families.hf.experts import HELD, SHARED, TRAINING, dense_ones, expert_width, filed, qwen_routing
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import GQASpec, RotarySpec, RouterSpec
+from anyformer.layers import GQASpec, RotarySpec
 
 
 def _by_number(settings: Settings, n_layers: int) -> tuple[str, ...]:
@@ -30,9 +30,7 @@ FLINT = table.family(
         SWIGLU,
         EPS,
         table.positions(context=262_144),
-        n_experts(256),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=6),
-        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),
+        *qwen_routing(256, 6, sum_is_one=True),
         expert_width("moe_intermediate_size", "expert", 512),
         expert_width("shared_expert_intermediate_size", "shared_expert", 1024),
         table.tables(tied=False),

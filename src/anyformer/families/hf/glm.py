@@ -32,7 +32,7 @@ from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SWIGLU, WIDT
 from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.solar import solar_open
-from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec
+from anyformer.layers import GQASpec, RotarySpec
 
 QKV = ("bias_query", "bias_key", "bias_value")
 HALF = RotarySpec(fraction=0.5)
@@ -40,7 +40,7 @@ PAIRS = (
     *WIDTHS,
     table.heads(n_kv_heads=2, head_dim=128),
     table.at("attention_bias", bool, GQASpec, *QKV, default=True),
-    table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1.5625e-07),
+    table.rms_eps(1.5625e-07),
     table.positions(HALF.but(layout="interleaved"), fraction=FRACTION, context=131_072),
     table.tables(tied=False),
     table.layers(),
@@ -84,7 +84,7 @@ def _glm4_moe(
             heads,
             table.at("attention_bias", bool, GQASpec, *QKV, default=False),
             norms_of_heads("use_qk_norm", normed),
-            table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=eps),
+            table.rms_eps(eps),
             table.positions(turning, fraction=FRACTION, context=131_072),
             routing,
             table.tables(tied=False, start=start),
@@ -167,7 +167,7 @@ SOLAR_OPEN = table.family(
         n_shared(1),
         table.heads(n_kv_heads=8, head_dim=128),
         table.at("attention_bias", bool, GQASpec, *QKV, default=False),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=1e6), context=131_072),  # the class fails where a part of a head rotates
         v3_routing(128, 8, 1.0, 1, 1),
         table.tables(tied=False),

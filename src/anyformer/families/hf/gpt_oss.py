@@ -7,12 +7,12 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.gpt_oss import gpt_oss
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS
+from anyformer.families.hf.experts import EXPERTS, mixtral_routing
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, D_FF, NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import GELU, GatedFeedForwardSpec, GQASpec, RMSNormSpec, RotarySpec, RouterSpec, Swish, YaRN
+from anyformer.layers import GELU, GatedFeedForwardSpec, GQASpec, RotarySpec, RouterSpec, Swish, YaRN
 from anyformer.spec import ModelSpec, Width
 
 TEMPLATE = gpt_oss(n_layers=2, n_experts=128, top_k=1, d_model=8, d_ff=8, n_heads=1, n_kv_heads=1)
@@ -68,10 +68,9 @@ GPT_OSS = table.family(
         table.at("attention_bias", bool, GQASpec, *table.ALL_BIASES, default=True),
         table.Pair(_activation, _alpha),
         table.at("swiglu_limit", float, GatedFeedForwardSpec, "limit", default=7.0),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=150_000.0, scaling=YaRN(factor=32.0, truncate=False)), context=131_072),
-        table.at("num_local_experts", int, RouterSpec, "n_experts", default=128),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=4),
+        *mixtral_routing(128, 4),
         table.Pair(_repeated),
         windows.layer_types(full_every=2, size=128),
         table.tables(tied=False),

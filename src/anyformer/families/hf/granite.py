@@ -12,7 +12,7 @@ from typing import Any
 from anyformer.families.compose import changed, window
 from anyformer.families.granite import granite, granite_moe, hyperclova
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TOP_K, TRAINING
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, MLP_BIAS, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -22,7 +22,6 @@ from anyformer.layers import (
     GQASpec,
     RMSNormSpec,
     RotarySpec,
-    RouterSpec,
     TokensSpec,
 )
 from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
@@ -80,7 +79,7 @@ GRANITE_MOE = table.family(
     "granitemoe",
     "GraniteMoeForCausalLM",
     granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1),
-    (*PAIRS, table.at("num_local_experts", int, RouterSpec, "n_experts", default=8), TOP_K),
+    (*PAIRS, *mixtral_routing(8, 2)),
     {**LAYER, **_experts("experts.gate_up_proj", "experts.down_proj", "router")},
     filed={**LAYER, **_experts("input_linear.weight", "output_linear.weight", "router.layer")},
     ignored=TRAINING,
@@ -118,7 +117,7 @@ GRANITE_SWA = table.family(
     changed(TEMPLATE, AttentionSpec, sink=True),
     (
         *_pairs(
-            table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+            table.rms_eps(1e-5),
             table.positions(context=8192),
             table.tables(tied=True),
         ),

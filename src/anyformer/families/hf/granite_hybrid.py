@@ -8,7 +8,7 @@ from anyformer.families.compose import changed, edited
 from anyformer.families.granite import granite_moe
 from anyformer.families.granite_hybrid import bamba, granite_hybrid
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TOP_K, TRAINING, expert_width
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, expert_width, mixtral_routing
 from anyformer.families.hf.granite import MULTIPLIERS
 from anyformer.families.hf.granite import PAIRS as GRANITE_PAIRS
 from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SWIGLU, WIDTHS
@@ -22,7 +22,6 @@ from anyformer.layers import (
     GatedFeedForwardSpec,
     GQASpec,
     MoESpec,
-    RMSNormSpec,
     RotarySpec,
     RouterSpec,
     SSDSpec,
@@ -132,8 +131,7 @@ GRANITE_MOE_SHARED = table.family(
     granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1),
     (
         *GRANITE_PAIRS,
-        table.at("num_local_experts", int, RouterSpec, "n_experts", default=8),
-        TOP_K,
+        *mixtral_routing(8, 2),
         table.Pair(_beside, _said_beside),
     ),
     {**NORMS, **ATTENTION, **FEEDS["held"]},
@@ -178,7 +176,7 @@ BAMBA = table.family(
         table.EVEN,
         table.BIASES,
         MLP_BIAS,
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.only(partial_rotary_factor=0.5),  # which the class takes whatever is said, but within the table
         table.positions(RotarySpec(fraction=0.5), fraction=FRACTION, context=262_144),
         *mixer(OF_A_HYBRID, 256, 1),

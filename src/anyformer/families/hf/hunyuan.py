@@ -17,7 +17,7 @@ from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hunyuan import hunyuan, hunyuan_moe, hy_v3
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, RMSNormSpec, RotarySpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 # What the released scalings say beside alpha, which the class passes over.
@@ -46,7 +46,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
     return {"max_position_embeddings": spec.context or 2048, **found}
 
 
-EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+EPS = table.rms_eps(1e-5)
 # Ids of tokens, and what the released files say of the classes again.
 SAID_AGAIN = (
     *("eod_token_id", "attention_head_dim", "use_qk_norm", "use_cla", "cla_share_factor", "org_vocab_size"),

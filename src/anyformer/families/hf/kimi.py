@@ -12,12 +12,11 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.states import layer_kinds
+from anyformer.families.hf.states import DELTA, layer_kinds
 from anyformer.families.kimi import ROUTER, kimi_linear
-from anyformer.layers import AttentionSpec, CausalConvolutionSpec, GatedDeltaNetSpec, RouterSpec
+from anyformer.layers import CausalConvolutionSpec, GatedDeltaNetSpec, RouterSpec
 from anyformer.spec import ModelSpec
 
-WORDS = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
 MIXER, THEIRS = "0.branches.0.mixer", "self_attn"
 OF_RELEASE = {
     "linear_head_dim": "head_dim",
@@ -59,15 +58,20 @@ def _kinds(settings: Settings, n_layers: int) -> list[str]:
     return ["full_attention" if i + 1 in listed else "linear_attention" for i in range(n_layers)]
 
 
-ROUTING = {
-    "num_experts": ("n_experts", int, 256),
-    "num_experts_per_token": ("top_k", int, 8),
-    "routed_scaling_factor": ("factor", float, 2.446),
-    "num_expert_group": ("n_groups", int, 1),
-    "topk_group": ("top_groups", int, 1),
-    "moe_renormalize": ("renormalise", bool, True),
-}
-DELTA = {
+def routing(n_experts: int, factor: float, groups: int, best: int) -> table.Pair:
+    """The router's settings; the arguments are what a class takes where nothing is said."""
+    found = {
+        "num_experts": ("n_experts", int, n_experts),
+        "num_experts_per_token": ("top_k", int, 8),
+        "routed_scaling_factor": ("factor", float, factor),
+        "num_expert_group": ("n_groups", int, groups),
+        "topk_group": ("top_groups", int, best),
+        "moe_renormalize": ("renormalise", bool, True),
+    }
+    return table.together(RouterSpec, found)
+
+
+MAPS = {
     **{f"{MIXER}.{x}": f"{THEIRS}.{x}_proj" for x in "qkv"},
     f"{MIXER}.write": f"{THEIRS}.b_proj",
     f"{MIXER}.out_gate.maps.0": f"{THEIRS}.g_a_proj",
@@ -88,13 +92,13 @@ def _forgetting(place: str) -> dict[str, str | Theirs]:
 
 def _held(spec: ModelSpec) -> dict[Any, Any]:
     convolution = {f"{MIXER}.convolution": f"{THEIRS}.conv1d"}
-    return {**DELTA, **_forgetting(f"{THEIRS}.forget_gate"), **convolution, **modules(spec), **LAYER, **HELD}
+    return {**MAPS, **_forgetting(f"{THEIRS}.forget_gate"), **convolution, **modules(spec), **LAYER, **HELD}
 
 
 def _filed(spec: ModelSpec) -> dict[Any, Any]:
     convolution = Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v"))
     feeds = {ours: theirs.replace("mlp.", "block_sparse_moe.") for ours, theirs in SHARED.items()}
-    here = {**DELTA, **_forgetting(THEIRS), f"{MIXER}.convolution": convolution}
+    here = {**MAPS, **_forgetting(THEIRS), f"{MIXER}.convolution": convolution}
     # Released files call a dense feed-forward one way, those that transformers writes the other.
     dense = {ours: Theirs(name, also=(name.replace("mlp.", "block_sparse_moe."),)) for ours, name in GATED.items()}
     return {**here, **modules(spec), **NORMS, **dense, **feeds, **OF_MIXTRAL}
@@ -111,12 +115,12 @@ KIMI_LINEAR = table.family(
         n_shared(1, "num_shared_experts"),
         *latent_heads(query_rank=None),
         layer_eps(1e-5),
-        table.together(RouterSpec, ROUTING),
+        routing(256, 2.446, groups=1, best=1),
         table.Pair(_sizes, _sizes_of),
         table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
         table.context("model_max_length", 1_048_576),
         table.tables(tied=False),
-        layer_kinds(WORDS, _kinds),
+        layer_kinds(DELTA, _kinds),
         dense_by_type(9216, 1, "first_k_dense_replace"),
         table.only(
             moe_layer_freq=(None, 1),

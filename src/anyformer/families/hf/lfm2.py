@@ -20,7 +20,6 @@ from anyformer.layers import (
     GQASpec,
     OutputGateSpec,
     ProportionalRoPE,
-    RMSNormSpec,
     RotarySpec,
     RouterSpec,
     ShortConvolutionSpec,
@@ -84,7 +83,7 @@ AGAIN = table.only(
 )
 STARTS = tuple(f"block_{x}" for x in ("mlp_init_scale", "out_init_scale", "use_xavier_init", "norm_eps"))
 IGNORED = (*STARTS, "conv_use_xavier_init", "theta", "full_attn_idxs")  # the last of no use where types are listed
-EPS = table.at("norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+EPS = table.rms_eps(1e-5, "norm_eps")
 
 
 def _convolutions(size: int) -> tuple[table.Pair, ...]:

@@ -8,23 +8,21 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, latent_scale, layer_eps, modules, n_shared
 from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.kimi import routing
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.states import layer_kinds
+from anyformer.families.hf.states import DELTA, full_each, layer_kinds
 from anyformer.families.kimi import LING_ROUTER, ling3
 from anyformer.layers import (
-    AttentionSpec,
     CausalConvolutionSpec,
     GatedDeltaNetSpec,
     RotarySpec,
-    RouterSpec,
 )
 from anyformer.spec import ModelSpec
 
-WORDS = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
-MIXER, DELTA = "0.branches.0.mixer", "gated DeltaNet"
+MIXER = "0.branches.0.mixer"
 
 
 def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -49,7 +47,7 @@ def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _sizes(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, GatedDeltaNetSpec, DELTA)
+    found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
     return {
         "linear_num_heads": found.n_heads,
         "head_dim": found.key_dim,
@@ -59,21 +57,6 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
         "kda_safe_gate": found.bound is not None,
         "kda_lower_bound": -(found.bound or 5.0),
     }
-
-
-def _every(settings: Settings, n_layers: int) -> list[str]:
-    n = settings.positive("layer_group_size", int, 6)
-    return ["linear_attention" if (i + 1) % n else "full_attention" for i in range(n_layers)]
-
-
-ROUTING = {
-    "num_experts": ("n_experts", int, 512),
-    "num_experts_per_token": ("top_k", int, 8),
-    "routed_scaling_factor": ("factor", float, 2.5),
-    "num_expert_group": ("n_groups", int, 8),
-    "topk_group": ("top_groups", int, 4),
-    "moe_renormalize": ("renormalise", bool, True),
-}
 
 
 def _layer(spec: ModelSpec, theirs: str, forgetting: str, out: str) -> dict[Any, Any]:
@@ -118,13 +101,13 @@ LING = table.family(
         n_shared(1, "num_shared_experts"),
         *latent_heads(query_rank=None),
         layer_eps(),
-        table.together(RouterSpec, ROUTING),
+        routing(512, 2.5, groups=8, best=4),
         table.positions(RotarySpec(theta=6e6, layout="interleaved"), context=262_144, length="model_max_length"),
         latent_scale(),
         table.Pair(_delta, _sizes),
         table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
         table.tables(tied=False),
-        layer_kinds(WORDS, _every),
+        layer_kinds(DELTA, full_each("layer_group_size", 6)),
         dense_by_type(6144, 2, "first_k_dense_replace"),
     ),
     _held,

@@ -13,11 +13,11 @@ from anyformer.families.llama import llama
 from anyformer.families.mistral import ministral
 from anyformer.families.nemotron import nemotron
 from anyformer.families.olmo import olmo, olmo2
-from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, LayerNormSpec, RMSNormSpec, RotarySpec
+from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
 
 TEMPLATE = llama(n_layers=1, d_model=8, n_heads=1, d_ff=8)
 D_FF = table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff")
-EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-6)
+EPS = table.rms_eps(1e-6)
 SWIGLU = table.activation("hidden_act", "silu", GatedFeedForwardSpec)
 MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
 
@@ -109,7 +109,7 @@ OLMO2 = table.family(
     "olmo2",
     "Olmo2ForCausalLM",
     olmo2(1, 8, 1, 8),
-    (*OLMO_SIZES, table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)),
+    (*OLMO_SIZES, table.rms_eps(1e-5)),
     {**NORMS_BEHIND, **QK_NORMS, **ATTENTION, **GATED},
 )
 NEMOTRON = table.family(

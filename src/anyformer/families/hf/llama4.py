@@ -9,7 +9,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, sparse
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing, sparse
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
@@ -23,7 +23,6 @@ from anyformer.layers import (
     LogSteps,
     RMSNormSpec,
     RotarySpec,
-    RouterSpec,
     SameBlock,
 )
 from anyformer.spec import BlockSpec, Length, ModelSpec, Window
@@ -118,10 +117,9 @@ LLAMA4 = table.family(
         SWIGLU,
         table.heads(n_kv_heads=8, head_dim=128),
         table.BIASES,
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), fraction=None, context=131_072),
-        table.at("num_local_experts", int, RouterSpec, "n_experts", default=16),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=1),
+        *mixtral_routing(16, 1),
         table.tables(tied=False),
         table.Pair(_read, _write),
     ),

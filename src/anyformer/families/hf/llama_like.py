@@ -15,11 +15,11 @@ from anyformer.families.hf.llama import ATTENTION, EPS, LAYER, MLP_BIAS, NORMS, 
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.llama_like import arcee, cwm, ernie4_5, helium, seed_oss, smollm3
-from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, Llama3Scaling, RMSNormSpec, RotarySpec
+from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
 
 QKV = ("bias_query", "bias_key", "bias_value")
-EPS_1E5 = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+EPS_1E5 = table.rms_eps(1e-5)
 
 
 def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -160,7 +160,7 @@ HELIUM = table.family(
         table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec, "attention").n_heads),
         table.at("attention_bias", bool, GQASpec, *QKV, default=False),
         MLP_BIAS,
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-8),
+        table.rms_eps(1e-8),
         table.positions(RotarySpec(theta=1e5, layout="interleaved"), context=4096),
         table.tables(tied=False),
         table.layers(),

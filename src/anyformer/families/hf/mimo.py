@@ -14,7 +14,7 @@ from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.families.mimo import EVERY, SHARE, WINDOW, mimo
-from anyformer.layers import FactorSpec, GQASpec, RMSNormSpec, RotarySpec
+from anyformer.layers import FactorSpec, GQASpec, RotarySpec
 from anyformer.spec import Count, ModelSpec
 
 SMALL = mimo(6, 8, 2, 8, 1, d_expert=8, choice=router(2, 1, 1.0))
@@ -65,7 +65,7 @@ MIMO = table.family(
             out=lambda scale: scale.factor,
         ),
         table.at("attention_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=False),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         v3_routing(256, 8, 1.0, 1, 1),
         table.tables(tied=False),
         table.Pair(_layers, _types),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, OF_MIXTRAL, TOP_K, TRAINING
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, OF_MIXTRAL, TRAINING, mixtral_routing
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import Family, TensorRow, one
@@ -28,7 +28,6 @@ from anyformer.layers import (
     LightningAttentionSpec,
     RMSNormSpec,
     RotarySpec,
-    RouterSpec,
 )
 from anyformer.spec import ModelSpec
 
@@ -54,8 +53,7 @@ MINIMAX_M2 = table.family(
         EPS,
         table.positions(RotarySpec(theta=5_000_000.0), fraction=FRACTION, context=196_608),
         table.Pair(_turning),
-        table.at("num_local_experts", int, RouterSpec, "n_experts", default=256),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=8),
+        *mixtral_routing(256, 8),
         table.tables(tied=False),
         table.layers(),
         table.only(scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer"),
@@ -184,13 +182,12 @@ PLAIN = table.family(
         *WIDTHS,
         table.activation("hidden_act", "silu", LightningAttentionSpec),
         table.heads(n_kv_heads=8),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.Pair(_lightning),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
         table.Pair(_turning),
         windows.window(None),
-        table.at("num_local_experts", int, RouterSpec, "n_experts", default=8),
-        TOP_K,
+        *mixtral_routing(8, 2),
         table.Pair(_factors, _factors_of),
         table.tables(tied=False),
         table.only(block_size=(None, BLOCK)),  # which files have tables of

@@ -30,7 +30,7 @@ from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL, THETA, scaling_settings, within
 from anyformer.families.hf.settings import Settings
 from anyformer.families.mistral4 import ministral3, mistral4
-from anyformer.layers import AttentionSpec, LogSteps, MLASpec, RMSNormSpec, RotarySpec
+from anyformer.layers import AttentionSpec, LogSteps, MLASpec, RotarySpec
 from anyformer.spec import Length, ModelSpec
 
 GROWTH = "llama_4_scaling_beta"
@@ -95,7 +95,7 @@ MINISTRAL3 = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=8, head_dim=128),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         _rotation(OF_MINISTRAL, 262_144, lambda _: 1.0),
         windows.window(None),
         table.tables(tied=False),

@@ -13,7 +13,7 @@ from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import kinds_of
 from anyformer.families.nemotron_h import ROUTER, nemotron_h
-from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, MoESpec, RMSNormSpec, RouterSpec, SSDSpec
+from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, MoESpec, RouterSpec, SSDSpec
 from anyformer.spec import ModelSpec, Spec
 
 WORDS = {"linear_attention": SSDSpec, "full_attention": AttentionSpec, "moe": MoESpec, "mlp": FeedForwardSpec}
@@ -90,7 +90,7 @@ PAIRS = (
     table.VOCABULARY,
     table.D_MODEL,
     _if_any(GQASpec, table.heads(n_kv_heads=8, head_dim=128)),
-    table.at("layer_norm_epsilon", float, RMSNormSpec, "eps", default=1e-5),
+    table.rms_eps(1e-5, "layer_norm_epsilon"),
     table.context("max_position_embeddings", 4096),
     *(_if_any(SSDSpec, pair) for pair in mixer(OF_MIXERS, 128, 8, "mamba_hidden_act")),
     _if_any(RouterSpec, v3_routing(8, 2, 1.0, 1, 1)),

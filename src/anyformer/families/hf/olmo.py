@@ -7,14 +7,14 @@ the third has OLMo 2's norms around such mixtures.
 from __future__ import annotations
 
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import HELD, TRAINING, filed, n_experts
+from anyformer.families.hf.experts import HELD, TRAINING, filed, qwen_routing
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
 from anyformer.families.hf.llama import EPS as EPS_OF_LLAMA
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.families.olmo import flex_olmo, olmo3, olmoe
-from anyformer.layers import RMSNormSpec, RotarySpec, RouterSpec
+from anyformer.layers import RotarySpec
 
-EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+EPS = table.rms_eps(1e-5)
 SIZES = (*WIDTHS, table.heads(), table.EVEN, table.BIASES, EPS, table.tables(tied=False))
 THETA = RotarySpec(theta=500_000.0)
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
@@ -34,9 +34,7 @@ OLMOE = table.family(
         *SIZES,
         table.only(clip_qkv=None),  # after the norms, where ours clamps before them
         table.positions(context=4096),
-        n_experts(64),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=8),
-        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=False),
+        *qwen_routing(64, 8, sum_is_one=False),
         table.layers(),
     ),
     {**LAYER, **HELD},
@@ -54,9 +52,7 @@ FLEX_OLMO = table.family(
         table.BIASES,
         EPS_OF_LLAMA,
         table.positions(THETA, context=4096),
-        n_experts(7),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=5),
-        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=False),
+        *qwen_routing(7, 5, sum_is_one=False),
         table.tables(tied=False),
         table.layers(),
     ),

@@ -11,12 +11,11 @@ from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, Q
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA, scaling_settings, within
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.states import layer_kinds, template
+from anyformer.families.hf.states import DELTA, layer_kinds, template
 from anyformer.families.olmo import DELTA_NORM, olmo_hybrid
-from anyformer.layers import AttentionSpec, CausalConvolutionSpec, GatedDeltaNetSpec, GQASpec, RMSNormSpec, RotarySpec
+from anyformer.layers import CausalConvolutionSpec, GatedDeltaNetSpec, GQASpec, RotarySpec
 from anyformer.spec import ModelSpec
 
-WORDS = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
 MIXER, THEIRS, CONTEXT = "0.branches.0.mixer", "linear_attn", 65_536
 
 
@@ -81,12 +80,12 @@ LAYER = {
     f"{MIXER}.norm": f"{THEIRS}.o_norm",
     f"{MIXER}.out": f"{THEIRS}.o_proj",
 }
-EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-6)
+EPS = table.rms_eps(1e-6)
 CONVOLUTION = f"{MIXER}.convolution"
 OLMO_HYBRID = table.family(
     "olmo_hybrid",
     "OlmoHybridForCausalLM",
-    template(olmo_hybrid(4, 8, 1, 8), WORDS),
+    template(olmo_hybrid(4, 8, 1, 8), DELTA),
     (
         *WIDTHS,
         table.heads(),
@@ -98,7 +97,7 @@ OLMO_HYBRID = table.family(
         table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
         table.Pair(_positions, _turning),
         table.tables(tied=False),
-        layer_kinds(WORDS, lambda _, n: ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(n)]),
+        layer_kinds(DELTA, lambda _, n: ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(n)]),
     ),
     {**LAYER, CONVOLUTION: f"{THEIRS}.conv1d"},
     filed={

@@ -12,7 +12,7 @@ from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL
 from anyformer.families.hf.settings import Settings
 from anyformer.families.phi import phi2, phi3
-from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LongRoPE, RMSNormSpec, RotarySpec
+from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LongRoPE, RotarySpec
 from anyformer.spec import Length, ModelSpec
 
 
@@ -74,7 +74,7 @@ PHI3 = table.family(
     (
         *WIDTHS,
         table.heads(),
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.rms_eps(1e-5),
         table.positions(fraction=FRACTION, context=4096),
         table.Pair(_read_original, _write_original),
         windows.window(None),

@@ -16,14 +16,14 @@ from anyformer.families.hf.experts import (
     dense_ones,
     expert_width,
     filed,
-    n_experts,
+    qwen_routing,
 )
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.qwen2 import WINDOWS
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.families.mellum import mellum
 from anyformer.families.qwen3 import qwen3, qwen3_moe
-from anyformer.layers import RotarySpec, RouterSpec
+from anyformer.layers import RotarySpec
 
 PLAIN = qwen3(2, 8, 1, 8)
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **GATED}
@@ -56,9 +56,7 @@ QWEN3_MOE = table.family(
         EPS,
         table.positions(context=32_768),
         UNWINDOWED,
-        n_experts(128),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=8),
-        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=False),
+        *qwen_routing(128, 8, sum_is_one=False),
         expert_width("moe_intermediate_size", "expert", 768),
         table.tables(tied=False),
         dense_ones(6144),
@@ -82,9 +80,7 @@ MELLUM = table.family(
         EPS,
         rotary_by_type(RotarySpec(), RotarySpec(theta=5e5), 131_072),
         table.only(rope_theta=5e5),  # what the class takes where no tables are said
-        n_experts(64),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=8),
-        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),
+        *qwen_routing(64, 8, sum_is_one=True),
         expert_width("moe_intermediate_size", "expert", 896),
         table.tables(tied=False),
         windows.layer_types(full_every=1, size=1024),

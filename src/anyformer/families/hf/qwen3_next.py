@@ -8,16 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, SHARED, TRAINING, expert_width, filed, n_experts
+from anyformer.families.hf.experts import HELD, SHARED, TRAINING, expert_width, filed, n_chosen, n_experts
 from anyformer.families.hf.layout import Modules, Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION
-from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.states import layer_kinds, template
+from anyformer.families.hf.states import DELTA, full_each, layer_kinds, template
 from anyformer.families.qwen3_next import EVERY, hybrid, qwen3_5, qwen3_next_moe
 from anyformer.layers import (
-    AttentionSpec,
     CausalConvolutionSpec,
     GatedDeltaNetSpec,
     OutputGateSpec,
@@ -27,16 +25,10 @@ from anyformer.layers import (
 from anyformer.spec import ModelSpec
 
 AHEAD = ("mtp.*",)  # in files, what predicts a token further: the classes pass over it, and so do we
-WORDS = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
 MIXER, THEIRS = "0.branches.0.mixer", "linear_attn"
 GATE, Q, K, V, OUT_GATE, WRITE, FORGET = (
     f"{MIXER}.{name}" for name in ("gate", "q", "k", "v", "out_gate", "write", "forget")
 )
-
-
-def _every(settings: Settings, n_layers: int) -> list[str]:
-    n = settings.positive("full_attention_interval", int, EVERY)
-    return ["linear_attention" if (i + 1) % n else "full_attention" for i in range(n_layers)]
 
 
 def _mixers(maps: Modules) -> dict[Any, Any]:
@@ -87,10 +79,10 @@ PAIRS = (
     table.at("linear_conv_kernel_dim", int, CausalConvolutionSpec, "size", default=4),
     table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
     table.tables(tied=False),
-    layer_kinds(WORDS, _every),
+    layer_kinds(DELTA, full_each("full_attention_interval", EVERY)),
 )
-DENSE = template(hybrid(qwen3_5(4, 8, 1, 8)), WORDS)
-SPARSE = template(hybrid(qwen3_next_moe(4, 8, 1, 8, 1, n_experts=64, top_k=1)), WORDS)
+DENSE = template(hybrid(qwen3_5(4, 8, 1, 8)), DELTA)
+SPARSE = template(hybrid(qwen3_next_moe(4, 8, 1, 8, 1, n_experts=64, top_k=1)), DELTA)
 
 
 def _experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
@@ -100,7 +92,7 @@ def _experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
         SWIGLU,
         table.heads(n_kv_heads=2, head_dim=256),
         n_experts(n),
-        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=top_k),
+        n_chosen(top_k),
         expert_width("moe_intermediate_size", "expert", 512),
         expert_width("shared_expert_intermediate_size", "shared_expert", 512),
     )

@@ -7,10 +7,13 @@ from typing import Any
 
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair
+from anyformer.layers import AttentionSpec, GatedDeltaNetSpec
 from anyformer.spec import BlockSpec, MixerSpec, ModelSpec
 
 # Each word, and the kind of mixer that a layer of it has, or what is true of it.
 Words = Mapping[str, type[MixerSpec] | Callable[[BlockSpec], object]]
+
+DELTA: Words = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
 
 
 def kinds_of(spec: ModelSpec, words: Words) -> list[str]:
@@ -48,6 +51,16 @@ def layer_kinds(
         return {"num_hidden_layers": spec.n_layers, "layer_types": kinds_of(spec, words)}
 
     return Pair(read, write)
+
+
+def full_each(setting: str, default: int) -> Callable[[Settings, int], list[str]]:
+    """Attention in each so many layers, the last of them, as a setting says."""
+
+    def words(settings: Settings, n_layers: int) -> list[str]:
+        n = settings.positive(setting, int, default)
+        return ["linear_attention" if (i + 1) % n else "full_attention" for i in range(n_layers)]
+
+    return words
 
 
 def template(model: ModelSpec, words: Words) -> ModelSpec:

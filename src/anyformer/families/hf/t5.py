@@ -29,7 +29,6 @@ from anyformer.layers import (
     MoESpec,
     Normal,
     RelativeBucketsSpec,
-    RMSNormSpec,
     RouterSpec,
 )
 from anyformer.spec import HeadSpec, MixerSpec, ModelSpec, StackSpec, Width
@@ -129,7 +128,7 @@ def _sizes(vocab_size: int) -> tuple[table.Pair, ...]:
         table.at("num_heads", int, GQASpec, "n_heads"),
         table.at("relative_attention_num_buckets", int, RelativeBucketsSpec, "n_buckets", default=32),
         table.at("relative_attention_max_distance", int, RelativeBucketsSpec, "max_distance", default=128),
-        table.at("layer_norm_epsilon", float, RMSNormSpec, "eps", default=1e-6),
+        table.rms_eps(1e-6, "layer_norm_epsilon"),
         table.Pair(_read_rest, _write_rest),
         table.fixed(dropout_rate=0.0, is_encoder_decoder=True),
     )

@@ -18,6 +18,7 @@ from anyformer.layers import (
     GQASpec,
     LearnedPositionsSpec,
     Normal,
+    RMSNormSpec,
     RotarySpec,
     TokensSpec,
 )
@@ -195,6 +196,11 @@ def context(name: str, default: int) -> Pair:
         return spec.but(context=settings.positive(name, int, default))
 
     return Pair(read, lambda spec: {name: spec.context or default})
+
+
+def rms_eps(default: float, name: str = "rms_norm_eps") -> Pair:
+    """The eps of all RMSNorms."""
+    return at(name, float, RMSNormSpec, "eps", default=default)
 
 
 def d_ff(name: str, default: int | None = None) -> Pair:

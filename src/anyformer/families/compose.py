@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from anyformer.layers import (
@@ -72,9 +72,14 @@ def changed(value: S, part: type[Spec], **fields: Any) -> S:
     return edited(value, part, lambda found: found.but(**fields))
 
 
+def with_layers(model: ModelSpec, layers: Iterable[BlockSpec]) -> ModelSpec:
+    """The model with these layers for its own."""
+    return model.but(stack=model.stack.but(blocks=tuple(layers)))
+
+
 def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
     """The model with this pattern of layers over and over, as deep as it is."""
-    return model.but(stack=model.stack.but(blocks=repeat(pattern, model.n_layers)))
+    return with_layers(model, repeat(pattern, model.n_layers))
 
 
 def mixing(layer: BlockSpec, mixer: MixerSpec) -> BlockSpec:
@@ -94,7 +99,7 @@ def elsewhere(model: ModelSpec, attending: Collection[int], mixer: MixerSpec) ->
     blocks = model.stack.blocks
     other = {key: mixing(block, mixer) for key, block in {id(block): block for block in blocks}.items()}
     layers = (block if i in attending else other[id(block)] for i, block in enumerate(blocks))
-    return model.but(stack=model.stack.but(blocks=tuple(layers)))
+    return with_layers(model, layers)
 
 
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:

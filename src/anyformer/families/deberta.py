@@ -7,7 +7,7 @@ the last layer once more, twice in a row, from where it began itself, with absol
 from __future__ import annotations
 
 from anyformer.families.bert import ADAM, BYTES, LINEAR, bert
-from anyformer.families.compose import block, changed, post_norm
+from anyformer.families.compose import block, changed, post_norm, with_layers
 from anyformer.families.heads import masked_words, with_masked_words
 from anyformer.families.lineage import Facts, Origin, Preset
 from anyformer.layers import (
@@ -54,7 +54,7 @@ def convolved(model: ModelSpec, size: int = 3, activation: ActivationSpec | None
     first, *others = model.stack.blocks
     mixer = ConvolutionSpec(size=size, activation=activation or GELU())
     first = first.but(sublayers=(*first.sublayers, post_norm(NORM, mixer)))
-    return model.but(stack=model.stack.but(blocks=(first, *others)))
+    return with_layers(model, (first, *others))
 
 
 def with_decoder(model: ModelSpec) -> ModelSpec:
@@ -68,7 +68,7 @@ def with_decoder(model: ModelSpec) -> ModelSpec:
     decoder = changed(last, AttentionSpec, reads="input")
     positions = LearnedPositionsSpec(n_positions=model.context or Length(512))
     layers = HeadLayersSpec(blocks=(decoder, decoder), terms=(positions,), before=1)
-    model = model.but(stack=model.stack.but(blocks=(*others, last)))
+    model = with_layers(model, (*others, last))
     return model.but(heads=(masked_words(model).but(layers=layers),))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, windowed
+from anyformer.families.compose import changed, windowed, with_layers
 from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -26,7 +26,7 @@ def flint(*sizes: int, d_expert: int, d_shared: int, n_experts: int, top_k: int,
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sigmoid", renormalise=True)
     near, full = windowed(plain, WINDOW).stack.blocks[0], changed(plain, GQASpec, rotary=None).stack.blocks[0]
     blocks = (full if sees_all(i, plain.n_layers) else near for i in range(plain.n_layers))
-    dense = plain.but(stack=plain.stack.but(blocks=tuple(blocks)))
+    dense = with_layers(plain, blocks)
     return experts_after(dense, n_dense, router, d_expert, d_shared)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import changed, edited
+from anyformer.families.compose import changed, edited, with_layers
 from anyformer.families.deepseek import choosing, deepseek
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -55,8 +55,8 @@ def experts_after(
         shared = None if d_shared is None else feed.but(d_ff=Width(d_shared))
         return MoESpec(router=choice, expert=feed.but(d_ff=Width(d_expert)), shared_expert=shared)
 
-    sparse = edited(dense.stack, GatedFeedForwardSpec, mixture)
-    return dense.but(stack=sparse.but(blocks=(*dense.stack.blocks[:n_dense], *sparse.blocks[n_dense:])))
+    sparse = edited(dense, GatedFeedForwardSpec, mixture)
+    return with_layers(dense, (*dense.stack.blocks[:n_dense], *sparse.stack.blocks[n_dense:]))
 
 
 def glm4_moe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1, qk_norm: bool = False) -> ModelSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anyformer.families.compose import changed, windowed
+from anyformer.families.compose import changed, windowed, with_layers
 from anyformer.families.gpt2 import gpt2
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import AttentionSpec, ByRole, GQASpec
@@ -16,7 +16,7 @@ def gpt_neo(*, windows: Sequence[int | None], d_model: int, n_heads: int) -> Mod
     model = changed(gpt2(1, d_model, n_heads, context=2048), AttentionSpec, scale=ScaleSpec()).but(init=ByRole())
     model = changed(model, GQASpec, bias_query=False, bias_key=False, bias_value=False)
     kinds = {size: (windowed(model, size) if size else model).stack.blocks[0] for size in windows}
-    return model.but(stack=model.stack.but(blocks=tuple(kinds[size] for size in windows)))
+    return with_layers(model, (kinds[size] for size in windows))
 
 
 GPT_NEO = Origin("gpt-neo", "gpt3", 2021, "the repository gpt-neo, from memory").lineage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, mixing
+from anyformer.families.compose import changed, mixing, with_layers
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -29,7 +29,7 @@ def jamba(
         (attending if i % attends[0] == attends[1] else recurrent)[i % experts[0] == experts[1]]
         for i in range(dense.n_layers)
     )
-    return dense.but(stack=dense.stack.but(blocks=tuple(blocks)))
+    return with_layers(dense, blocks)
 
 
 JAMBA = Origin("jamba", "mamba", 2024, "arXiv:2403.19887, section 3").lineage(

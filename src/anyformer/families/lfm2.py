@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, elsewhere, mixing, windowed
+from anyformer.families.compose import changed, elsewhere, mixing, windowed, with_layers
 from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -51,7 +51,7 @@ def lfm3(*sizes: int, window: int = 256) -> ModelSpec:
     near = windowed(plain, window).stack.blocks[0]
     short = mixing(near, ShortConvolutionSpec(convolution=CausalConvolutionSpec(size=7)))
     layers = (far if i % 4 == 2 else near if i % 4 == 0 and i else short for i in range(plain.n_layers))
-    return plain.but(stack=plain.stack.but(blocks=tuple(layers)))
+    return with_layers(plain, layers)
 
 
 def choice(n_experts: int, top_k: int) -> RouterSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, window
+from anyformer.families.compose import changed, window, with_layers
 from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -28,7 +28,7 @@ def mimo(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
     )
     full = model.stack.blocks[0]
     blocks = (near(full) if i and (i + 1) % EVERY else full for i in range(model.n_layers))
-    return experts_after(model.but(stack=model.stack.but(blocks=tuple(blocks))), 1, choice, d_expert)
+    return experts_after(with_layers(model, blocks), 1, choice, d_expert)
 
 
 MIMO = Origin("mimo-v2", "deepseek-v3", 2025, "the release of MiMo-V2-Flash, December 2025, from memory").lineage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, changed
+from anyformer.families.compose import block, changed, with_layers
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.qwen2 import with_qkv_biases
@@ -25,7 +25,7 @@ def side_by_side(model: ModelSpec) -> ModelSpec:
     attention, feed = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
     attention = changed(attention, GQASpec, norm_query=norm, norm_key=norm, norm_over="heads")
     layer = block(SublayerSpec(branches=(BranchSpec(mixer=attention), BranchSpec(mixer=feed)), norm_in=NORM))
-    return model.but(stack=model.stack.but(blocks=(layer,) * model.n_layers))
+    return with_layers(model, (layer,) * model.n_layers)
 
 
 STABLELM = Origin("stablelm", "llama", 2023, "the report of StableLM-3B-4E1T, 2023, from memory").lineage(

@@ -6,6 +6,7 @@ from typing import Any
 
 from anyformer.errors import SpecError
 from anyformer.families.albert import albert
+from anyformer.families.compose import with_layers
 from anyformer.families.hf import headings
 from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, sizes, width
 from anyformer.families.hf.layout import Laid, Theirs, within
@@ -54,7 +55,7 @@ def depth() -> Pair:
         layer, only = spec.stack.blocks[0], groups == inner == 1
         which = order(n_layers, groups, inner)
         blocks = {i: layer.but(shared="layer" if only else f"layer_{i}") for i in set(which)}
-        return spec.but(stack=spec.stack.but(blocks=tuple(blocks[i] for i in which)))
+        return with_layers(spec, (blocks[i] for i in which))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         _, groups, inner = grouped(spec)

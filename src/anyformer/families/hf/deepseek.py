@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek, predicting_further, sharpened
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import HELD, expert_width, filed
@@ -165,7 +165,7 @@ def dense_first(first: int, name: str = "first_k_dense_replace") -> table.Pair:
         settings.require("moe_layer_freq", 1)
         dense, sparse = spec.stack.blocks
         n_dense = min(n_dense, n_layers)
-        return spec.but(stack=spec.stack.but(blocks=(*[dense] * n_dense, *[sparse] * (n_layers - n_dense))))
+        return with_layers(spec, (*[dense] * n_dense, *[sparse] * (n_layers - n_dense)))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         of_experts = [any(isinstance(value, MoESpec) for value in block.nested()) for block in spec.stack.blocks]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, window
+from anyformer.families.compose import changed, window, with_layers
 from anyformer.families.dots import dots1
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
@@ -28,7 +28,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         changed(block, AttentionSpec, mask=window(size)) if size is not None and kind == windows.SLIDING else block
         for kind, block in zip(types, spec.stack.blocks, strict=True)
     )
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+    return with_layers(spec, blocks)
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.deepseek import V3_ROUTER, choosing, deepseek
 from anyformer.families.glm import glm5, router
 from anyformer.families.hf import table
@@ -83,7 +83,7 @@ def _shared_choices() -> table.Pair:
         each = {kind: {"reads": reads, "choice": CHOICE} for kind, reads in ((OWN, "self"), (SHARED, "layer"))}
         layers = zip(spec.stack.blocks, types, strict=True)
         blocks = tuple(changed(block, IndexerSpec, **each[kind]) for block, kind in layers)
-        return spec.but(stack=spec.stack.but(blocks=blocks))
+        return with_layers(spec, blocks)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         return {"indexer_types": [OWN if _chooses(block) else SHARED for block in spec.stack.blocks]}

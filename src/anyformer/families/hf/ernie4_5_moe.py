@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyformer.families.compose import with_layers
 from anyformer.families.ernie4_5_moe import ernie4_5_moe
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import SHARED, n_shared
@@ -29,7 +30,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
             raise settings.refusal(name, "must be the number of a layer")
     dense, mixture = spec.stack.blocks
     kinds = ((i + 1) % every == 0 and first <= i <= last for i in range(n))
-    return spec.but(stack=spec.stack.but(blocks=tuple(mixture if kind else dense for kind in kinds)))
+    return with_layers(spec, (mixture if kind else dense for kind in kinds))
 
 
 def _write(spec: ModelSpec) -> dict[str, int]:

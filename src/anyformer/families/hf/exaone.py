@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.exaone import exaone4, exaone_moe, hybrid
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
@@ -33,7 +33,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if size is None:
         turning = spec.stack.blocks[0]
         full = changed(turning, AttentionSpec, mask=Causal())
-        spec = spec.but(stack=spec.stack.but(blocks=(turning, full)))
+        spec = with_layers(spec, (turning, full))
     return windows.typed(settings, spec, n_layers, types, size)
 
 

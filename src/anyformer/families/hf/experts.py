@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU, WIDTHS
@@ -137,7 +137,7 @@ def _read_dense(settings: Settings, spec: ModelSpec, default: int, usual: tuple[
     mixed = spec.stack.blocks[0]
     dense = as_dense(mixed, width or default)
     kinds = ((i + 1) % step == 0 and i not in dense_ones for i in range(n_layers))
-    return spec.but(stack=spec.stack.but(blocks=tuple(mixed if kind else dense for kind in kinds)))
+    return with_layers(spec, (mixed if kind else dense for kind in kinds))
 
 
 def _write_dense(spec: ModelSpec) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def with_dense(spec: ModelSpec, types: tuple[str, ...], d_ff: int) -> ModelSpec:
     """The model with a feed-forward of this width for the mixture of each dense layer."""
     pairs = zip(spec.stack.blocks, types, strict=True)
     blocks = tuple(as_dense(block, d_ff) if kind == DENSE else block for block, kind in pairs)
-    return spec.but(stack=spec.stack.but(blocks=blocks))
+    return with_layers(spec, blocks)
 
 
 def dense_width(spec: ModelSpec) -> dict[str, int]:

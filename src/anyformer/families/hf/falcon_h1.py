@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.falcon_h1 import falcon_h1
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, D_FF, MLP_BIAS
@@ -80,7 +80,7 @@ def _around(settings: Settings, spec: ModelSpec) -> ModelSpec:
         block.but(sublayers=tuple(sub.but(branches=tuple(map(placed, sub.branches))) for sub in block.sublayers))
         for block in spec.stack.blocks
     )
-    return spec.but(stack=spec.stack.but(blocks=blocks))
+    return with_layers(spec, blocks)
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:

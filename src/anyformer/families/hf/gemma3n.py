@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from anyformer.errors import SpecError
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.gemma3n import borrowing, gemma3n
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.gemma import LOCAL, SANDWICH, SIZES, SOFTCAP, TANH
@@ -119,7 +119,7 @@ def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     for i, block in enumerate(spec.stack.blocks):
         block = changed(block, GatedFeedForwardSpec, d_ff=Width(widths[i]), sparsity=sparse[i] or None)
         blocks.append(block if i < own else borrowing(block))
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+    return with_layers(spec, blocks)
 
 
 def _write_layers(spec: ModelSpec) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.gemma3n import injected
 from anyformer.families.gemma4 import CONTEXT, EVERY, FULL_ROTARY, VOCABULARY, completed, gemma4, sharing
 from anyformer.families.hf import table, windows
@@ -38,7 +38,7 @@ def _complete(settings: Settings, spec: ModelSpec) -> ModelSpec:
         settings.ignore(EXPERTS, TOP_K, D_EXPERT)
     reads = injected(rows, width) if width else None
     blocks = (completed(block, reads, mixture) for block in spec.stack.blocks)  # type: ignore[arg-type]
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+    return with_layers(spec, blocks)
 
 
 def _completion(spec: ModelSpec) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     types = (*(settings.strings("layer_types") or usual)[:-1], FULL)
     spec = windows.typed(settings, spec, n, types, settings.positive("sliding_window", int, 512))
     blocks = _headed(settings, spec.stack.blocks, types)
-    spec = spec.but(stack=spec.stack.but(blocks=blocks))
+    spec = with_layers(spec, blocks)
     n_shared = n - own_layers(settings, spec, 0)
-    return spec.but(stack=spec.stack.but(blocks=sharing(blocks, n_shared, settings.take(WIDENED, bool, False))))
+    return with_layers(spec, sharing(blocks, n_shared, settings.take(WIDENED, bool, False)))
 
 
 def _written_layers(spec: ModelSpec) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _bare(model: ModelSpec) -> ModelSpec:
     """The template: layers of attention and a feed-forward alone, one of each kind."""
     feed = {id(b): b.sublayers[1].but(norm_sum=None) for b in model.stack.blocks}
     blocks = tuple(b.but(sublayers=(b.sublayers[0], feed[id(b)])) for b in model.stack.blocks)
-    return windows.two_kinds(model.but(stack=model.stack.but(blocks=blocks)))
+    return windows.two_kinds(with_layers(model, blocks))
 
 
 _PLAIN = table.family(

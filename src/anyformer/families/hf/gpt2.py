@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.gpt2 import gpt2
 from anyformer.families.hf import table
 from anyformer.families.hf.headings import classifying
@@ -40,7 +40,7 @@ def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
         changed(block, AttentionSpec, scale=ScaleSpec(factor=1 / (i + 1) if by_layer else 1.0, power=power))
         for i, block in enumerate(spec.stack.blocks)
     )
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+    return with_layers(spec, blocks)
 
 
 def _write_scale(spec: ModelSpec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.gpt_neo import gpt_neo
 from anyformer.families.gptj import gptj
 from anyformer.families.hf import table, windows
@@ -35,7 +35,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         )
     seeing_all, local = spec.stack.blocks
     kinds = {"global": seeing_all, "local": changed(local, SlidingWindow, size=Window(window))}
-    return spec.but(stack=spec.stack.but(blocks=tuple(kinds[kind] for kind in types)))
+    return with_layers(spec, (kinds[kind] for kind in types))
 
 
 def _types(runs: Any) -> list[str] | None:

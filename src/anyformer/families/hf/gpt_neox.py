@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import block, pre_norm
+from anyformer.families.compose import block, pre_norm, with_layers
 from anyformer.families.gpt_neox import gpt_neox
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Theirs
@@ -19,7 +19,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         return spec
     branches = spec.stack.blocks[0].sublayers[0].branches
     layer = block(*(pre_norm(branch.norm_in, branch.mixer) for branch in branches if branch.norm_in is not None))
-    return spec.but(stack=spec.stack.but(blocks=(layer,)))
+    return with_layers(spec, (layer,))
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:

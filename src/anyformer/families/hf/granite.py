@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, window
+from anyformer.families.compose import changed, window, with_layers
 from anyformer.families.granite import granite, granite_moe, hyperclova
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing
@@ -92,14 +92,14 @@ def _windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
     types = settings.strings("layer_types") or tuple(windows.SLIDING if i % 4 else windows.FULL for i in range(n))
     full = spec.stack.blocks[0]
     near = changed(full, AttentionSpec, mask=window(size))
-    spec = windows.typed(settings, spec.but(stack=spec.stack.but(blocks=(near, full))), n, types, size)
+    spec = windows.typed(settings, with_layers(spec, (near, full)), n, types, size)
     usual = one(spec, RotarySpec, "rotary positions")
     thetas = settings.written("layer_rope_theta") or [usual.theta] * n
     if not isinstance(thetas, list) or len(thetas) != n or not all(type(x) in (int, float) and x >= 0 for x in thetas):
         raise settings.refusal("layer_rope_theta", f"must be {n} numbers, 0 for a layer without positions")
     turning = (usual.but(theta=float(theta)) if theta else None for theta in thetas)
     blocks = (changed(b, GQASpec, rotary=rotary) for b, rotary in zip(spec.stack.blocks, turning, strict=True))
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+    return with_layers(spec, blocks)
 
 
 def _thetas(spec: ModelSpec) -> dict[str, Any]:

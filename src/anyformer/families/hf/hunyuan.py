@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, SHARED, n_shared
@@ -82,7 +82,7 @@ def _chosen(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """How many experts a token of each layer has: a number for all, or one for each."""
     each = settings.by_layer("moe_topk", int, spec.n_layers, 1)
     blocks = (changed(block, RouterSpec, top_k=k) for block, k in zip(spec.stack.blocks, each, strict=True))
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+    return with_layers(spec, blocks)
 
 
 def _choices(spec: ModelSpec) -> dict[str, Any]:

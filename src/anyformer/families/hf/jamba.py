@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import ALONE, TRAINING, filed, sparse
 from anyformer.families.hf.llama import ATTENTION, EPS, WIDTHS
@@ -48,7 +48,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     def layer(attends: bool, has_experts: bool) -> BlockSpec:
         return kinds["attention" if attends else "mamba", has_experts and n > 1]
 
-    return spec.but(stack=spec.stack.but(blocks=tuple(map(layer, attends, has_experts))))
+    return with_layers(spec, map(layer, attends, has_experts))
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:

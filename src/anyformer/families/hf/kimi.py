@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, SHARED, latent_heads, layer_eps, modules, n_shared
 from anyformer.families.hf.experts import HELD, OF_MIXTRAL, TRAINING, dense_by_type, expert_width
@@ -108,7 +108,7 @@ SMALL = kimi_linear(3, 8, 1, 8, 8, router=ROUTER, attending=(2,))
 KIMI_LINEAR = table.family(
     "kimi_linear",
     "KimiLinearForCausalLM",
-    SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[1:])),
+    with_layers(SMALL, SMALL.stack.blocks[1:]),
     (
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1024),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, windowed
+from anyformer.families.compose import changed, windowed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER
@@ -22,7 +22,7 @@ WORDS = {"features": "per-element", "heads": "per-head"}
 BY = {word: GATE.but(over=over) for over, word in WORDS.items()}
 FULL = laguna(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0)
 (NEAR,) = windowed(FULL, 512).stack.blocks
-TEMPLATE = FULL.but(stack=FULL.stack.but(blocks=(NEAR, *FULL.stack.blocks)))
+TEMPLATE = with_layers(FULL, (NEAR, *FULL.stack.blocks))
 ROUTING = {
     "num_experts": ("n_experts", int, 256),
     "num_experts_per_tok": ("top_k", int, 8),
@@ -48,7 +48,7 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(width)}
     each = zip(spec.stack.blocks, said, strict=True)
     blocks = (changed(block, GQASpec, n_heads=Count(heads), **alike) for block, heads in each)
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+    return with_layers(spec, blocks)
 
 
 def _said(spec: ModelSpec) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, latent_scale, layer_eps, modules, n_shared
 from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
@@ -94,7 +94,7 @@ SMALL = ling3(6, 8, 1, 8, 8, router=LING_ROUTER, head_dim=8)
 LING = table.family(
     "bailing_hybrid",
     "BailingHybridForCausalLM",
-    SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[-2:])),
+    with_layers(SMALL, SMALL.stack.blocks[-2:]),
     (
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", 768),

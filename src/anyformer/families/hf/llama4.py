@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing, sparse
 from anyformer.families.hf.layout import Theirs
@@ -72,7 +72,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
     kinds = [(i in moe, rotating[i], types[i]) for i in range(n)]
     made = {kind: layer(*kind) for kind in dict.fromkeys(kinds)}
-    return spec.but(stack=spec.stack.but(blocks=tuple(made[kind] for kind in kinds)))
+    return with_layers(spec, (made[kind] for kind in kinds))
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:

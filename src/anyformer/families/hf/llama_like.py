@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.apertus import own_table
 from anyformer.families.hf.experts import UNWINDOWED
@@ -63,7 +63,7 @@ def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if not isinstance(turning, list) or len(turning) != n_layers or set(turning) - {0, 1}:
         raise settings.refusal("no_rope_layers", f"must be {n_layers} times 1, for a layer that rotates, or 0")
     kinds = changed(spec.stack.blocks[0], GQASpec, rotary=None), spec.stack.blocks[0]
-    return spec.but(stack=spec.stack.but(blocks=tuple(kinds[bool(turns)] for turns in turning)))
+    return with_layers(spec, (kinds[bool(turns)] for turns in turning))
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:

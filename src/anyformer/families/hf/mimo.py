@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, edited
+from anyformer.families.compose import changed, edited, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import v3_routing
@@ -18,7 +18,7 @@ from anyformer.layers import FactorSpec, GQASpec, RotarySpec
 from anyformer.spec import Count, ModelSpec
 
 SMALL = mimo(6, 8, 2, 8, 1, d_expert=8, choice=router(2, 1, 1.0))
-SPARSE = SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[1:]))
+SPARSE = with_layers(SMALL, SMALL.stack.blocks[1:])
 
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -27,7 +27,7 @@ def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     by_number = tuple(windows.SLIDING if i and (i + 1) % EVERY else windows.FULL for i in range(n))
     near, full = spec.stack.blocks
     near = edited(near, GQASpec, lambda heads: heads.but(n_kv_heads=Count(2 * heads.kv_heads)))
-    spec = spec.but(stack=spec.stack.but(blocks=(near, full)))
+    spec = with_layers(spec, (near, full))
     types, size = settings.strings("layer_types") or by_number, settings.positive("sliding_window", int, WINDOW)
     return windows.typed(settings, spec, n, types, size)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.encoder import encoder_family, laid_out
 from anyformer.families.hf.headings import Heading, usual_classes
@@ -48,7 +48,7 @@ def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
         blocks.append(changed(layer, RotarySpec, **(typed_rotary(inner, length, plain) if inner else plain).values()))
     if tables:
         tables.close()
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=length)
+    return with_layers(spec, blocks).but(context=length)
 
 
 def _tables(spec: ModelSpec) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if len(types) != n_layers or set(types) - set(blocks):
         raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(blocks)}")
     first, *rest = (blocks[kind] for kind in types)
-    return spec.but(stack=spec.stack.but(blocks=(first_without_norm(first), *rest)))
+    return with_layers(spec, (first_without_norm(first), *rest))
 
 
 def _types(spec: ModelSpec) -> dict[str, Any]:
@@ -113,7 +113,7 @@ MASKED = Heading(
     lambda spec, n: masked_without_bias(spec), {"transform.0": "head.dense", "transform.2": "head.norm", "": "decoder"}
 )
 SMALL = modernbert(4, 8, 1, 8)
-TEMPLATE = SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[-2:]))  # one of each kind, each with its norm
+TEMPLATE = with_layers(SMALL, SMALL.stack.blocks[-2:])  # one of each kind, each with its norm
 SIZES = (
     table.VOCABULARY,
     table.D_MODEL,

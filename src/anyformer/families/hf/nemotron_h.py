@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import v3_routing
 from anyformer.families.hf.experts import TRAINING
@@ -40,7 +40,7 @@ def _kinds(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if unknown := set(found) - set(WORDS):
         raise settings.refusal("layers_block_type", f"has {min(unknown)!r}; a layer is {', '.join(WORDS)}")
     blocks = dict(zip(WORDS, spec.stack.blocks, strict=True))
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks[word] for word in found)))
+    return with_layers(spec, (blocks[word] for word in found))
 
 
 def _width(name: str, default: int, of: str) -> table.Pair:
@@ -59,7 +59,7 @@ def _width(name: str, default: int, of: str) -> table.Pair:
             mixture = one(spec, MoESpec, "mixture of experts")
             return changed(spec, MoESpec, **{of: getattr(mixture, of).but(d_ff=d_ff)})
         *others, last = spec.stack.blocks  # the template's
-        return spec.but(stack=spec.stack.but(blocks=(*others, changed(last, FeedForwardSpec, d_ff=d_ff))))
+        return with_layers(spec, (*others, changed(last, FeedForwardSpec, d_ff=d_ff)))
 
     return table.Pair(read, lambda spec: {name: holds(spec)[0].d_ff} if holds(spec) else {})
 

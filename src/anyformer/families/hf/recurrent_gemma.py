@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import EPS
 from anyformer.families.hf.mapping import one
@@ -51,7 +51,7 @@ def _kinds(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if set(words) - set(blocks):
         raise settings.refusal("block_types", f"must be words of {' and '.join(blocks)}")
     layers = tuple(blocks[words[i % len(words)]] for i in range(n_layers))
-    return spec.but(stack=spec.stack.but(blocks=layers))
+    return with_layers(spec, layers)
 
 
 def _words(spec: ModelSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import TensorRow, one
@@ -117,7 +117,7 @@ def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     settings.require("num_hidden_layers", len(words))
     if not settings.take("is_decoder", bool, False):
         raise settings.refusal("is_decoder", "sees later tokens, its first block the last; only true is computed here")
-    return spec.but(stack=spec.stack.but(blocks=tuple(kinds[word] for word in words)))
+    return with_layers(spec, (kinds[word] for word in words))
 
 
 def _positions(spec: ModelSpec) -> dict[str, str | Theirs]:
@@ -196,7 +196,7 @@ def _to_config(spec: ModelSpec) -> dict[str, Any]:
     """Of a model with layers of one kind, what is said of the other is the template's."""
     kinds = kinds_of(spec, WORDS)
     lacking = (layer for kind, layer in zip(WORDS, TEMPLATE.stack.blocks, strict=True) if kind not in kinds)
-    whole = spec.but(stack=spec.stack.but(blocks=(*spec.stack.blocks, *lacking)))
+    whole = with_layers(spec, (*spec.stack.blocks, *lacking))
     return {**_PLAIN.to_config(whole), "attn_layers": kinds, "is_decoder": True}
 
 

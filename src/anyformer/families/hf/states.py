@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from anyformer.families.compose import with_layers
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair
 from anyformer.layers import AttentionSpec, GatedDeltaNetSpec
@@ -45,7 +46,7 @@ def layer_kinds(
         blocks = dict(zip(kinds_of(spec, words), spec.stack.blocks, strict=True))
         if len(found) != n_layers or set(found) - set(blocks):
             raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(blocks)}")
-        return spec.but(stack=spec.stack.but(blocks=tuple(blocks[word] for word in found)))
+        return with_layers(spec, (blocks[word] for word in found))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         return {"num_hidden_layers": spec.n_layers, "layer_types": kinds_of(spec, words)}
@@ -66,4 +67,4 @@ def full_each(setting: str, default: int) -> Callable[[Settings, int], list[str]
 def template(model: ModelSpec, words: Words) -> ModelSpec:
     """The first layer of each kind in a model, in the order of the words."""
     first = dict(reversed([*zip(kinds_of(model, words), model.stack.blocks, strict=True)]))
-    return model.but(stack=model.stack.but(blocks=tuple(first[word] for word in words)))
+    return with_layers(model, (first[word] for word in words))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple, NewType
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf.layout import Modules, Theirs, of_layers, rows_of, tokens_and_head, within
 from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
@@ -252,7 +252,7 @@ def layers(name: str = "num_hidden_layers") -> Pair:
     """The depth of a model whose layers are alike."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return spec.but(stack=spec.stack.but(blocks=spec.stack.blocks * settings.positive(name, int)))
+        return with_layers(spec, spec.stack.blocks * settings.positive(name, int))
 
     return Pair(read, lambda spec: {name: spec.n_layers})
 

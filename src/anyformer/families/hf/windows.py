@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary, rotary_settings, scaling_settings, within
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair
@@ -36,7 +36,7 @@ def window_of(spec: Spec) -> int | None:
 def two_kinds(model: ModelSpec) -> ModelSpec:
     """The template of a model with sliding layers and full ones: the first of each."""
     first = dict(reversed([*zip(types_of(model), model.stack.blocks, strict=True)]))
-    return model.but(stack=model.stack.but(blocks=(first[SLIDING], first[FULL])))
+    return with_layers(model, (first[SLIDING], first[FULL]))
 
 
 def layer_types(full_every: int | None, size: int, setting: str | None = None) -> Pair:
@@ -67,7 +67,7 @@ def typed(settings: Settings, spec: ModelSpec, n_layers: int, types: tuple[str, 
     _check(settings, types, n_layers)
     if window is None and SLIDING in types:
         raise settings.refusal("sliding_window", "leaves the sliding layers without a window, which this class refuses")
-    spec = spec.but(stack=spec.stack.but(blocks=tuple(blocks[kind] for kind in types)))
+    spec = with_layers(spec, (blocks[kind] for kind in types))
     return spec if window is None else changed(spec, SlidingWindow, size=Window(window))
 
 
@@ -113,7 +113,7 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
         of_type: dict[str, RotarySpec] = dict(zip((SLIDING, FULL), each, strict=True))
         pairs = zip(spec.stack.blocks, types_of(spec), strict=True)
         blocks = (changed(block, RotarySpec, **of_type[kind].values()) for block, kind in pairs)
-        return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=length)
+        return with_layers(spec, blocks).but(context=length)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         found = {SLIDING: local, FULL: full}
@@ -151,6 +151,6 @@ def turning_windows(size: int, by_number: Callable[[Settings, int], tuple[str, .
             else changed(changed(block, AttentionSpec, mask=Causal()), GQASpec, rotary=None)
             for kind, block in zip(types, spec.stack.blocks, strict=True)
         )
-        return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+        return with_layers(spec, blocks)
 
     return Pair(read, lambda spec: {"layer_types": types_of(spec), "sliding_window": window_of(spec) or size})

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
-from transformers.utils.generic import can_return_tuple
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from anyformer.errors import SpecError
 from anyformer.families.classifier import with_classifier
@@ -20,6 +20,8 @@ from anyformer.spec import ModelSpec
 class AnyformerJudge(AnyformerPreTrainedModel):
     """What both share: a head by name, asked alone."""
 
+    output: type[Any]  # transformers', of what the class gives
+
     def __init__(self, config: AnyformerConfig, spec: ModelSpec, name: str) -> None:
         super().__init__(config)
         self.name = name
@@ -31,49 +33,6 @@ class AnyformerJudge(AnyformerPreTrainedModel):
         """The head that is asked."""
         return self.inner.head(self.name)
 
-    def judged(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-        labels: Tensor | None,
-        options: dict[str, Any],
-        hidden: bool | None,
-        attentions: bool | None,
-    ) -> dict[str, Any]:
-        """The fields of transformers' output."""
-        out, _ = self.model.run(
-            input_ids,
-            attention_mask,
-            position_ids,
-            None,
-            False,
-            options,
-            heads=[self.name],
-            output_hidden_states=bool(hidden),
-            output_attentions=bool(attentions),
-        )
-        fields = {"logits": out.logits, "hidden_states": out.hidden_states, "attentions": out.attentions}
-        if labels is not None:
-            n = options.get("num_items_in_batch")
-            fields["loss"] = self.loss_of(out.logits, labels, n)
-        return fields
-
-    def loss_of(self, logits: Tensor, labels: Tensor, n: Any) -> Tensor:
-        """The loss that transformers has for the class."""
-        return self.loss_function(logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=n)
-
-
-class AnyformerForMaskedLM(AnyformerJudge):
-    """An encoder with the head that says hidden words, the first of its heads. Raises SpecError for what has none."""
-
-    def __init__(self, config: AnyformerConfig) -> None:
-        spec = config.spec
-        named = [head.name for head in spec.heads if (head.pool is None and head.tied) or head.name == "mlm"]
-        if spec.encoder is not None or not named:
-            raise SpecError("this specification has no head for hidden words; take one with a head 'mlm'")
-        super().__init__(config, spec, named[0])
-
     @can_return_tuple
     def forward(
         self,
@@ -84,14 +43,50 @@ class AnyformerForMaskedLM(AnyformerJudge):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         **options: Any,
-    ) -> MaskedLMOutput:
-        """Logits [batch, token, vocab] of ids [batch, token]; the loss of labels [batch, token], -100 left out."""
-        given = (input_ids, attention_mask, position_ids, labels, options, output_hidden_states, output_attentions)
-        return MaskedLMOutput(**self.judged(*given))
+    ) -> ModelOutput:
+        """The head's logits of ids [batch, token], and the loss of labels, as the class says."""
+        out, _ = self.model.run(
+            input_ids,
+            attention_mask,
+            position_ids,
+            None,
+            False,
+            options,
+            heads=[self.name],
+            output_hidden_states=bool(output_hidden_states),
+            output_attentions=bool(output_attentions),
+        )
+        loss = None if labels is None else self.loss_of(out.logits, labels, options.get("num_items_in_batch"))
+        return self.output(loss=loss, logits=out.logits, hidden_states=out.hidden_states, attentions=out.attentions)
+
+    def loss_of(self, logits: Tensor, labels: Tensor, n: Any) -> Tensor:
+        """The loss that transformers has for the class."""
+        return self.loss_function(logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=n)
+
+
+class AnyformerForMaskedLM(AnyformerJudge):
+    """An encoder with the head that says hidden words, the first of its heads. Raises SpecError for what has none.
+
+    Logits are [batch, token, vocab]; the loss is of labels [batch, token], -100 left out.
+    """
+
+    output = MaskedLMOutput
+
+    def __init__(self, config: AnyformerConfig) -> None:
+        spec = config.spec
+        named = [head.name for head in spec.heads if (head.pool is None and head.tied) or head.name == "mlm"]
+        if spec.encoder is not None or not named:
+            raise SpecError("this specification has no head for hidden words; take one with a head 'mlm'")
+        super().__init__(config, spec, named[0])
 
 
 class AnyformerForSequenceClassification(AnyformerJudge):
-    """A model with a head for `config.num_labels` classes a text; files without one get a new one."""
+    """A model with a head for `config.num_labels` classes a text; files without one get a new one.
+
+    Logits are scores [batch, num_labels]; the loss is of labels [batch].
+    """
+
+    output = SequenceClassifierOutput
 
     def __init__(self, config: AnyformerConfig) -> None:
         spec = config.spec
@@ -103,18 +98,3 @@ class AnyformerForSequenceClassification(AnyformerJudge):
 
     def loss_of(self, logits: Tensor, labels: Tensor, n: Any) -> Tensor:
         return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        **options: Any,
-    ) -> SequenceClassifierOutput:
-        """Scores [batch, num_labels] of ids [batch, token]; the loss of labels [batch]."""
-        given = (input_ids, attention_mask, position_ids, labels, options, output_hidden_states, output_attentions)
-        return SequenceClassifierOutput(**self.judged(*given))

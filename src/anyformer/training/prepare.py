@@ -270,45 +270,68 @@ def read_data(
         return learned.with_specials(specials, roles) if roles or specials else learned
 
     if given.reads == "pairs":
-        corpus = given.pairs()
-        pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
-        about = f"{counted(len(pairs.pairs), 'pair')}, sha256 {pairs.fingerprint[:16]}"
-        if isinstance(objective, Contrastive):
-            data = ContrastData(pairs, unseen, trained(pairs.texts()))
-        else:
-            data = PairData(pairs, unseen, trained(pairs.texts(), None))
+        data, about = _pairs(given, held_out, objective, trained)
     elif isinstance(objective, Labelled):
-        kind = objective.labels
-        examples = given.labelled(kind)
-        if isinstance(held_out, Sources):
-            texts, unseen = examples, held_out.labelled(kind)
-        else:
-            texts, unseen = split_labelled(examples, held_out)
-        names = None if kind == "numbers" else _labels(begun, init, set(examples.counts())) or examples.names()
-        data = LabelledData(texts, unseen, trained(texts.texts()), names)
-        what = counted(len(data.labels), "class", "classes") if data.labels else "numbers"
-        about = f"{counted(len(data.train.rows), 'example')} of {what}, sha256 {data.train.fingerprint[:16]}"
+        data, about = _labelled(given, held_out, objective.labels, trained, begun, init)
     elif given.mixture is not None:
-        parts = {each.text: read_corpus(each.text) for each in given.mixture.texts}
-        text = Corpus.joined(parts)
-        if isinstance(held_out, Sources):
-            kept, rest = parts, held_out.corpus()
-        else:
-            halves = {name: corpus.split(held_out) for name, corpus in parts.items()}
-            kept = {name: half for name, (half, _) in halves.items()}
-            rest = Corpus.joined({name: half for name, (_, half) in halves.items()})
-        own = trained(Lesson(Corpus.joined(kept).sample(TOKENIZER_NBYTES), ByteLevelBPE.table).pieces())
-        about = f"{counted(len(parts), 'text')}, {_in_words(text)}"
-        data = MixedText([encoded_when_read(each, own) for each in kept.values()], encoded_when_read(rest, own), own)
+        data, about = _mixed(given.mixture, held_out, trained)
     else:
-        text = given.corpus()
-        texts, rest = (text, held_out.corpus()) if isinstance(held_out, Sources) else text.split(held_out)
-        own = trained(Lesson(texts.sample(TOKENIZER_NBYTES), ByteLevelBPE.table).pieces())
-        about = _in_words(text)
-        data = TextData(encoded_when_read(texts, own), encoded_when_read(rest, own), own)
+        data, about = _plain(given.corpus(), held_out, trained)
     if isinstance(data, FramedData) and (n_texts := data.cut(recipe)):
         say(f"{counted(n_texts, 'text is', 'texts are')} cut to {recipe.seq_len} tokens (--truncate)")
     return Prepared(data, about)
+
+
+# The tokenizer that is given, or one trained on texts, with the special tokens of the objective or of another one.
+Trained = Callable[..., Tokenizer]
+
+
+def _pairs(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> Prepared:
+    corpus = given.pairs()
+    pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
+    about = f"{counted(len(pairs.pairs), 'pair')}, sha256 {pairs.fingerprint[:16]}"
+    if isinstance(objective, Contrastive):
+        return Prepared(ContrastData(pairs, unseen, trained(pairs.texts())), about)
+    return Prepared(PairData(pairs, unseen, trained(pairs.texts(), None)), about)
+
+
+def _labelled(
+    given: Sources, held_out: HeldOut, kind: Kind, trained: Trained, begun: Path | None, init: Path | None
+) -> Prepared:
+    examples = given.labelled(kind)
+    if isinstance(held_out, Sources):
+        texts, unseen = examples, held_out.labelled(kind)
+    else:
+        texts, unseen = split_labelled(examples, held_out)
+    names = None if kind == "numbers" else _labels(begun, init, set(examples.counts())) or examples.names()
+    data = LabelledData(texts, unseen, trained(texts.texts()), names)
+    what = counted(len(data.labels), "class", "classes") if data.labels else "numbers"
+    return Prepared(data, f"{counted(len(data.train.rows), 'example')} of {what}, sha256 {data.train.fingerprint[:16]}")
+
+
+def _mixed(mixture: Mixture, held_out: HeldOut, trained: Trained) -> Prepared:
+    parts = {each.text: read_corpus(each.text) for each in mixture.texts}
+    text = Corpus.joined(parts)
+    if isinstance(held_out, Sources):
+        kept, rest = parts, held_out.corpus()
+    else:
+        halves = {name: corpus.split(held_out) for name, corpus in parts.items()}
+        kept = {name: half for name, (half, _) in halves.items()}
+        rest = Corpus.joined({name: half for name, (_, half) in halves.items()})
+    own = trained(_lesson(Corpus.joined(kept)))
+    data = MixedText([encoded_when_read(each, own) for each in kept.values()], encoded_when_read(rest, own), own)
+    return Prepared(data, f"{counted(len(parts), 'text')}, {_in_words(text)}")
+
+
+def _plain(text: Corpus, held_out: HeldOut, trained: Trained) -> Prepared:
+    texts, rest = (text, held_out.corpus()) if isinstance(held_out, Sources) else text.split(held_out)
+    own = trained(_lesson(texts))
+    return Prepared(TextData(encoded_when_read(texts, own), encoded_when_read(rest, own), own), _in_words(text))
+
+
+def _lesson(texts: Corpus) -> Iterable[str]:
+    """What a vocabulary is learnt from."""
+    return Lesson(texts.sample(TOKENIZER_NBYTES), ByteLevelBPE.table).pieces()
 
 
 def _in_words(text: Corpus) -> str:

@@ -201,8 +201,7 @@ def convert(
             raise UsageError(
                 f"{target} is one GGUF file: leave --to, --class and --shard-size out, and give --quantise for --dtype"
             )
-        if target.exists():
-            raise CheckpointError(f"{target} exists already; give a new name")
+        _refuse_there(target)
         tokenizer = tokenizer_of(found)
         refuse_larger(tokenizer, found.spec)
         return write_gguf(found, tokenizer, target, quantise)
@@ -211,8 +210,7 @@ def convert(
             raise UsageError(
                 f"{target} is one ONNX graph, in float32: leave --to, --class, --dtype, --quantise and --shard-size out"
             )
-        if target.exists():
-            raise CheckpointError(f"{target} exists already; give a new name")
+        _refuse_there(target)
         refuse_graph(found.spec)
         return write_onnx(filled(found), target)
     if quantise is not None:
@@ -222,6 +220,13 @@ def convert(
         raise UsageError(
             f"a class of transformers ({hf_type}) is only for Hugging Face's form; leave one of the two out"
         )
+    return _write_directory(found, target, form, hf_type, dtype, shard_nbytes or SHARD_NBYTES)
+
+
+def _write_directory(
+    found: Source, target: Path, form: Form | None, hf_type: str | None, dtype: torch.dtype | None, shard_nbytes: int
+) -> SavedDirectory:
+    """The tensors one by one, and the tokenizer with what lies beside it, in a new directory."""
     held = contents(found)
     widest = held.dtype()
     plan = planned(found.spec, form, hf_type, found.family)
@@ -239,7 +244,7 @@ def convert(
 
     with whole(target) as aside:
         tensors = held.through(plan.rows(), alike=plan.family is found.family)
-        write_tensors(aside, kept(tensors), shard_nbytes or SHARD_NBYTES, held.release)
+        write_tensors(aside, kept(tensors), shard_nbytes, held.release)
         if files:
             write_companions(files, aside)
         elif tokenizer is not None:
@@ -270,6 +275,11 @@ def whole(path: Path) -> Iterator[Path]:
             yield aside
     except (OSError, SafetensorError) as error:
         raise RunFailed(f"could not write {path}: {error}") from None
+
+
+def _refuse_there(path: Path) -> None:
+    if path.exists():
+        raise CheckpointError(f"{path} exists already; give a new name")
 
 
 def refuse_in_use(path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
 from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, spelled
-from anyformer.text.sources import LONGEST_LINE, json_lines, lines, read_text, refuse_surrogates, short, wrong
+from anyformer.text.places import refuse_surrogates
+from anyformer.text.sources import LONGEST_LINE, json_lines, lines, read_text, short, wrong
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 LARGEST = 1e18  # of a label that is a number: float32 holds its square
@@ -63,7 +64,7 @@ def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> t
             raise wrong(where, line, f"{name} = {short(text)} is not a text; put it in quotes")
         if not text.strip():
             raise wrong(where, line, f"{name} is empty; remove the example or give it a text")
-        refuse_surrogates(text, where, line)
+        refuse_surrogates(text, f"{where}, line {line}")
     label = entry.get("label")
     if label is None and not unlabelled:
         raise wrong(where, line, "the label is null; give it one, or remove the example")
@@ -118,7 +119,7 @@ def _kind(label: Any, where: str, line: int) -> str:
         case str():
             if not label.strip():
                 raise wrong(where, line, "the label is empty; give it one, or remove the example")
-            refuse_surrogates(label, where, line)
+            refuse_surrogates(label, f"{where}, line {line}")
             return "word"
     raise wrong(where, line, f"the label {short(label)} is neither a word nor a number")
 
@@ -130,7 +131,7 @@ def _words(value: Any, name: str, where: str, line: int) -> tuple[str, ...]:
     if not words:
         raise wrong(where, line, f"{name} is empty; remove the example")
     for word in words:
-        refuse_surrogates(word, where, line)
+        refuse_surrogates(word, f"{where}, line {line}")
     return tuple(words)
 
 

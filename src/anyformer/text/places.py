@@ -119,6 +119,14 @@ def unpacked(place: Place, name: str) -> Iterator[BinaryIO]:
         raise TextError(f"cannot read {where}: {error.strerror or error}") from None
 
 
+def refuse_surrogates(text: str, where: str) -> None:
+    """Raise TextError for half a character, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TextError(f"{where}: half a character (surrogate U+{ord(text[error.start]):04X}) in its text") from None
+
+
 def decoded(file: BinaryIO, where: str) -> Iterator[str]:
     """UTF-8 text in pieces, line ends as they are, without a byte order mark before it.
 

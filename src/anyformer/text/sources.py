@@ -11,7 +11,7 @@ from reprlib import Repr
 from typing import Any, NamedTuple, Protocol
 
 from anyformer.errors import TextError
-from anyformer.text.places import BLOCK, PACKED, Folder, Place, decoded, unpacked
+from anyformer.text.places import BLOCK, PACKED, Folder, Place, decoded, refuse_surrogates, unpacked
 from anyformer.text.tables import READERS
 
 SUFFIXES = (".txt", ".md", ".py", ".jsonl", *READERS)
@@ -153,14 +153,6 @@ def json_lines(written: Iterable[str], where: str) -> Iterator[tuple[int, Any]]:
         yield line, entry
 
 
-def refuse_surrogates(text: str, where: str, line: int) -> None:
-    """Raise TextError for half a character, which JSON can spell and UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise wrong(where, line, f"half a character (surrogate U+{ord(text[error.start]):04X}) in its text") from None
-
-
 def short(value: Any) -> str:
     """A value of a file, however long or deep, in the few characters that a message has room for."""
     cut = Repr()
@@ -179,5 +171,5 @@ def _json_texts(written: Iterable[str], where: str) -> Iterator[tuple[int, str]]
         content = entry.get("text") if isinstance(entry, dict) else None
         if not isinstance(content, str):
             raise wrong(where, line, 'not an object with a string "text"')
-        refuse_surrogates(content, where, line)
+        refuse_surrogates(content, f"{where}, line {line}")
         yield line, content

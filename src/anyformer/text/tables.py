@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 from anyformer.errors import TextError
-from anyformer.text.places import BLOCK, decoded, needed
+from anyformer.text.places import BLOCK, decoded, needed, refuse_surrogates
 
 FIELD = "text"
 ROWS = 256  # that are held at once
@@ -100,10 +100,7 @@ def _text_of(content: BinaryIO, nbytes: int, where: str) -> str | None:
     text = entry.get(FIELD) if isinstance(entry, dict) else None
     if not isinstance(text, str):
         return None
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise TextError(f"{where}: half a character (surrogate U+{ord(text[error.start]):04X}) in its text") from None
+    refuse_surrogates(text, where)
     return text
 
 

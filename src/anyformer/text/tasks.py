@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.sources import json_lines, lines, read_text, refuse_surrogates, short, wrong
+from anyformer.text.places import refuse_surrogates
+from anyformer.text.sources import json_lines, lines, read_text, short, wrong
 
 SUFFIX = ".jsonl"
 FEWEST = 2  # choices of a question
@@ -88,7 +89,7 @@ def _question(entry: Any, where: str, line: int) -> Question:
         if not isinstance(text, str) or not text.strip():
             raise wrong(where, line, f"{short(text)} is no text that could be chosen; give one that is not empty")
     for text in (context, *choices):
-        refuse_surrogates(text, where, line)
+        refuse_surrogates(text, f"{where}, line {line}")
     if len(set(choices)) < len(choices):
         raise wrong(where, line, f"choices = {short(choices)} has one twice; leave one of them out")
     return Question(context, tuple(choices), number, line)

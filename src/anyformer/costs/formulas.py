@@ -88,8 +88,8 @@ def active_parameters(spec: ModelSpec) -> Mapping[str, int]:
     count, tied = parameters(spec), {head.tied for head in spec.heads} - {None}
     tables: dict[object, int] = {}
     for name, stack in spec.stacks.items():
-        for value in stack.embedding.nested():
-            if isinstance(value, TableSpec) and value.shared not in tied:
+        for value in stack.embedding.nested(TableSpec):
+            if value.shared not in tied:
                 width = value.width or stack.embedding.width or stack.d_model
                 tables[value.shared or (name, value)] = value.rows * width
     return {

@@ -80,7 +80,7 @@ def norm_places(sublayer: SublayerSpec) -> frozenset[Where]:
 
 def looks_up(term: Spec) -> bool:
     """Whether a term of an embedding has a table of rows for ids, tokens or others."""
-    return any(isinstance(value, TableSpec) for value in term.nested())
+    return any(term.nested(TableSpec))
 
 
 def position_terms(stack: StackSpec) -> list[TermSpec]:
@@ -134,7 +134,7 @@ def attentions(spec: ModelSpec) -> Iterator[Attention]:
     """Every attention of every kind of layer, those of a layer to its own stack first."""
     for name, stack in spec.stacks.items():
         for layers in distinct_layers(stack):
-            found = (value for value in layers.block.nested() if isinstance(value, AttentionSpec))
+            found = layers.block.nested(AttentionSpec)
             for value in sorted(found, key=lambda attention: attention.reads == "memory"):
                 yield Attention(name, layers.at, value, place_in(spec, stack))
 

@@ -64,7 +64,7 @@ def sharing(layers: Sequence[BlockSpec], n_shared: int, widened: bool) -> tuple[
 
 def _named(layer: BlockSpec) -> BlockSpec:
     """The layer with a name of its keys, by what it sees."""
-    near = any(isinstance(value, SlidingWindow) for value in layer.nested())
+    near = any(layer.nested(SlidingWindow))
     return changed(layer, AttentionSpec, keys=LOCAL if near else FULL)
 
 

@@ -42,7 +42,7 @@ def kimi_linear(
 ) -> ModelSpec:
     """DeepSeek-V3 without positions and without a rank of queries, whose other layers than the `attending` have KDA."""
     model = deepseek(*sizes, router=router, n_shared=1, query_rank=None, vocab_size=vocab_size)
-    latent = next(value for value in model.nested() if isinstance(value, MLASpec))
+    latent = next(model.nested(MLASpec))
     model = changed(model, RMSNormSpec, eps=1e-5)
     projection = latent.but(rotary=None)  # whose norm keeps its eps
     model = changed(model, AttentionSpec, projection=projection, scale=ScaleSpec(power=-0.5))

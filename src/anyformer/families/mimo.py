@@ -15,7 +15,7 @@ EVERY, WINDOW, SHARE = 6, 129, 0.334
 def near(layer: BlockSpec, size: int = WINDOW) -> BlockSpec:
     """The layer with a window, sinks, theta 10,000 and twice as many heads of keys and values."""
     layer = changed(layer, AttentionSpec, mask=window(size), sink=True)
-    heads = next(value for value in layer.nested() if isinstance(value, GQASpec))
+    heads = next(layer.nested(GQASpec))
     return changed(changed(layer, RotarySpec, theta=1e4), GQASpec, n_kv_heads=Count(2 * heads.kv_heads))
 
 

@@ -19,7 +19,7 @@ def minimax(*sizes: int, n_experts: int = 32, top_k: int = 2, head_dim: int = 12
     model = llama(*sizes, head_dim=head_dim, vocab_size=200_064, eps=1e-5, theta=1e7, context=10_240_000)
     model = with_experts(model, RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
     model = edited(model, SublayerSpec, lambda pre: pre.but(norm_in=None, norm_sum=pre.norm_in))
-    heads = next(value for value in model.nested() if isinstance(value, GQASpec))
+    heads = next(model.nested(GQASpec))
     stack = every(attends, model, LightningAttentionSpec(n_heads=heads.n_heads, head_dim=Width(head_dim))).stack
     embedding = stack.embedding.but(norm=stack.norm)
     return model.but(stack=stack.but(embedding=embedding, residual=AddByDepthSpec(power=0.25), norm=None))

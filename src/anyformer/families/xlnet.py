@@ -19,7 +19,7 @@ def xlnet(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
 
 def table_of(model: ModelSpec) -> TableSpec:
     """The table of tokens."""
-    return next(value for value in model.stack.embedding.nested() if isinstance(value, TableSpec))
+    return next(model.stack.embedding.nested(TableSpec))
 
 
 def permuted_words(model: ModelSpec) -> HeadSpec:

@@ -55,8 +55,7 @@ def refuse_graph(spec: ModelSpec) -> None:
         raise SpecError(
             "an ONNX graph is one pass over one text, and this model has an encoder and a decoder; convert an encoder"
         )
-    by_length = RecurrentSpec | MoESpec | LSHAttentionSpec
-    lengths = next((value for value in spec.nested() if isinstance(value, by_length)), None)
+    lengths = next(spec.nested(RecurrentSpec, MoESpec, LSHAttentionSpec), None)
     if lengths is not None:
         raise SpecError(
             f"a pass of {lengths.kind} depends on the number of tokens, so no ONNX graph holds it for any; {REMEDY}"

@@ -272,13 +272,13 @@ class AttentionSpec(MixerSpec):
 
 def own_masks(stack: Spec) -> list[Mask]:
     """The masks by which a stack's tokens see each other, attention by attention."""
-    return [each.mask for each in stack.nested() if isinstance(each, AttentionSpec) and each.reads != "memory"]
+    return [each.mask for each in stack.nested(AttentionSpec) if each.reads != "memory"]
 
 
 def has_prefix(spec: ModelSpec) -> bool:
     """Whether a decoder sees a prefix from both sides: of any length, the tokens whose token_type_ids is 0."""
-    parts = (part for mask in own_masks(spec.stack) for part in mask.nested())
-    return spec.encoder is None and any(isinstance(part, Prefix) and part.size is None for part in parts)
+    prefixes = (part for mask in own_masks(spec.stack) for part in mask.nested(Prefix))
+    return spec.encoder is None and any(part.size is None for part in prefixes)
 
 
 class Attention(Part[AttentionSpec]):

@@ -38,7 +38,7 @@ def misfit(spec: AttentionSpec) -> tuple[str, str] | None:
         return "indexer", "chooses among other keys than there are; give it and attention compressors of one every"
     if own is None:
         return None
-    marks = any(isinstance(each, MarkedKeys | MarkedQueries) for each in spec.mask.nested())
+    marks = any(spec.mask.nested(MarkedKeys, MarkedQueries))
     other = "scores" if spec.scores or spec.relative_values else "marks" if marks else None
     if spec.reads != "self" or spec.keys is not None or other:
         said = other or "keys of other layers"

@@ -120,7 +120,7 @@ class LearnedPositionsSpec(TermSpec):
 
 def learned_positions(spec: Spec) -> int | None:
     """How many positions everything in a specification has vectors for; None: none are learned."""
-    return min((value.n_positions for value in spec.nested() if isinstance(value, LearnedPositionsSpec)), default=None)
+    return min((value.n_positions for value in spec.nested(LearnedPositionsSpec)), default=None)
 
 
 class LearnedPositions(Part[LearnedPositionsSpec]):
@@ -259,7 +259,7 @@ class SegmentsSpec(TermSpec):
 
 def n_segments(spec: Spec) -> int:
     """How many kinds of text a specification tells apart by their token_type_ids; 0: it has none."""
-    return max((value.n_segments for value in spec.nested() if isinstance(value, SegmentsSpec)), default=0)
+    return max((value.n_segments for value in spec.nested(SegmentsSpec)), default=0)
 
 
 class Segments(Part[SegmentsSpec]):

@@ -110,7 +110,7 @@ class ModelSpec(PartSpec):
     @property
     def vocab_size(self) -> int:
         """Rows of the first token table: the ids that the model takes."""
-        tables = (value for value in self.stack.embedding.nested() if isinstance(value, TableSpec))
+        tables = self.stack.embedding.nested(TableSpec)
         return next((table.rows for table in tables), 0)
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args, get_type_hints, overload
 
 from anyformer.errors import NoModuleError, SpecError, did_you_mean
 from anyformer.spec.cost import Cost, Workload
@@ -29,6 +29,7 @@ def is_tracing() -> bool:
     return False
 
 
+K = TypeVar("K", bound="Spec")
 Role = Literal["matrix", "query", "inner", "output", "table", "bias", "gain"]
 
 
@@ -207,12 +208,17 @@ class Spec:
         if not holds:
             raise self.refusal(name, remedy)
 
-    def nested(self) -> Iterator[Spec]:
-        """This value and every value inside it, depth first; a layer that is tiled is met once."""
+    @overload
+    def nested(self) -> Iterator[Spec]: ...
+    @overload
+    def nested(self, *kinds: type[K]) -> Iterator[K]: ...
+    def nested(self, *kinds: type[Any]) -> Iterator[Any]:
+        """This value and every value inside it, or those of some kinds, depth first; a layer that is tiled is met once."""
         left: list[Spec] = [self]
         while left:
             value = left.pop()
-            yield value
+            if isinstance(value, kinds or Spec):
+                yield value
             inside: list[Spec] = []
             for held in value.values().values():
                 if isinstance(held, Spec):

@@ -65,7 +65,7 @@ def stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
         return block.but(sublayers=tuple(kept))
 
     model = a.but(encoder=None, stack=a.stack.but(blocks=tuple(alone(block) for block in a.stack.blocks)))
-    tables = [v for part in (model.stack.embedding, *model.heads) for v in part.nested() if isinstance(v, TableSpec)]
+    tables = [v for part in (model.stack.embedding, *model.heads) for v in part.nested(TableSpec)]
     return model if len(tables) > 1 and tables[0] in tables[1:] else changed(model, TableSpec, shared=None)
 
 

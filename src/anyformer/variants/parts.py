@@ -99,5 +99,5 @@ def role(mixer: MixerSpec) -> str:
 
 def is_tied(head: HeadSpec, spec: ModelSpec) -> bool:
     """Whether a head's table is the embedding's."""
-    tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
+    tables = {value.shared for value in spec.stack.embedding.nested(TableSpec)}
     return head.tied is not None and head.tied in tables

@@ -158,7 +158,7 @@ def _attention(a: ModelSpec, data: Any) -> ModelSpec:
 def _mask(a: ModelSpec, data: Any) -> ModelSpec:
     """What does not say whether later tokens are seen leaves that as it is in each stack."""
     mask = read(data, Mask, "mask")
-    said = any(isinstance(each, Causal | Everything | Prefix) for each in mask.nested())
+    said = any(mask.nested(Causal, Everything, Prefix))
 
     def stack(own: Any) -> Any:
         whole = Causal() & mask if later_tokens_seen(own, after_prefix=True) is None and not said else mask

@@ -31,8 +31,8 @@ def notes(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 def _windows(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     wide: dict[int, list[Any]] = {}
     for attention in attentions(spec):
-        for mask in attention.spec.mask.nested():
-            if isinstance(mask, SlidingWindow) and spec.context and mask.size >= spec.context:
+        for mask in attention.spec.mask.nested(SlidingWindow):
+            if spec.context and mask.size >= spec.context:
                 wide.setdefault(mask.size, []).append(attention)
     for size, found in wide.items():
         text = f"the window of {size:,} in {where(found, spec)} hides nothing within the context of {spec.context:,} tokens"
@@ -74,8 +74,7 @@ def _biases(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 def _schemes(stack: StackSpec) -> Iterator[str]:
     terms = [term.kind for term in position_terms(stack)]
-    values = (value for block in set(stack.blocks) for value in block.nested())
-    found = sorted({value.kind for value in values if isinstance(value, RotarySpec | ScoreSpec)})
+    found = sorted({value.kind for block in set(stack.blocks) for value in block.nested(RotarySpec, ScoreSpec)})
     if terms and found:
         yield f"has two position schemes: {', '.join(terms)} in the embedding, {', '.join(found)} in attention"
     if not terms and not found:

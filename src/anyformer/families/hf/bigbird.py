@@ -30,7 +30,7 @@ def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written_attention(spec: ModelSpec) -> Mapping[str, Any]:
-    found = next((value for value in spec.nested() if isinstance(value, GlobalBlocks)), None)
+    found = next(spec.nested(GlobalBlocks), None)
     if found is None:
         return {"attention_type": FULL}
     return {"attention_type": SPARSE, "block_size": found.size, "num_random_blocks": found.n_random}

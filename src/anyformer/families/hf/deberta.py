@@ -191,7 +191,7 @@ def convolution() -> Pair:
         return changed(convolved(spec, size, activation), LayerNormSpec, eps=norm.eps)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = next((part for part in spec.stack.nested() if isinstance(part, ConvolutionSpec)), None)
+        found = next(spec.stack.nested(ConvolutionSpec), None)
         if found is None:
             return {}
         return {"conv_kernel_size": found.size, "conv_act": spelling(found.activation) or "tanh", "conv_groups": 1}

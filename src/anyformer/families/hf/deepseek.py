@@ -168,7 +168,7 @@ def dense_first(first: int, name: str = "first_k_dense_replace") -> table.Pair:
         return with_layers(spec, (*[dense] * n_dense, *[sparse] * (n_layers - n_dense)))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        of_experts = [any(isinstance(value, MoESpec) for value in block.nested()) for block in spec.stack.blocks]
+        of_experts = [any(block.nested(MoESpec)) for block in spec.stack.blocks]
         return {"num_hidden_layers": spec.n_layers, name: [*of_experts, True].index(True)}
 
     return table.Pair(read, write)

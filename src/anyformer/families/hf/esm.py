@@ -56,7 +56,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
 
 def _frequencies(spec: ModelSpec) -> list[TensorRow]:
     """What the class holds of the angles: once, in older files in each layer, which transformers 5.23 writes as layer *."""
-    rotary = next((value for value in spec.nested() if isinstance(value, RotarySpec)), None)
+    rotary = next(spec.nested(RotarySpec), None)
     if rotary is None:
         return []
     width = spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads

@@ -61,7 +61,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
         "new_decoder_architecture": grouped,
         "parallel_attn": wired != "serial",
         "num_ln_in_parallel_attn": {"serial": None, "one norm": 1, "two norms": 2}[wired],
-        "alibi": any(isinstance(part, ALiBiSpec) for part in spec.stack.nested()),
+        "alibi": any(spec.stack.nested(ALiBiSpec)),
         **rotary_settings(heads.rotary, fraction=None),
         "max_position_embeddings": spec.context or 2048,
     }

@@ -43,8 +43,8 @@ def _complete(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _completion(spec: ModelSpec) -> dict[str, Any]:
     layer = spec.stack.blocks[0]
-    reads = next((value.table for value in layer.nested() if isinstance(value, PerLayerEmbeddingSpec)), None)
-    mixture = next((value for value in layer.nested() if isinstance(value, MoESpec)), None)
+    reads = next((value.table for value in layer.nested(PerLayerEmbeddingSpec)), None)
+    mixture = next(layer.nested(MoESpec), None)
     found: dict[str, Any] = {READ: reads.width if reads else 0, ROWS: reads.rows if reads else spec.vocab_size}
     if mixture is None:
         return found
@@ -130,7 +130,7 @@ def _layer(spec: ModelSpec) -> dict[Any, Any]:
     """The modules of a layer; what norms the feed-forward norms its sum with the experts where there are such."""
     factors = {f"{sublayer}.norm_sum.weight": Theirs("layer_scalar", by=(1,)) for sublayer in (1, 2)}
     found = {**SANDWICH, **ATTENTION, **QK_NORMS, **GATED, **injection(2), **factors}
-    if not any(isinstance(value, MoESpec) for value in spec.stack.blocks[0].nested()):
+    if not any(spec.stack.blocks[0].nested(MoESpec)):
         return found
     return {
         **found,
@@ -182,7 +182,7 @@ _PLAIN = table.family(
 
 
 def _rows(spec: ModelSpec) -> list[TensorRow]:
-    reads = any(isinstance(value, PerLayerEmbeddingSpec) for value in spec.stack.blocks[0].nested())
+    reads = any(spec.stack.blocks[0].nested(PerLayerEmbeddingSpec))
     return [*_PLAIN.rows(spec), *(side_by_side(spec, 2) if reads else ()), unread(spec)]
 
 

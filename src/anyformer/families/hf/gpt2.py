@@ -44,7 +44,7 @@ def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_scale(spec: ModelSpec) -> dict[str, Any]:
-    scales = [value.scale for value in spec.stack.nested() if isinstance(value, AttentionSpec)]
+    scales = [value.scale for value in spec.stack.nested(AttentionSpec)]
     by_layer = len(scales) > 1 and scales[1].factor == 0.5
     return {"scale_attn_weights": scales[0].power != 0, "scale_attn_by_inverse_layer_idx": by_layer}
 

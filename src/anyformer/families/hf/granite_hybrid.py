@@ -42,17 +42,11 @@ def _experts(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said(spec: ModelSpec) -> dict[str, Any]:
-    found = next((value for value in spec.nested() if isinstance(value, RouterSpec)), None)
+    found = next(spec.nested(RouterSpec), None)
     if found is not None:
         return {"num_local_experts": found.n_experts, "num_experts_per_tok": found.top_k}
-    dense = next((value.d_ff for value in spec.nested() if isinstance(value, GatedFeedForwardSpec)), 1024)
+    dense = next((value.d_ff for value in spec.nested(GatedFeedForwardSpec)), 1024)
     return {"num_local_experts": 0, "shared_intermediate_size": dense}
-
-
-def _width(name: str, field: str, default: int) -> table.Pair:
-    inner = expert_width(name, field, default)
-    mixed = lambda spec: any(isinstance(value, MoESpec) for value in spec.nested())  # noqa: E731
-    return table.Pair(inner.read, lambda spec: inner.write(spec) if mixed(spec) else {})
 
 
 def _turned(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -69,7 +63,7 @@ def _turned(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _positions(spec: ModelSpec) -> dict[str, Any]:
-    found = next((value for value in spec.nested() if isinstance(value, RotarySpec)), None)
+    found = next(spec.nested(RotarySpec), None)
     said = {} if found is None else rotary_settings(found, fraction=None)
     length = {"max_position_embeddings": spec.context or 2048}
     return {**length, "position_embedding_type": None if found is None else "rope", **said}
@@ -146,8 +140,8 @@ GRANITE_HYBRID = table.family(
         table.VOCABULARY,
         table.D_MODEL,
         SWIGLU,
-        _width("intermediate_size", "expert", 11_008),
-        _width("shared_intermediate_size", "shared_expert", 1024),
+        table.if_any(MoESpec, expert_width("intermediate_size", "expert", 11_008)),
+        table.if_any(MoESpec, expert_width("shared_intermediate_size", "shared_expert", 1024)),
         table.Pair(_experts, _said),
         table.heads(),
         table.EVEN,

@@ -96,8 +96,7 @@ def usual_classes(
 
 def of_feed_forwards(spec: ModelSpec) -> MapSpec:
     """The activation of the feed-forwards, which hidden_act gives to some heads too."""
-    every = spec.stack.nested()
-    return next(value.activation for value in every if isinstance(value, FeedForwardSpec | GatedFeedForwardSpec))
+    return next(spec.stack.nested(FeedForwardSpec, GatedFeedForwardSpec)).activation
 
 
 def words(

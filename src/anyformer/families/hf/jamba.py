@@ -52,7 +52,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    router = next((value for value in spec.nested() if isinstance(value, RouterSpec)), None)
+    router = next(spec.nested(RouterSpec), None)
     return {
         "num_hidden_layers": spec.n_layers,
         "num_experts": router.n_experts if router else 1,

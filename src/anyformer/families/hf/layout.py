@@ -91,7 +91,7 @@ def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str,
     groups = 1
     match by:
         case "head" | "query":
-            heads = next(value for value in spec.nested() if isinstance(value, GQASpec | MLASpec))
+            heads = next(spec.nested(GQASpec, MLASpec))
             groups = heads.kv_heads if by == "head" and isinstance(heads, GQASpec) else heads.n_heads
         case "feature":
             groups = shape[dim]

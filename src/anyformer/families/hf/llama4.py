@@ -80,8 +80,8 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
     turns = [one(block, GQASpec, "attention").rotary is not None for block in blocks]
     moe = [i for i, block in enumerate(blocks) if sparse(block)]
     width = {sparse(block): one(block, GatedFeedForwardSpec, "gated feed-forward").d_ff for block in blocks}
-    chunk = next((part.size for part in spec.nested() if isinstance(part, SameBlock)), CHUNK)
-    steps = next((part for part in spec.nested() if isinstance(part, LogSteps)), None)
+    chunk = next((part.size for part in spec.nested(SameBlock)), CHUNK)
+    steps = next(spec.nested(LogSteps), None)
     said = {"attn_scale": steps.growth, "floor_scale": steps.length} if steps else {}
     return {
         "num_hidden_layers": len(blocks),
@@ -91,7 +91,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
         "attention_chunk_size": chunk,
         "intermediate_size": width.get(True, 8192),
         "intermediate_size_mlp": width.get(False, 16_384),
-        "use_qk_norm": any(part.norm_query is not None for part in spec.nested() if isinstance(part, GQASpec)),
+        "use_qk_norm": any(part.norm_query is not None for part in spec.nested(GQASpec)),
         "attn_temperature_tuning": steps is not None,
         **said,
     }

@@ -167,7 +167,7 @@ def their_shapes(rows: Iterable[TensorRow], spec: ModelSpec) -> dict[str, tuple[
 
 def one(spec: Spec, kind: type[Part], what: str) -> Part:
     """The first value of a kind inside a specification. Raises SpecError if there is none."""
-    found = next((value for value in spec.nested() if isinstance(value, kind)), None)
+    found = next(spec.nested(kind), None)
     if found is None:
         raise SpecError(f"the model has no {what}")
     return found

@@ -158,7 +158,7 @@ def _decay(name: str, rates: Sequence[float]) -> Tensor:
 def _tables(spec: ModelSpec) -> Iterator[TensorRow]:
     """The rows of tables that hold nothing learnt; made when they are asked for, since full-size ones take a gigabyte."""
     for i, layer in enumerate(spec.stack.layers):
-        mixer = next((value for value in layer.nested() if isinstance(value, LightningAttentionSpec)), None)
+        mixer = next(layer.nested(LightningAttentionSpec), None)
         for name in DECAYS if mixer else ():
             assert mixer is not None
             rates = tuple(-each for each in mixer.decays())

@@ -34,7 +34,7 @@ USUAL = {SLIDING: RotarySpec(theta=LOCAL_THETA), FULL: RotarySpec(theta=FULL_THE
 
 
 def _kind(layer: BlockSpec) -> str:
-    return SLIDING if any(isinstance(value, SymmetricWindow | SlidingWindow) for value in layer.nested()) else FULL
+    return SLIDING if any(layer.nested(SymmetricWindow, SlidingWindow)) else FULL
 
 
 def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -89,9 +89,7 @@ def _reach(settings: Settings) -> int:
 # Written as widths to both sides together; without windows, what the class takes.
 WINDOW = table.Pair(
     lambda settings, spec: changed(spec, SymmetricWindow, radius=_reach(settings)),
-    lambda spec: {
-        "local_attention": next((2 * v.radius for v in spec.nested() if isinstance(v, SymmetricWindow)), 128)
-    },
+    lambda spec: {"local_attention": next((2 * v.radius for v in spec.nested(SymmetricWindow)), 128)},
 )
 # Of a decoder, to one side.
 BACK = table.Pair(

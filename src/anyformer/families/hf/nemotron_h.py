@@ -14,7 +14,7 @@ from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import kinds_of
 from anyformer.families.nemotron_h import ROUTER, nemotron_h
 from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, MoESpec, RouterSpec, SSDSpec
-from anyformer.spec import ModelSpec, Spec
+from anyformer.spec import ModelSpec
 
 WORDS = {"linear_attention": SSDSpec, "full_attention": AttentionSpec, "moe": MoESpec, "mlp": FeedForwardSpec}
 LETTERS = dict(zip("M*E-", WORDS, strict=True))
@@ -64,12 +64,6 @@ def _width(name: str, default: int, of: str) -> table.Pair:
     return table.Pair(read, lambda spec: {name: holds(spec)[0].d_ff} if holds(spec) else {})
 
 
-def _if_any(part: type[Spec], pair: table.Pair) -> table.Pair:
-    """The pair, of which nothing is written where no layer has such a part."""
-    there = lambda spec: any(isinstance(value, part) for value in spec.nested())  # noqa: E731
-    return table.Pair(pair.read, lambda spec: pair.write(spec) if there(spec) else {})
-
-
 def _modules(up: str, down: str) -> dict[str, Any]:
     """A layer's, of whatever kind; of experts these."""
     return {
@@ -89,12 +83,12 @@ def _modules(up: str, down: str) -> dict[str, Any]:
 PAIRS = (
     table.VOCABULARY,
     table.D_MODEL,
-    _if_any(GQASpec, table.heads(n_kv_heads=8, head_dim=128)),
+    table.if_any(GQASpec, table.heads(n_kv_heads=8, head_dim=128)),
     table.rms_eps(1e-5, "layer_norm_epsilon"),
     table.context("max_position_embeddings", 4096),
-    *(_if_any(SSDSpec, pair) for pair in mixer(OF_MIXERS, 128, 8, "mamba_hidden_act")),
-    _if_any(RouterSpec, v3_routing(8, 2, 1.0, 1, 1)),
-    _if_any(MoESpec, table.at("moe_latent_size", int, MoESpec, "latent", default=None, nullable=True)),
+    *(table.if_any(SSDSpec, pair) for pair in mixer(OF_MIXERS, 128, 8, "mamba_hidden_act")),
+    table.if_any(RouterSpec, v3_routing(8, 2, 1.0, 1, 1)),
+    table.if_any(MoESpec, table.at("moe_latent_size", int, MoESpec, "latent", default=None, nullable=True)),
     _width("moe_intermediate_size", 7688, "expert"),
     _width("moe_shared_expert_intermediate_size", 7688, "shared_expert"),
     _width("intermediate_size", 21_504, "layer"),

@@ -82,7 +82,7 @@ def _read_heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_heads(spec: ModelSpec) -> dict[str, Any]:
-    found = next(value for value in spec.nested() if isinstance(value, GQASpec | LSHAttentionSpec))
+    found = next(spec.nested(GQASpec, LSHAttentionSpec))
     return {
         "num_attention_heads": found.n_heads,
         "attention_head_size": found.head_dim or spec.stack.d_model // found.n_heads,

@@ -80,7 +80,7 @@ def _layers(*, scaled: bool, one_table: bool = True, usual: str = "relu") -> tab
         return _template(*layers, tied=tied, scaled=scales, one_table=one_table)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        feeds = (found for found in spec.stack.nested() if isinstance(found, FeedForwardSpec | GatedFeedForwardSpec))
+        feeds = spec.stack.nested(FeedForwardSpec, GatedFeedForwardSpec)
         feed = next(feeds, None)
         if feed is None:
             raise SpecError("the model has no feed-forward")
@@ -160,7 +160,7 @@ def _links(spec: ModelSpec, feed: Mapping[str, str]) -> Laid:
 
 
 def _links_of_t5(spec: ModelSpec) -> Laid:
-    gated = any(isinstance(value, GatedFeedForwardSpec) for value in spec.stack.nested())
+    gated = any(spec.stack.nested(GatedFeedForwardSpec))
     names = {"gate": "wi_0", "up": "wi_1" if gated else "wi", "down": "wo"}
     return _links(spec, {ours: f"DenseReluDense.{theirs}" for ours, theirs in names.items()})
 
@@ -213,7 +213,7 @@ def which(n_layers: int, n_sparse: int) -> tuple[bool, ...]:
 
 def _n_sparse(stack: StackSpec) -> int:
     """The number that makes the layers sparse that are; any where none does."""
-    wanted = tuple(any(isinstance(value, MoESpec) for value in block.nested()) for block in stack.blocks)
+    wanted = tuple(any(block.nested(MoESpec)) for block in stack.blocks)
     return next((n for n in range(len(wanted) + 1) if which(len(wanted), n) == wanted), sum(wanted))
 
 

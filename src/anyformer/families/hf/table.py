@@ -217,6 +217,11 @@ def fixed(**settings: Any) -> Pair:
     return Pair(lambda _, spec: spec, lambda spec: settings)
 
 
+def if_any(part: type[Spec], pair: Pair) -> Pair:
+    """The pair, of which nothing is written where no layer has such a part."""
+    return Pair(pair.read, lambda spec: pair.write(spec) if any(spec.nested(part)) else {})
+
+
 def renamed(**names: str) -> Pair:
     """What files call settings too → their names, before all other pairs; where both are there the other one is meant."""
 

@@ -30,7 +30,7 @@ def window(default: int | None) -> Pair:
 
 def window_of(spec: Spec) -> int | None:
     """The size of the first window in a model or a part; None without one."""
-    return next((value.size for value in spec.nested() if isinstance(value, SlidingWindow)), None)
+    return next((value.size for value in spec.nested(SlidingWindow)), None)
 
 
 def two_kinds(model: ModelSpec) -> ModelSpec:
@@ -118,7 +118,7 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
     def write(spec: ModelSpec) -> dict[str, Any]:
         found = {SLIDING: local, FULL: full}
         for kind, block in zip(types_of(spec), spec.stack.blocks, strict=True):
-            found[kind] = next((value for value in block.nested() if isinstance(value, RotarySpec)), found[kind])
+            found[kind] = next(block.nested(RotarySpec), found[kind])
         length = {"max_position_embeddings": spec.context or context}
         if setting is not None:
             return {**length, setting: found[SLIDING].theta, **rotary_settings(found[FULL], fraction=None)}

@@ -78,7 +78,7 @@ def _written_attention(spec: ModelSpec) -> Mapping[str, Any]:
     mask = one(spec, AttentionSpec, "attention").mask
     if mask == TwoStreams():
         return {"attn_type": "bi", "same_length": False}
-    window = next((value for value in mask.nested() if isinstance(value, SlidingWindow)), None)
+    window = next(mask.nested(SlidingWindow), None)
     return {"attn_type": "uni", "same_length": window is not None, "mem_len": window and window.size - 1}
 
 

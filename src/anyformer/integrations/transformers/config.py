@@ -43,7 +43,7 @@ class AnyformerConfig(PreTrainedConfig):
             spec = self.spec
             self.vocab_size, self.hidden_size = spec.vocab_size, spec.stack.d_model
             self.num_hidden_layers, self.is_encoder_decoder = spec.n_layers, spec.encoder is not None
-            heads = (value.n_heads for value in spec.nested() if isinstance(value, GQASpec))
+            heads = (value.n_heads for value in spec.nested(GQASpec))
             self.num_attention_heads = next(heads, 0)
             head = next(iter(spec.heads), None)
             self.final_logit_softcapping = head and head.softcap

@@ -58,7 +58,7 @@ def refuse_on_mesh(
 
 
 def _unspreadable(spec: ModelSpec, ep: int, compiled: bool) -> str | None:
-    experts = {part.router.n_experts for part in spec.nested() if isinstance(part, MoESpec)}
+    experts = {part.router.n_experts for part in spec.nested(MoESpec)}
     if not experts:
         return "it has no experts to spread; take a model that has"
     if uneven := [n for n in sorted(experts) if n % ep]:
@@ -69,7 +69,7 @@ def _unspreadable(spec: ModelSpec, ep: int, compiled: bool) -> str | None:
 
 
 def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_place: bool) -> str | None:
-    asked = [part for part in spec.nested() if isinstance(part, (MixerSpec, TokenDropoutSpec))]
+    asked = list(spec.nested(MixerSpec, TokenDropoutSpec))
     if reasons := [f"{part.kind} {reason}" for part in asked if (reason := part.together())]:
         return f"under cp a process has a stretch of each row, and {reasons[0]}"
     if not by_place:
@@ -95,7 +95,7 @@ def indivisible(spec: ModelSpec, recipe: Recipe) -> str | None:
     """Why a batch has another loss as a whole than in parts; None where it has the same."""
     if not recipe.objective.divisible:
         return f"{recipe.objective.kind} tells the texts of a batch apart, and each part would have fewer negatives"
-    if any(isinstance(part, BatchNormSpec) for part in spec.nested()):
+    if any(spec.nested(BatchNormSpec)):
         return "the statistics of its BatchNorm are those of all rows of a batch"
     return None
 

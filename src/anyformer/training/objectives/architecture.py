@@ -73,9 +73,9 @@ def not_an_encoder(spec: ModelSpec) -> str | None:
 
 def has_two_streams(spec: ModelSpec) -> bool:
     """Whether blanks are embedded, and every attention keeps them from being seen."""
-    masks = [value.mask for value in spec.stack.nested() if isinstance(value, AttentionSpec)]
-    blanks = any(isinstance(value, BlanksSpec) for value in spec.stack.embedding.nested())
-    return blanks and all(any(isinstance(part, TwoStreams) for part in (mask, *mask.nested())) for mask in masks)
+    masks = [value.mask for value in spec.stack.nested(AttentionSpec)]
+    blanks = any(spec.stack.embedding.nested(BlanksSpec))
+    return blanks and all(any(mask.nested(TwoStreams)) for mask in masks)
 
 
 def no_vocabulary_head(spec: ModelSpec, name: str = "lm") -> str | None:

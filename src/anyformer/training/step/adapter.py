@@ -35,7 +35,7 @@ class Adapter(nn.Module):
     def __init__(self, model: Transformer, lora: LoRA, seed: int) -> None:
         super().__init__()
         self.lora, targets = lora, targeted(model, lora.targets)
-        if any(isinstance(part, BatchNormSpec) for part in model.spec.nested()):
+        if any(model.spec.nested(BatchNormSpec)):
             raise UsageError(
                 "--lora: the statistics of BatchNorm move with each step, and an adapter has no place for them"
             )

@@ -121,8 +121,8 @@ class Trainer:
         check_router_losses(model.spec, recipe)
         self.router_losses = recipe.router.losses if routed else ()
         self.dropout = rates(recipe.dropout, recipe.router.jitter if routed else 0.0)
-        parts = [part for one in self.models for part in one.spec.nested()]
-        if any(isinstance(part, BatchNormSpec) or (isinstance(part, RouterSpec) and part.draws) for part in parts):
+        parts = [part for one in self.models for part in one.spec.nested(BatchNormSpec, RouterSpec)]
+        if any(isinstance(part, BatchNormSpec) or part.draws for part in parts):
             # A pass with rates, be they 0, is one of training, where these compute something else.
             self.dropout = self.dropout or Dropout()
         self.micro_tokens = micro_tokens or sys.maxsize

@@ -58,7 +58,7 @@ class RestoringObjective(Objective[RestoredText]):
 
 def prefix_refusal(spec: ModelSpec) -> str | None:
     """Why an architecture without an encoder cannot learn so, or None."""
-    parts = [part for mask in own_masks(spec.stack) for part in mask.nested() if isinstance(part, Prefix)]
+    parts = [part for mask in own_masks(spec.stack) for part in mask.nested(Prefix)]
     if not parts:
         return (
             "it has no encoder to read what noise left, and none of its masks has a prefix that is seen from both sides; "

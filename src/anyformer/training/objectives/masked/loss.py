@@ -68,7 +68,7 @@ class MaskedObjective(Objective[MaskedLM]):
         return not_an_encoder(self.spec) or no_vocabulary_head(self.spec, "mlm")
 
     def check(self, recipe: Recipe, data: TrainingData) -> None:
-        dropped = next((part for part in self.spec.nested() if isinstance(part, TokenDropoutSpec)), None)
+        dropped = next(self.spec.nested(TokenDropoutSpec), None)
         mask = None if data.tokenizer is None else known_mask(data.tokenizer)
         if dropped is not None and mask not in (None, dropped.token):
             raise UsageError(

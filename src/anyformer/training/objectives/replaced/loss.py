@@ -99,7 +99,7 @@ class ReplacedObjective(Objective[ReplacedTokens]):
             return f"no generator can be made of it: {error}; give the objective one as `generator`"
         if reason := not_an_encoder(generator) or no_vocabulary_head(generator, "mlm"):
             return f"of its generator: {reason}"
-        if any(isinstance(part, RouterSpec) for part in generator.nested()):
+        if any(generator.nested(RouterSpec)):
             return (
                 "its generator has experts, whose load nothing would keep even; give the objective another `generator`"
             )

@@ -71,6 +71,6 @@ class SentenceObjective(Objective[SentencePairs]):
 
 def has_token_types(spec: ModelSpec) -> bool:
     """Whether a model tells runs of text apart by token_type_ids; one of a single type must not be given any."""
-    tables = [value for value in spec.stack.nested() if isinstance(value, SegmentsSpec)]
-    others = any(isinstance(value, BySegmentSpec) for value in spec.stack.nested())
+    tables = list(spec.stack.nested(SegmentsSpec))
+    others = any(spec.stack.nested(BySegmentSpec))
     return all(table.n_segments >= CLASSES for table in tables) and (bool(tables) or others)

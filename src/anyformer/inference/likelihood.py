@@ -59,7 +59,7 @@ def pair_of(model: Transformer, tokenizer: Tokenizer, before: str, after: str) -
     return Pair(ids[:at], ids[at:])
 
 
-def longest_of(spec: ModelSpec, seq_len: int | None) -> int | None:
+def pass_length(spec: ModelSpec, seq_len: int | None) -> int | None:
     """Tokens of a pass: as many as asked for, at most the positions learned, by default the context; None: any number."""
     most = [n for n in (seq_len or spec.context, learned_positions(spec.stack)) if n is not None]
     return min(most, default=None)
@@ -79,7 +79,7 @@ def log_likelihoods(
     """
     check_writes(model.spec)
     check_vocabulary(model.spec, tokenizer.vocab_size)
-    longest = longest_of(model.spec, seq_len)
+    longest = pass_length(model.spec, seq_len)
     start = tokenizer.start_of_answer
     if model.encoder is not None and start is None:
         raise InputError(

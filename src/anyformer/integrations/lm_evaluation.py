@@ -23,7 +23,7 @@ from anyformer.errors import InputError, UsageError
 from anyformer.generation import BeamSearch, Sampling, generate_text
 from anyformer.generation.text import encode_read
 from anyformer.inference.answering import TaskEvaluation, TaskFigures
-from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, longest_of, pair_of
+from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, pair_of, pass_length
 from anyformer.inference.opened import Opened, TrainedModel, opened
 from anyformer.layers.packing import Packing
 from anyformer.recipe import Precision
@@ -71,7 +71,7 @@ class AnyformerLM(LM):
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
         """The log-likelihood of each text, in windows that begin with the last token of the one before."""
         model, tokenizer, *_ = self.found
-        longest = longest_of(model.spec, self.seq_len) or LONGEST
+        longest = pass_length(model.spec, self.seq_len) or LONGEST
         windows, owners = [], []
         for i, (text,) in enumerate(request.args for request in requests):
             (first,), ids = pair_of(model, tokenizer, "", text)
@@ -121,7 +121,7 @@ class AnyformerLM(LM):
         """The ids of a prompt; of one that leaves no room for the new tokens the end."""
         model, tokenizer, *_ = self.found
         ids = encode_read(model, tokenizer, text)
-        longest = longest_of(model.spec, self.seq_len)
+        longest = pass_length(model.spec, self.seq_len)
         room = len(ids) if longest is None or model.encoder is not None else max(1, longest - n_new)
         self.n_cut += len(ids) > room
         return ids[-room:]

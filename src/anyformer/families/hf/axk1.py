@@ -11,17 +11,17 @@ from anyformer.families.deepseek import V3_ROUTER
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import (
     IDLE,
-    LAYER,
     LAYOUT,
     TURNING,
+    held,
+    in_files,
     latent_heads,
     latent_scale,
     layer_eps,
-    modules,
     n_shared,
     v3_routing,
 )
-from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import dense_by_type, expert_width
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import Files
 from anyformer.layers import RotarySpec, RouterSpec
@@ -72,8 +72,8 @@ AXK1 = table.family(
         table.Pair(lambda _, spec: normed_experts(spec)),
         table.only(scoring_func="sigmoid", moe_layer_freq=1),
     ),
-    lambda spec: {**modules(spec), **LAYER, **HELD, **BEHIND},
-    filed=lambda spec: {**modules(spec), **LAYER, **filed(), **BEHIND_FILED},
+    lambda spec: {**held(spec), **BEHIND},
+    filed=lambda spec: {**in_files(spec), **BEHIND_FILED},
     buffers=("self_attn.rotary_emb.inv_freq", "post_mlp_layernorm.weight"),
     ignored=IDLE,
 )._replace(of_files=_corrected)

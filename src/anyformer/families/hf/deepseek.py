@@ -250,6 +250,16 @@ LAYER = {**NORMS, **GATED, **SHARED}
 IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size")
 
 
+def held(spec: ModelSpec) -> dict[Any, Any]:
+    """A layer's modules in memory."""
+    return {**modules(spec), **LAYER, **HELD}
+
+
+def in_files(spec: ModelSpec) -> dict[Any, Any]:
+    """A layer's modules as files have them, a tensor for each expert."""
+    return {**modules(spec), **LAYER, **filed()}
+
+
 def _family(
     hf_type: str,
     architecture: str,
@@ -285,8 +295,8 @@ def _family(
         architecture,
         template,
         pairs,
-        lambda spec: {**modules(spec), **LAYER, **HELD},
-        filed=lambda spec: {**modules(spec), **LAYER, **filed()},
+        held,
+        filed=in_files,
         ahead=AHEAD,
         ignored=IDLE,
     )

@@ -13,18 +13,17 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import (
     IDLE,
     LATENT,
-    LAYER,
     LAYOUT,
     dense_first,
+    held,
     latent_heads,
     latent_scale,
     layer_eps,
-    modules,
     n_shared,
     turning,
     v3_routing,
 )
-from anyformer.families.hf.experts import HELD, expert_width
+from anyformer.families.hf.experts import expert_width
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL, THETA, scaling_settings, within
@@ -120,6 +119,6 @@ MISTRAL4 = table.family(
         table.tables(tied=False),
         dense_first(0),
     ),
-    lambda spec: {**modules(spec), **LAYER, **HELD},
+    held,
     ignored=IDLE,
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited
+from anyformer.families.compose import edited
 from anyformer.families.deepseek import V3_ROUTER, deepseek
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import AttentionSpec, ByRole, MoESpec, RotarySpec, RouterSpec
-from anyformer.spec import BranchSpec, Count, ModelSpec, ScaleSpec
+from anyformer.layers import ByRole, MoESpec, RouterSpec
+from anyformer.spec import BranchSpec, Count, ModelSpec
 
 
 def normed_experts(model: ModelSpec) -> ModelSpec:
@@ -18,11 +18,9 @@ def normed_experts(model: ModelSpec) -> ModelSpec:
 
 def axk1(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
     """DeepSeek-V3 whose positions are not stretched, with 64 heads in the largest, and that norm (transformers' class)."""
-    n_layers, d_model, n_heads, d_ff = sizes
     model = deepseek(
-        n_layers, d_model, n_heads, d_ff, d_expert, choice, n_dense=n_dense, n_shared=1, vocab_size=163_840
+        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, n_shared=1, mscale=None, vocab_size=163_840
     )
-    model = changed(changed(model, RotarySpec, scaling=None), AttentionSpec, scale=ScaleSpec(power=-0.5))
     return normed_experts(model).but(init=ByRole(), context=32_768)
 
 

@@ -47,14 +47,18 @@ def deepseek(
     n_dense: int = 1,
     n_shared: int = 2,
     query_rank: int | None = 1536,
-    mscale: float = 1.0,
+    mscale: float | None = 1.0,
     vocab_size: int = 102_400,
 ) -> ModelSpec:
     """Latent attention, and after `n_dense` layers experts beside shared ones (arXiv:2405.04434, section 2).
 
-    Several shared experts are one as wide as all of them. The context is stretched by YaRN (section 3.1.4).
+    Several shared experts are one as wide as all of them. The context is stretched by YaRN (section 3.1.4), but with `mscale`
+    None.
     """
     norm = RMSNormSpec(eps=1e-6)
+    scaling, scale = None, ScaleSpec(power=-0.5)
+    if mscale is not None:
+        scaling, scale = YaRN(factor=STRETCH, attention_factor=1.0), sharpened(STRETCH, mscale)
     projection = MLASpec(
         n_heads=Count(n_heads),
         kv_rank=Width(512),
@@ -62,9 +66,9 @@ def deepseek(
         head_dim=Width(128),
         rotary_dim=Width(64),
         value_dim=Width(128),
-        rotary=RotarySpec(layout="interleaved", scaling=YaRN(factor=STRETCH, attention_factor=1.0)),
+        rotary=RotarySpec(layout="interleaved", scaling=scaling),
     )
-    attention = AttentionSpec(projection=projection, mask=Causal(), scale=sharpened(STRETCH, mscale))
+    attention = AttentionSpec(projection=projection, mask=Causal(), scale=scale)
     dense = serial(norm, attention, gated(d_ff, SiLU()))
     expert, shared = gated(d_expert, SiLU()), gated(n_shared * d_expert, SiLU())
     sparse = serial(norm, attention, MoESpec(router=router, expert=expert, shared_expert=shared))

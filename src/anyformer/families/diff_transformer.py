@@ -9,10 +9,10 @@ from anyformer.layers import AttentionSpec, DifferentialSpec, RMSNormSpec
 from anyformer.spec import ModelSpec
 
 
-def diff_llama(*sizes: int, head_dim: int | None = None, vocab_size: int = 32_000, context: int = 2048) -> ModelSpec:
+def diff_llama(*sizes: int, vocab_size: int = 32_000, context: int = 2048) -> ModelSpec:
     """LLaMA whose heads are pairs of which the second is taken from the first (section 2); transformers' norm of a pair has no
     gain, the paper's released code has one."""
-    model = llama(*sizes, head_dim=head_dim, vocab_size=vocab_size, eps=1e-5, context=context)
+    model = llama(*sizes, vocab_size=vocab_size, eps=1e-5, context=context)
     norm = RMSNormSpec(eps=1e-5, weight=False)
     return changed(model, AttentionSpec, difference=DifferentialSpec(norm=norm))
 

@@ -10,10 +10,10 @@ from anyformer.layers import RouterSpec
 from anyformer.spec import ModelSpec
 
 
-def dots1(*sizes: int, d_expert: int, choice: RouterSpec, n_shared: int = 2) -> ModelSpec:
-    """LLaMA with QK-norm; after one dense layer experts beside shared ones (arXiv:2506.05767, section 2.1)."""
+def dots1(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
+    """LLaMA with QK-norm; after one dense layer experts beside two shared ones (arXiv:2506.05767, section 2.1)."""
     plain = llama(*sizes, vocab_size=152_064, eps=1e-5, theta=1e7, context=32_768)
-    return experts_after(with_qk_norms(plain, 1e-5), 1, choice, d_expert, n_shared * d_expert)
+    return experts_after(with_qk_norms(plain, 1e-5), 1, choice, d_expert, 2 * d_expert)
 
 
 DOTS1 = Origin("dots1", "deepseek", 2025, "arXiv:2506.05767, section 2").lineage(

@@ -9,10 +9,10 @@ from anyformer.layers import RouterSpec
 from anyformer.spec import Count, ModelSpec
 
 
-def ernie4_5_moe(*sizes: int, d_expert: int, n_experts: int, top_k: int, n_dense: int = 1) -> ModelSpec:
-    """ERNIE 4.5 with experts beside two shared ones after dense layers; corrections sway the choice, never the weights."""
+def ernie4_5_moe(*sizes: int, d_expert: int, n_experts: int, top_k: int) -> ModelSpec:
+    """ERNIE 4.5 with experts beside two shared ones after a dense layer; corrections sway the choice, never the weights."""
     choice = RouterSpec(n_experts=Count(n_experts), top_k=top_k, correction=True, renormalise=True)
-    return experts_after(ernie4_5(*sizes), n_dense, choice, d_expert, 2 * d_expert)
+    return experts_after(ernie4_5(*sizes), 1, choice, d_expert, 2 * d_expert)
 
 
 ERNIE_MOE = Origin("ernie4.5-moe", "ernie4.5", 2025, "the ERNIE 4.5 report, 2025, from memory").lineage(

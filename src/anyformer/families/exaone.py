@@ -12,10 +12,10 @@ from anyformer.layers import GQASpec, Llama3Scaling, RMSNormSpec, RouterSpec
 from anyformer.spec import BranchSpec, ModelSpec, SublayerSpec
 
 
-def exaone(*sizes: int, tied: bool = False, context: int = 32_768) -> ModelSpec:
+def exaone(*sizes: int, tied: bool = False) -> ModelSpec:
     """LLaMA 3.1 with 102,400 tokens (arXiv:2412.04862, section 2.1)."""
     scaling = Llama3Scaling(factor=8.0)
-    return llama(*sizes, vocab_size=102_400, eps=1e-5, theta=1e6, scaling=scaling, tied=tied, context=context)
+    return llama(*sizes, vocab_size=102_400, eps=1e-5, theta=1e6, scaling=scaling, tied=tied, context=32_768)
 
 
 def exaone4(*sizes: int, tied: bool = False, context: int = 131_072) -> ModelSpec:

@@ -15,11 +15,10 @@ def falcon_h1(
     head_dim: int = 128,
     n_groups: int = 1,
     vocab_size: int,
-    theta: float = 1e11,
     context: int = 262_144,
 ) -> ModelSpec:
     """LLaMA whose attention stands beside Mamba-2 of `ssm` heads, features of each and states, on one norm (section 2)."""
-    plain = llama(*sizes, head_dim=head_dim, vocab_size=vocab_size, eps=1e-5, theta=theta, context=context)
+    plain = llama(*sizes, head_dim=head_dim, vocab_size=vocab_size, eps=1e-5, theta=1e11, context=context)
     heads, width, state = ssm
     mixer = SSDSpec(
         n_heads=Count(heads), head_dim=Width(width), state_dim=Width(state), n_groups=Count(n_groups), norm=None

@@ -11,7 +11,6 @@ from anyformer.families.llama import llama
 from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.families.qwen3 import with_qk_norms
 from anyformer.layers import (
-    AttentionSpec,
     ByRole,
     GatedFeedForwardSpec,
     GQASpec,
@@ -21,7 +20,7 @@ from anyformer.layers import (
     RotarySpec,
     RouterSpec,
 )
-from anyformer.spec import BranchSpec, Count, ModelSpec, ScaleSpec, Width
+from anyformer.spec import BranchSpec, Count, ModelSpec, Width
 
 VOCABULARY = 151_552
 
@@ -32,9 +31,9 @@ def glm(*sizes: int, eps: float = 1.5625e-07, context: int = 131_072) -> ModelSp
     return changed(model, RotarySpec, fraction=0.5, layout="interleaved")
 
 
-def glm4(*sizes: int, eps: float = 1e-5, context: int = 32_768) -> ModelSpec:
+def glm4(*sizes: int) -> ModelSpec:
     """GLM-4 with a norm after each branch too, and no biases."""
-    model = changed(glm(*sizes, eps=eps, context=context), BranchSpec, norm_out=RMSNormSpec(eps=eps))
+    model = changed(glm(*sizes, eps=1e-5, context=32_768), BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
     return changed(model, GQASpec, bias_query=False, bias_key=False, bias_value=False)
 
 
@@ -67,31 +66,19 @@ def glm4_moe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1, q
     return experts_after(dense, n_dense, choice, d_expert, d_expert)
 
 
-def glm4_moe_lite(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    *,
-    d_expert: int,
-    choice: RouterSpec,
-    n_dense: int = 1,
-    query_rank: int = 768,
-) -> ModelSpec:
+def glm4_moe_lite(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1, query_rank: int = 768) -> ModelSpec:
     """DeepSeek-V3's latent attention with wider heads, without YaRN, and GLM-4.5's experts (the release of GLM-4.7-Flash)."""
     model = deepseek(
-        n_layers,
-        d_model,
-        n_heads,
-        d_ff,
-        d_expert,
-        choice,
+        *sizes,
+        d_expert=d_expert,
+        router=choice,
         n_dense=n_dense,
         n_shared=1,
         query_rank=query_rank,
+        mscale=None,
         vocab_size=154_880,
     )
-    model = changed(changed(model, RMSNormSpec, eps=1e-5), AttentionSpec, scale=ScaleSpec(power=-0.5))
+    model = changed(model, RMSNormSpec, eps=1e-5)
     turning, latent = RotarySpec(theta=1e6, layout="interleaved"), RMSNormSpec(eps=1e-6)
     fields = {"norm_kv": latent, "norm_query": latent, "rotary": turning, "head_dim": 192, "value_dim": 256}
     return changed(model, MLASpec, **fields).but(init=ByRole(), context=202_752)

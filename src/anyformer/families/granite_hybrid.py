@@ -13,10 +13,10 @@ from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU,
 from anyformer.spec import Count, ModelSpec, Width
 
 
-def with_mamba2(model: ModelSpec, attending: Collection[int], eps: float) -> ModelSpec:
+def with_mamba2(model: ModelSpec, attending: Collection[int]) -> ModelSpec:
     """The model with Mamba-2 on twice the width, in heads of 64, in place of attention but in the layers that attend."""
-    norm = RMSNormSpec(eps=eps)
-    mixer = SSDSpec(n_heads=Count(2 * model.stack.d_model // 64), state_dim=Width(128), norm=norm)
+    n_heads = Count(2 * model.stack.d_model // 64)
+    mixer = SSDSpec(n_heads=n_heads, state_dim=Width(128), norm=RMSNormSpec(eps=1e-5))
     return elsewhere(model, attending, mixer)
 
 
@@ -29,13 +29,13 @@ def granite_hybrid(
         router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen")
         plain = with_experts(plain, router, gated(shared, SiLU()))
     model = multiplied(plain, tokens=12.0, branch=0.22, scores=scores, logits=logits)
-    return with_mamba2(model, range(5, model.n_layers, 10), 1e-5)
+    return with_mamba2(model, range(5, model.n_layers, 10))
 
 
 def bamba(*sizes: int, attending: Collection[int] = (9, 18, 27)) -> ModelSpec:
     """LLaMA with Mamba-2 in all but three layers, whose positions turn half of each head."""
     plain = llama(*sizes, vocab_size=128_256, eps=1e-5, context=262_144)
-    return with_mamba2(changed(plain, RotarySpec, fraction=0.5), attending, 1e-5)
+    return with_mamba2(changed(plain, RotarySpec, fraction=0.5), attending)
 
 
 GRANITE_HYBRID = Origin("granite-hybrid", "granite-moe", 2025, "the Granite 4.0 release, 2025, from memory").lineage(

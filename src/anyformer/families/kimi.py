@@ -18,7 +18,7 @@ from anyformer.layers import (
     RouterSpec,
     Sigmoid,
 )
-from anyformer.spec import Count, Length, ModelSpec, ScaleSpec, Width
+from anyformer.spec import Count, Length, ModelSpec, Width
 
 
 def kda(n_heads: int, head_dim: int = 128, eps: float = 1e-5) -> GatedDeltaNetSpec:
@@ -37,24 +37,20 @@ def kda(n_heads: int, head_dim: int = 128, eps: float = 1e-5) -> GatedDeltaNetSp
     )
 
 
-def kimi_linear(
-    *sizes: int, router: RouterSpec, attending: Collection[int], vocab_size: int = 163_840, context: int = 1_048_576
-) -> ModelSpec:
+def kimi_linear(*sizes: int, router: RouterSpec, attending: Collection[int]) -> ModelSpec:
     """DeepSeek-V3 without positions and without a rank of queries, whose other layers than the `attending` have KDA."""
-    model = deepseek(*sizes, router=router, n_shared=1, query_rank=None, vocab_size=vocab_size)
+    model = deepseek(*sizes, router=router, n_shared=1, query_rank=None, mscale=None, vocab_size=163_840)
     latent = next(model.nested(MLASpec))
     model = changed(model, RMSNormSpec, eps=1e-5)
-    projection = latent.but(rotary=None)  # whose norm keeps its eps
-    model = changed(model, AttentionSpec, projection=projection, scale=ScaleSpec(power=-0.5))
-    return elsewhere(model, attending, kda(latent.n_heads)).but(init=ByRole(), context=Length(context))
+    model = changed(model, AttentionSpec, projection=latent.but(rotary=None))  # whose norm keeps its eps
+    return elsewhere(model, attending, kda(latent.n_heads)).but(init=ByRole(), context=Length(1_048_576))
 
 
 def ling3(*sizes: int, router: RouterSpec, head_dim: int = 128) -> ModelSpec:
     """DeepSeek-V3 without a rank of queries and with gated heads in each sixth layer, KDA with bounded decays and maps of full
     rank in the others; two dense layers (the release of Ling 3.0, 2026, from memory)."""
-    model = deepseek(*sizes, router=router, n_dense=2, n_shared=1, query_rank=None, vocab_size=157_184)
-    plain = changed(model, RotarySpec, theta=6e6, scaling=None)
-    model = changed(plain, AttentionSpec, scale=ScaleSpec(power=-0.5), gate=OutputGateSpec(over="heads"))
+    model = deepseek(*sizes, router=router, n_dense=2, n_shared=1, query_rank=None, mscale=None, vocab_size=157_184)
+    model = changed(changed(model, RotarySpec, theta=6e6), AttentionSpec, gate=OutputGateSpec(over="heads"))
     mixer = kda(sizes[2], head_dim, 1e-6).but(gate_rank=None, forget_rank=None, bound=5.0)
     attending = range(5, sizes[0], 6)
     return elsewhere(model, attending, mixer).but(init=ByRole(), context=Length(262_144))

@@ -41,14 +41,14 @@ def lfm2_moe(
     return experts_after(lfm2(*sizes, attending=attending), n_dense, choice, d_expert)
 
 
-def lfm3(*sizes: int, window: int = 256) -> ModelSpec:
+def lfm3(*sizes: int) -> ModelSpec:
     """LFM2 with norms behind branches too, a gate for each head and convolutions over seven tokens; of four layers one attends to
     all tokens, half of its pairs turning, and but for the first four one to a window (transformers' class)."""
     plain = llama(*sizes, head_dim=128, vocab_size=128_000, eps=1e-5, theta=1e4, tied=True, context=128_000)
     plain = changed(with_qk_norms(plain, eps=1e-5), AttentionSpec, gate=OutputGateSpec(over="heads"))
     plain = changed(plain, BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
     far = changed(plain, RotarySpec, theta=1e6, scaling=ProportionalRoPE(share=0.5)).stack.blocks[0]
-    near = windowed(plain, window).stack.blocks[0]
+    near = windowed(plain, 256).stack.blocks[0]
     short = mixing(near, ShortConvolutionSpec(convolution=CausalConvolutionSpec(size=7)))
     layers = (far if i % 4 == 2 else near if i % 4 == 0 and i else short for i in range(plain.n_layers))
     return with_layers(plain, layers)

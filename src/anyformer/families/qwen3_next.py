@@ -23,10 +23,10 @@ from anyformer.spec import Count, ModelSpec
 EVERY = 4
 
 
-def gated_attention(model: ModelSpec, fraction: float = 0.25) -> ModelSpec:
-    """The model with gates of attention's values, positions that turn a share of each head, and gains stored minus one."""
+def gated_attention(model: ModelSpec) -> ModelSpec:
+    """The model with gates of attention's values, positions that turn a quarter of each head, and gains stored minus one."""
     model = changed(model, AttentionSpec, gate=OutputGateSpec())
-    return changed(changed(model, RotarySpec, fraction=fraction), RMSNormSpec, weight_offset=1.0, cast="after")
+    return changed(changed(model, RotarySpec, fraction=0.25), RMSNormSpec, weight_offset=1.0, cast="after")
 
 
 def hybrid(model: ModelSpec, n_key_heads: int = 16, n_heads: int = 32) -> ModelSpec:

@@ -13,10 +13,10 @@ from anyformer.spec import ModelSpec
 VOCABULARY = 262_144
 
 
-def sarvam_moe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
+def sarvam_moe(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
     """GLM-4.5 with QK-norm, heads of 64, all of which turn, and no biases (transformers' class)."""
     plain = llama(*sizes, head_dim=64, vocab_size=VOCABULARY, eps=1e-6, theta=8e6, context=131_072)
-    return experts_after(with_qk_norms(plain), n_dense, choice, d_expert, d_expert)
+    return experts_after(with_qk_norms(plain), 1, choice, d_expert, d_expert)
 
 
 def sarvam_mla(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:

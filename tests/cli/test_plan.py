@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("_quick")
         (("plan", "llama3-70b", "--hardware", "0xH100"), ("0 devices", "8xH100")),
         (("plan", "llama3-70b", "--hardware", "12xH100", "--mesh", "dp=4,tp=3"), ("tp = 3", "64 heads")),
         (("plan", "llama3-70b", "--hardware", "12xH100", "--mesh", "dp=5"), ("5 devices", "has 12")),
+        (("plan", "llama3-70b", "--hardware", "12xH100", "--mesh", f"dp={'9' * 4400}"), ("is no axis and number",)),
         (("plan", "gpt2", "--hardware", "H100", "--seq-len", "2048"), ("1,024 learned positions",)),
         (("plan", "gpt2", "--hardware", "this"), ("run `anyformer calibrate` first",)),
         (("plan", "gpt2", "--hardware", "nowhere/mine.yaml"), ("cannot read the device",)),

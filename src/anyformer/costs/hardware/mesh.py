@@ -77,7 +77,7 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
     """
     given: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(\w+)\s*=\s*(-?\d+)", item)
+        match = re.fullmatch(r"(\w+)\s*=\s*(-?\d{1,9})", item)
         if match is None:
             raise UsageError(f"--mesh {text!r}: {item!r} is no axis and number; write it as dp=4,tp=8")
         name, number = match[1], int(match[2])

@@ -53,7 +53,7 @@ class GGUF:
             self.metadata, self._tensors = read_header(path, sizes)
         except (ValueError, OSError) as error:
             raise CheckpointError(f"{path} is truncated or no GGUF file ({error}); copy it again") from None
-        self._dialect = dialect_of(self.metadata, str(path))
+        self._dialect = dialect_of(self.metadata, self._tensors, str(path))
         if EMBEDDING not in self._tensors:
             raise CheckpointError(f"{path} has no {EMBEDDING}; it is no whole model, copy it again")
 
@@ -72,6 +72,21 @@ class GGUF:
         """How tokens become one vector, as a number; 0 where nothing is said."""
         return self.metadata.get(f"{self._dialect.architecture}.{POOLING}", 0)
 
+    def dense(self) -> list[int]:
+        """How wide each layer behind the pool is. Raises CheckpointError for a width that is not its tensor's."""
+        found = []
+        for name in self._dialect.dense:
+            if (tensor := f"{name}.weight") not in self:
+                continue
+            for end, width in zip(("feat_out", "feat_in"), self.shape(tensor), strict=True):
+                key = f"{self._dialect.architecture}.{name}_{end}"
+                if self.metadata.get(key, width) != width:
+                    raise CheckpointError(
+                        f"{self.path}: {key} = {self.metadata[key]!r}, and {tensor} has {width}; convert the file again"
+                    )
+            found.append(self.shape(tensor)[0])
+        return found
+
     def tokenizer(self) -> Tokenizer | None:
         """The file's tokenizer; None where it has none. Raises TextError for a kind that is not read."""
         from anyformer.text.gguf_vocabulary import tokenizer_in
@@ -79,8 +94,12 @@ class GGUF:
         return tokenizer_in(self.metadata) if "tokenizer.ggml.model" in self.metadata else None
 
     def rows(self, spec: ModelSpec) -> list[TensorRow]:
-        """The rows of a model's tensors and those of the file."""
+        """The rows of a model's tensors and those of the file, without its pool's."""
         return self._dialect.rows(spec)
+
+    def dense_rows(self, spec: ModelSpec) -> list[TensorRow]:
+        """The rows of the layers behind a model's pool."""
+        return self._dialect.dense_rows(spec)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors

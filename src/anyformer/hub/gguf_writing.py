@@ -19,7 +19,8 @@ from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError, o
 from anyformer.families import FAMILIES, Family
 from anyformer.families.gguf import DIALECTS, Dialect, config_of, key_of, llama3_scaling, metadata_of
 from anyformer.families.hf.mapping import TensorRow, computed, misfits, spec_of, their_shapes
-from anyformer.families.hf.pooling import without_pooling
+from anyformer.families.hf.mapping import shapes as shapes_of
+from anyformer.families.hf.pooling import NORMALIZE, modules_of, without_pooling
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import EMBEDDING, FREQUENCIES, POOLING
 from anyformer.hub.sentences import pooling_type
@@ -86,7 +87,7 @@ def write_gguf(
     if quantise is None and stored not in PLAIN:
         raise UsageError(f"{target}: GGUF files hold no {stored}; give --quantise f32")
     kind = quantise or PLAIN[stored]
-    pools, plan = pooling_type(source.spec), _planned(without_pooling(source.spec), source.family)
+    pools, plan = pooling_type(source.spec), _planned(source.spec, source.family)
     words, notes = ({}, []) if tokenizer is None else metadata_of_tokenizer(tokenizer, source.spec.vocab_size)
     shapes = plan.shapes
     kinds: dict[str, Quantisation] = {name: _kind(name, shape, kind) for name, shape in shapes.items()}
@@ -99,7 +100,8 @@ def write_gguf(
     notes += [plan.note] if plan.note else []
     if pools is not None:
         plan.metadata[POOLING] = pools
-        notes += ["its readers scale its vectors to length 1 or do not"] if source.spec.heads[-1].transform else []
+        scales = any(module.kind == NORMALIZE for module in modules_of(source.spec))
+        notes += ["its readers scale its vectors to length 1 or do not"] if scales else []
     try:
         with new_file(target) as aside, closing(gguf.GGUFWriter(aside, plan.architecture)) as writer:
             _say(writer, {key_of(plan.dialect, key): value for key, value in plan.metadata.items()} | words)
@@ -129,18 +131,20 @@ def write_gguf(
 
 def _planned(spec: ModelSpec, preferred: Family | None) -> _Plan:
     """The first architecture whose file would be read back as this model. Raises SpecError naming what misfits."""
-    order = sorted(DIALECTS.values(), key=lambda row: preferred is None or row.hf_type != preferred.hf_type)
+    own = [row for row in DIALECTS.values() if preferred and preferred.hf_type in (row.hf_type, *row.holds)]
     reasons = []
-    for dialect in order:
+    for dialect in (*own, *(row for row in DIALECTS.values() if row not in own)):
         try:
             return _plan(spec, dialect)
         except AnyformerError as error:
             reasons.append(f"{dialect.architecture}: {error}")
-    raise SpecError(f"no architecture of GGUF files that is written here computes this model; {reasons[0]}")
+    told = "; ".join(reasons[: len(own) or 1])
+    raise SpecError(f"no architecture of GGUF files that is written here computes this model; {told}")
 
 
 def _plan(spec: ModelSpec, dialect: Dialect) -> _Plan:
-    adapted = dialect.adapted(spec)
+    dense, adapted = dialect.dense_rows(spec), dialect.adapted(without_pooling(spec))
+    behind = {row.theirs[0]: shapes_of(spec)[row.ours[0]] for row in dense}
     spec = adapted.spec
     config, found = misfits(FAMILIES[dialect.hf_type], spec)
     _refuse(next(iter(found), None))
@@ -155,7 +159,10 @@ def _plan(spec: ModelSpec, dialect: Dialect) -> _Plan:
         read["rope_scaling"] = llama3_scaling(frequencies, float(config["rope_theta"]), MODEL)
     _, told = spec_of(FAMILIES, read, MODEL)
     _refuse(first_difference(computed(told), computed(spec)))
-    return _Plan(dialect, metadata, rows, shapes, frequencies, adapted.note)
+    for name, (n_out, n_in) in behind.items():
+        layer = name.removesuffix(".weight")
+        metadata |= {f"{layer}_feat_in": n_in, f"{layer}_feat_out": n_out}
+    return _Plan(dialect, metadata, [*rows, *dense], shapes | behind, frequencies, adapted.note)
 
 
 def _refuse(difference: Difference | None) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.disk.foreign import inside, named_in, read_json
-from anyformer.errors import CheckpointError, SpecError
+from anyformer.errors import CheckpointError
 from anyformer.families import Family
 from anyformer.families.heads import EMBEDDING
 from anyformer.families.hf.headings import without_head, writes_alone
@@ -25,7 +25,6 @@ from anyformer.families.hf.pooling import (
     POOLS,
     UNIT,
     head_of,
-    module_tensors,
     modules_of,
     tensors_of,
 )
@@ -79,26 +78,30 @@ def pooling_of(directory: Path) -> Path:
     return inside(_modules(directory)[1][1] / "config.json", CheckpointError)
 
 
-def pooled(spec: ModelSpec, kind: Any, where: str) -> ModelSpec:
-    """The model with the head that a GGUF file's pooling_type makes. Raises CheckpointError for one that there is no part for."""
+def pooled(spec: ModelSpec, kind: Any, widths: Iterable[int], where: str) -> ModelSpec:
+    """The model with the head that a GGUF file's pooling_type makes, and plain layers of these widths behind it.
+
+    Raises CheckpointError for one that there is no part for.
+    """
     if type(kind) is not int or not 0 <= kind < len(POOLING_TYPES):
         raise CheckpointError(
             f"{where}: pooling_type = {kind!r} is not computed here; 0 to {len(POOLING_TYPES) - 1} are"
         )
+    layers = tuple(LinearSpec(d_out=Width(width)) for width in widths)
     if not kind:
+        if layers:
+            raise CheckpointError(
+                f"{where}: pooling_type = 0 gives the {len(layers)} layers behind the pool nothing to read; say how it pools"
+            )
         return spec
-    return spec.but(heads=(*spec.heads, HeadSpec(name=EMBEDDING, pool=POOLS[POOLING_TYPES[kind]])))
+    head = HeadSpec(name=EMBEDDING, pool=POOLS[POOLING_TYPES[kind]], transform=layers)
+    return spec.but(heads=(*spec.heads, head))
 
 
 def pooling_type(spec: ModelSpec) -> int | None:
-    """The number that a GGUF file says of how a model's tokens become one vector; None where it has no head that says so.
-
-    Raises SpecError for a head with layers, for which such files have no place.
-    """
+    """The number that a GGUF file says of how a model's tokens become one vector; None where it has no head that says so."""
     if (head := head_of(spec)) is None:
         return None
-    if module_tensors(spec):
-        raise SpecError(f"no GGUF file that is written here holds the layers of the head {EMBEDDING!r}")
     return next(i for i, name in enumerate(POOLING_TYPES) if name and POOLS[name] == head.pool)
 
 

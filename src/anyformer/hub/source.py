@@ -189,7 +189,7 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
             raise CheckpointError(f"{directory} is a file; give the directory that holds it")
         file, where = opened(directory), str(directory)
         family, spec = spec_of(FAMILIES, file.config, where)
-        return pooled(spec, file.pooling_type, where), family, {}
+        return pooled(spec, file.pooling_type, file.dense(), where), family, {}
     if (run := _run_of(directory)) is not None:
         return read(sealed(run) / SPEC), None, {}
     if (directory / SPEC).is_file():

@@ -37,6 +37,7 @@ NAMED = {
     "mask_token": "mask",
 }
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+SMALL, PLAIN = (f"tokenizer.ggml.normalizer.{name}" for name in ("lowercase", "strip_accents"))  # of BERT's letters
 
 
 def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -89,6 +90,13 @@ def _id(metadata: Mapping[str, Any], name: str, tokens: list[str]) -> int | None
     if found is not None and type(found) is not int:
         raise _damaged(f"{name}_token_id", f"= {found!r} is no id")
     return found if found is not None and 0 <= found < len(tokens) else None
+
+
+def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
+    """What is said to be so or not. Raises TextError."""
+    if not isinstance(found := metadata.get(key, default), bool):
+        raise _damaged(key.removeprefix("tokenizer.ggml."), f"= {found!r} is neither true nor false")
+    return found
 
 
 def _damaged(name: str, reason: str) -> TextError:
@@ -184,7 +192,7 @@ def _piece(token: str, kind: int) -> str:
 
 
 def _wordpiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
-    """llama.cpp writes letters small and without accents, whatever the file; its words have any length."""
+    """Letters are small where nothing is said, and without accents where they are small. llama.cpp's words have any length."""
     from tokenizers import Tokenizer as Inner
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
@@ -193,11 +201,13 @@ def _wordpiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     if unknown is None:
         raise _damaged("unknown_token_id", "is missing")
     inner = Inner(models.WordPiece(vocab=vocab, unk_token=tokens[unknown], continuing_subword_prefix=CONTINUES))
-    inner.normalizer = normalizers.BertNormalizer(lowercase=True)
+    small = _flag(metadata, SMALL, True)
+    plain = _flag(metadata, PLAIN, small)
+    inner.normalizer = normalizers.BertNormalizer(lowercase=small, strip_accents=None if plain == small else plain)
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece(prefix=CONTINUES)
     opening, closing = (_id(metadata, name, tokens) for name in ("cls", SEPARATOR))
-    if opening is not None and closing is not None and metadata.get("tokenizer.ggml.add_bos_token", True):
+    if opening is not None and closing is not None:  # whatever add_bos_token says
         inner.post_processor = processors.BertProcessing((tokens[closing], closing), (tokens[opening], opening))
     return inner
 

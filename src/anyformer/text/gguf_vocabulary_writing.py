@@ -15,7 +15,9 @@ from anyformer.text.gguf_vocabulary import (
     CUTS,
     NAMED,
     NORMAL,
+    PLAIN,
     SEPARATOR,
+    SMALL,
     SPACE,
     UNKNOWN,
     UNUSED,
@@ -81,7 +83,9 @@ def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, An
     if (data.get("normalizer") or {}).get("type") == "NFC" and kind == "gpt2":
         notes.append("its tokenizer composes characters (NFC), which readers of GGUF files do not")
         data = {**data, "normalizer": None}
-    return said_of(said, data), notes
+    said = said_of(said, data)
+    letters = " and ".join(key for key in (SMALL, PLAIN) if key in said)
+    return said, [*notes, *([f"its letters are other ones to readers that do not know {letters}"] if letters else [])]
 
 
 def _phantom(piece: str, kind: int) -> str:
@@ -111,8 +115,8 @@ def _said_of_frame(tokenizer: Tokenizer, ids: dict[str, int | None], kind: str) 
     flags = [f"tokenizer.ggml.add_{name}_token" for name in ("bos", "sep" if kind == "bert" else "eos")]
     begin = tokenizer.begin_of_text
     begins = begin is not None and bool(tokenizer.config.get("add_bos_token", True))
-    if not tokenizer.frames:
-        return dict.fromkeys(flags, False) if kind == "bert" else {flags[0]: begins}, []
+    if not tokenizer.frames and kind != "bert":
+        return {flags[0]: begins}, []
     plain, whole = tokenizer.encode("a"), tokenizer.frame(["a"]).ids.tolist()
     at = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
     around = whole[:at], whole[at + len(plain) :]
@@ -213,19 +217,21 @@ def _said_of_sentencepiece(said: dict[str, Any], data: Mapping[str, Any]) -> dic
 
 
 def _said_of_pieces(said: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """With pieces as files spell them."""
+    """With pieces as files spell them, and what becomes of letters where they are not small and without accents."""
     pairs = zip(said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"], strict=True)
     found = said | {"tokenizer.ggml.tokens": [_phantom(*pair) for pair in pairs], "tokenizer.ggml.pre": "default"}
+    letters = data.get("normalizer") or {}
+    small, plain = letters.get("lowercase", True), letters.get("strip_accents")
+    if plain in (None, small):  # which is what it is where nothing is said
+        data = {**data, "normalizer": {**letters, "strip_accents": None}}
+    found |= ({} if small else {SMALL: False}) | ({} if plain in (None, small) else {PLAIN: plain})
     read = tokenizer_in(found).data
     own = {**data["model"], "vocab": {**read["model"]["vocab"], **data["model"]["vocab"]}}
-    accents = data.get("normalizer") or {}
-    if accents.get("strip_accents") == accents.get("lowercase"):  # which is what it is where nothing is said
-        data = {**data, "normalizer": {**accents, "strip_accents": None}}
     if _alike(read, data, "normalizer", "pre_tokenizer", "decoder") and read["model"] == own:
         return found
     raise TextError(
-        "GGUF files know WordPiece as BERT's: small letters without accents, ## before what continues a word; this tokenizer "
-        "cuts or normalises text otherwise; convert to a directory"
+        "GGUF files know WordPiece as BERT's: clean text, Chinese characters by themselves, ## before what continues a word; "
+        "this tokenizer cuts or normalises text otherwise; convert to a directory"
     )
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from anyformer.errors import SpecError
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Laid, Modules, Theirs, of_layers, rows_of, tokens_and_head, within
-from anyformer.families.hf.mapping import TensorRow, Tensors, one
+from anyformer.families.hf.mapping import TensorRow, Tensors, one, same
+from anyformer.families.hf.pooling import IDENTITY, NORMALIZE, module_tensors, modules_of
 from anyformer.layers import GQASpec, SSDSpec
 from anyformer.spec import ModelSpec, TableSpec
 
@@ -59,12 +60,6 @@ class Adapted(NamedTuple):
         return row._replace(save=save)
 
 
-def headless(spec: ModelSpec) -> Adapted:
-    """An encoder without its heads, of which files hold none."""
-    names = " and ".join(head.name for head in spec.heads)
-    return Adapted(spec.but(heads=()), note=f"its heads, {names}, have no place there" if names else "")
-
-
 SIZES = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -75,6 +70,9 @@ SIZES = {
     "context_length": "max_position_embeddings",
     "rope.freq_base": "rope_theta",
 }
+HEAD_DIM = {**SIZES, "attention.key_length": "head_dim"}
+LAYER_NORM = "attention.layer_norm_epsilon"
+SEGMENTS = "tokenizer.ggml.token_type_count"
 EXPERTS, SHARED = f"{table.FEED}.experts", f"{table.FEED}.shared_expert"
 # The modules of a layer: all architectures have one name for each.
 Block = Mapping[str | tuple[str, ...], str | Theirs]
@@ -94,6 +92,19 @@ LAYER: Block = {
     **{f"{SHARED}.{x}": f"ffn_{x}_shexp" for x in ("gate", "up", "down")},
     f"{table.FEED}.shared_gate": "ffn_gate_inp_shexp",
 }
+GATE_AND_UP = (f"{table.FEED}.gate", f"{table.FEED}.up")
+
+
+def with_epsilon(
+    settings: Mapping[str, str], setting: str, key: str = "attention.layer_norm_rms_epsilon"
+) -> dict[str, str]:
+    """The settings with one that norms have by another name, or another key."""
+    return {name: to for name, to in settings.items() if to != "rms_norm_eps"} | {key: setting}
+
+
+def without_kv(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a model whose queries have keys of their own."""
+    return {name: to for name, to in settings.items() if to != "num_key_value_heads"}
 
 
 def halves(n_heads: Callable[[GQASpec], int]) -> Turn:
@@ -144,10 +155,14 @@ class Dialect:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that files of this architecture do not hold
     # Settings that are true where a layer has a tensor, by how its name ends.
     told: Mapping[str, str] = field(default_factory=dict)
-    when: str | None = None  # a key that files say, and those of another dialect of the architecture do not
+    # A key that files say, or a tensor that they hold, and those of another dialect of the architecture do not.
+    when: str | None = None
+    holds: tuple[str, ...] = ()  # types of other classes whose models are written so
+    dense: tuple[str, ...] = ()  # linear maps behind the pool, in their order
     unheeded: tuple[str, ...] = ()  # keys that llama.cpp itself reads and leaves out of what it computes
     adapted: Callable[[ModelSpec], Adapted] = Adapted  # what is written in a model's place
-    depth_of_27b: int | None = None  # Gemma's largest scales attention by d_model / n_heads; its files do not say so
+    # Gemma's largest scales attention by d_model / n_heads, of which files do not speak; 0 where none is that large.
+    depth_of_27b: int | None = None
 
     def rows(self, spec: ModelSpec) -> list[TensorRow]:
         """The rows of our tensors and those of a file."""
@@ -155,9 +170,36 @@ class Dialect:
         if spec.heads:
             places = tokens_and_head(spec, tokens, Theirs("output"))
         else:
-            places: Laid = {f"shared.{one(spec.stack.embedding, TableSpec, 'table of tokens').shared}": tokens}
+            shared = one(spec.stack.embedding, TableSpec, "table of tokens").shared
+            places: Laid = {f"shared.{shared}" if shared else "stack.embedding.terms.0.table": tokens}
         places |= within(self.outside) | of_layers(spec.stack, "blk", self.layer)
         return [self._turned(row, spec) for row in (*rows_of(spec, places), *self.further(spec))]
+
+    def dense_rows(self, spec: ModelSpec) -> list[TensorRow]:
+        """The rows of the layers behind a model's pool. Raises SpecError for those that files cannot hold."""
+        modules = modules_of(spec)
+        layers = [module.layer for module in modules if module.layer is not None]
+        if not layers:
+            return []
+        kinds = [module.kind for module in modules]
+        name, where = f"the head {spec.heads[-1].name!r}", f"GGUF files of {self.architecture}"
+        if len(layers) > len(self.dense):
+            most = f"hold {len(self.dense)} layers" if self.dense else "have no place for layers"
+            raise SpecError(f"{name} has {len(layers)} behind its pool, and {where} {most} there; keep the directory")
+        said = {
+            "bias": any(layer.bias for layer in layers),
+            "activation": any(module.activation not in ("", IDENTITY) for module in modules),
+            "length 1 before a layer": NORMALIZE in kinds[: len(layers)],
+        }
+        if found := next((what for what, there in said.items() if there), None):
+            raise SpecError(f"{name} has a layer with {found}, and those of {where} are plain maps; keep the directory")
+        width = spec.stack.width
+        if (made := layers[-1].d_out or width) != width:
+            raise SpecError(
+                f"{name} makes vectors of {made}, and {where} those of the model's width, {width}; keep the directory"
+            )
+        names = zip(module_tensors(spec), self.dense, strict=False)
+        return [same(ours, f"{theirs}.weight") for ours, theirs in names]
 
     def _turned(self, row: TensorRow, spec: ModelSpec) -> TensorRow:
         turns = [next((t for like, t in self.turns.items() if re.fullmatch(like, name)), None) for name in row.theirs]

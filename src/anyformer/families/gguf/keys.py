@@ -204,3 +204,16 @@ def _how_often(config: Said) -> Said:
 
 
 PATTERNED_FROM_FULL = Keys((PATTERN,), _every, _how_often)
+
+
+def _last_of(said: Said, config: Said) -> Said:
+    return _pattern(said, config) if isinstance(said[PATTERN], list) else {"sliding_window_pattern": said[PATTERN]}
+
+
+def _unless_6(config: Said) -> Said:
+    slides = [kind == windows.SLIDING for kind in config["layer_types"]]
+    return {} if slides == [bool((i + 1) % 6) for i in range(len(slides))] else {PATTERN: slides}
+
+
+# The same, the last of every so many seeing all; 6 where nothing is said.
+PATTERNED_BY_6 = Keys((PATTERN,), _last_of, _unless_6)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError, did_you_mean
-from anyformer.families.gguf.dialect import SIZES, Dialect, Keys
+from anyformer.families.gguf.dialect import Dialect, Keys
 from anyformer.families.gguf.keys import USUAL
 from anyformer.families.gguf.tables import DIALECTS
 from anyformer.families.hf import windows
@@ -39,8 +39,8 @@ def key_of(dialect: Dialect, key: str) -> str:
     return key if key.startswith(OF_TOKENS) else f"{dialect.architecture}.{key}"
 
 
-def dialect_of(metadata: Mapping[str, Any], where: str) -> Dialect:
-    """How a file is read, by its `general.architecture`. Raises CheckpointError for one that is not known."""
+def dialect_of(metadata: Mapping[str, Any], tensors: Collection[str], where: str) -> Dialect:
+    """How a file is read, by its `general.architecture` and what else it says or holds. Raises CheckpointError for none known."""
     name = metadata.get("general.architecture")
     rows = [row for row in DIALECTS.values() if row.architecture == name]
     if not rows:
@@ -49,7 +49,8 @@ def dialect_of(metadata: Mapping[str, Any], where: str) -> Dialect:
             f"{where}: GGUF files of the architecture {name!r} are not read here{did_you_mean(str(name), known)}; "
             f"{', '.join(known)} are; give the model's Hugging Face directory"
         )
-    return next((row for row in reversed(rows) if row.when and metadata.get(f"{name}.{row.when}")), rows[0])
+    there = (row for row in reversed(rows) if row.when and (row.when in tensors or metadata.get(f"{name}.{row.when}")))
+    return next(there, rows[0])
 
 
 def config_of(
@@ -59,20 +60,21 @@ def config_of(
 
     Raises CheckpointError for a setting that might change what is computed and that nobody here reads.
     """
-    dialect = dialect_of(metadata, where)
+    dialect = dialect_of(metadata, tensors, where)
     start = f"{dialect.architecture}."
     config: dict[str, Any] = {"model_type": dialect.hf_type, "vocab_size": shape[0], **dialect.fixed}
     said = {key.removeprefix(start): value for key, value in metadata.items() if key.startswith(start)}
-    said |= {key: metadata[key] for key in dialect.settings if key.startswith(OF_TOKENS) and key in metadata}
     own = {name for keys in dialect.keys for name in keys.names}
+    said |= {key: metadata[key] for key in (*dialect.settings, *own) if key.startswith(OF_TOKENS) and key in metadata}
     together = (*dialect.keys, *(keys for keys in USUAL if not own & {*keys.names}))
     several = {name for keys in together for name in keys.names}
+    of_layers = tuple(f"{name}_feat_" for name in dialect.dense)  # which are held against the tensors
     for key, value in said.items():
         if key in several:
             continue
         if key in dialect.settings:
             config[dialect.settings[key]] = _one(value, f"{where}: {key_of(dialect, key)}")
-        elif not key.startswith(SCALING) and not HARMLESS.fullmatch(key):
+        elif not key.startswith(SCALING) and not HARMLESS.fullmatch(key) and not key.startswith(of_layers):
             raise _unknown(where, start + key, value)
     left = {key: value for key, value in metadata.items() if key.removeprefix(start) not in several}
     scaling = _scaling(left, start + SCALING, where)
@@ -80,7 +82,7 @@ def config_of(
         config["rope_scaling"] = scaling
     needed = ("block_count", "embedding_length", "attention.head_count")
     for key in needed:
-        if key in dialect.settings and SIZES[key] not in config:
+        if key in dialect.settings and key not in said:
             raise CheckpointError(f"{where} has no {start}{key}; it is no whole model, convert it again")
     if "attention.head_count_kv" in dialect.settings:
         config.setdefault("num_key_value_heads", config["num_attention_heads"])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from anyformer.families.gguf import gemma3n
 from anyformer.families.gguf.dialect import (
     BY_GROUP,
     COLUMN,
+    GATE_AND_UP,
+    HEAD_DIM,
     LAYER,
+    LAYER_NORM,
     NO_AXIS,
-    ONE_MORE,
     ONE_ROW,
     RATE,
     RATES_OF_HEADS,
@@ -18,26 +18,24 @@ from anyformer.families.gguf.dialect import (
     Block,
     Dialect,
     halves,
-    headless,
+    with_epsilon,
+    without_kv,
 )
+from anyformer.families.gguf.encoders import ENCODERS, GELU, OFFSET
 from anyformer.families.gguf.folding import folded
 from anyformer.families.gguf.keys import (
     EXPANDED,
     EXPANDED_IN_A_HYBRID,
-    KV_HEADS,
     LOCAL,
     NO_ATTENTION,
-    NOT_CAUSAL,
     PARTIAL,
     PATTERNED,
-    PATTERNED_FROM_FULL,
     PLAIN_STEPS,
     ROTARY_BY_TYPE,
     ROTARY_OR_NONE,
     STEP_RANK,
     WINDOW,
     WINDOWED,
-    WINDOWED_AROUND,
     WINDOWED_EXACTLY,
     heads_of_states,
     hybrid,
@@ -47,7 +45,6 @@ from anyformer.families.gguf.keys import (
 from anyformer.families.hf import table
 
 MIXER = "0.branches.0.mixer"
-HEAD_DIM = {**SIZES, "attention.key_length": "head_dim"}
 SOFTCAPS = {f"{part}_logit_softcapping": f"{part}_logit_softcapping" for part in ("attn", "final")}
 MULTIPLIERS = {
     "attention.scale": "attention_multiplier",
@@ -64,7 +61,6 @@ TURNED = {
     r"blk\.\d+\.attn_q\.\w+": halves(lambda heads: heads.n_heads),
     r"blk\.\d+\.attn_k\.\w+": halves(lambda heads: heads.kv_heads),
 }
-OFFSET = {r".*norm\.weight": ONE_MORE}
 CONVOLVED = {r".*conv(1d)?\.weight": NO_AXIS}
 OF_HEADS = {
     **CONVOLVED,
@@ -73,13 +69,8 @@ OF_HEADS = {
     r".*ssm_norm\.weight": BY_GROUP,
 }
 
-GATE_AND_UP = (f"{table.FEED}.gate", f"{table.FEED}.up")
 FUSED_FEED: Block = {**{name: place for name, place in LAYER.items() if name not in GATE_AND_UP}, GATE_AND_UP: "ffn_up"}
 FUSED: Block = {**{name: place for name, place in FUSED_FEED.items() if name not in table.QKV}, table.QKV: "attn_qkv"}
-NORMS: Block = {name: LAYER[name] for name in ("0.norm_in", "1.norm_in")}
-NORMS_BEHIND: Block = {"0.norm_sum": "attn_output_norm", "1.norm_sum": "layer_output_norm"}
-GATES: Block = {name: LAYER[name] for name in GATE_AND_UP}
-WRITTEN: Block = {name: LAYER[name] for name in (f"{table.PROJECTION}.o", f"{table.FEED}.down")}
 # Of state space models; Mamba-2's have a norm, Mamba's steps of low rank.
 STATES: Block = {
     f"{MIXER}.{ours}": theirs
@@ -106,22 +97,8 @@ SHORT: Block = {
     f"{MIXER}.{x}": f"shortconv.{y}" for x, y in (("inner", "in_proj"), ("convolution", "conv"), ("out", "out_proj"))
 }
 
-GELU = {"hidden_activation": "gelu_pytorch_tanh"}
 BIASED = {"attn_q.bias": "attention_bias"}
 BIASES_OF_STATES = {"ssm_conv1d.bias": "use_conv_bias", "ssm_in.bias": "use_bias"}
-
-
-def _epsilon(
-    settings: Mapping[str, str], setting: str, key: str = "attention.layer_norm_rms_epsilon"
-) -> dict[str, str]:
-    """The settings with one that norms have by another name, or another key."""
-    return {name: to for name, to in settings.items() if to != "rms_norm_eps"} | {key: setting}
-
-
-def _without_kv(settings: Mapping[str, str]) -> dict[str, str]:
-    return {name: to for name, to in settings.items() if name != KV_HEADS}
-
-
 STATE_SIZES = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -129,11 +106,9 @@ STATE_SIZES = {
     "ssm.conv_kernel": "conv_kernel",
     "ssm.state_size": "state_size",
 }
-SHORT_SIZES = {**_epsilon(_without_kv(SIZES), "norm_eps"), "shortconv.l_cache": "conv_L_cache"}
+SHORT_SIZES = {**with_epsilon(without_kv(SIZES), "norm_eps"), "shortconv.l_cache": "conv_L_cache"}
 SIGMOID = 2  # by which experts are chosen
 STATE_LAYER: Block = {"0.norm_in": "attn_norm", **STATES}
-SEGMENTS = "tokenizer.ggml.token_type_count"
-LAYER_NORM = "attention.layer_norm_epsilon"
 
 ROWS = (
     Dialect("llama", "llama", HEAD_DIM, turns=TURNED),
@@ -171,7 +146,7 @@ ROWS = (
         "granitehybrid",
         "granitemoehybrid",
         {
-            **_without_kv(SIZES),
+            **without_kv(SIZES),
             **MULTIPLIERS,
             **LOCAL_EXPERTS,
             SHARED_WIDTH: "shared_intermediate_size",
@@ -223,14 +198,14 @@ ROWS = (
     Dialect(
         "stablelm",
         "stablelm",
-        {**_epsilon(SIZES, "layer_norm_eps", LAYER_NORM), "use_parallel_residual": "use_parallel_residual"},
+        {**with_epsilon(SIZES, "layer_norm_eps", LAYER_NORM), "use_parallel_residual": "use_parallel_residual"},
         (PARTIAL,),
         told={"attn_q.bias": "use_qkv_bias", "attn_q_norm.weight": "qk_layernorm"},
     ),
     Dialect(
         "starcoder2",
         "starcoder2",
-        _epsilon(SIZES, "norm_epsilon", LAYER_NORM),
+        with_epsilon(SIZES, "norm_epsilon", LAYER_NORM),
         told={"attn_q.bias": "use_bias"},
     ),
     Dialect(
@@ -289,7 +264,7 @@ ROWS = (
         "jamba",
         "jamba",
         {
-            **{name: to for name, to in _without_kv(SIZES).items() if name != "rope.freq_base"},
+            **{name: to for name, to in without_kv(SIZES).items() if name != "rope.freq_base"},
             **EXPERTS,
             "ssm.conv_kernel": "mamba_d_conv",
             "ssm.state_size": "mamba_d_state",
@@ -337,36 +312,13 @@ ROWS = (
         adapted=gemma3n.padded,
     ),
     Dialect(
-        "modern-bert",
-        "modernbert",
-        {
-            **{key: setting for key, setting in _without_kv(SIZES).items() if setting != "rms_norm_eps"},
-            "attention.layer_norm_rms_epsilon": "norm_eps",
-            LAYER_NORM: "norm_eps",
-        },
-        (NOT_CAUSAL, WINDOWED_AROUND, PATTERNED_FROM_FULL, ROTARY_BY_TYPE),
-        {**NORMS, table.QKV: "attn_qkv", GATE_AND_UP: "ffn_up", **WRITTEN},
-        {"stack.norm": "output_norm", "stack.embedding.norm": "token_embd_norm"},
-        fixed={"architectures": ["ModernBertModel"]},
-        adapted=headless,
-    ),
-    Dialect(
-        "nomic-bert",
-        "nomic_bert",
-        {**_epsilon(_without_kv(SIZES), "layer_norm_eps", LAYER_NORM), SEGMENTS: "type_vocab_size"},
-        (NOT_CAUSAL,),
-        {**GATES, table.QKV: "attn_qkv", **WRITTEN, **NORMS_BEHIND},
-        {"stack.embedding.norm": "token_embd_norm", "stack.embedding.terms.1": "token_types"},
-        fixed={"architectures": ["NomicBertModel"]},
-        adapted=headless,
-    ),
-    Dialect(
         "phi3",
         "phi3",
         keys=(WINDOWED, PARTIAL),
         layer=FUSED,
         unheeded=(WINDOW,),
     ),
+    *ENCODERS,
 )
 # By a name; that of an architecture, of which there may be several, is that of the plain one.
 DIALECTS: dict[str, Dialect] = {

@@ -1,0 +1,152 @@
+"""Encoders in GGUF files, which have no head but how tokens become one vector, and, of EmbeddingGemma, layers behind that."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from anyformer.families.compose import changed, untied
+from anyformer.families.gguf.dialect import (
+    GATE_AND_UP,
+    HEAD_DIM,
+    LAYER,
+    LAYER_NORM,
+    ONE_MORE,
+    SEGMENTS,
+    SIZES,
+    Adapted,
+    Block,
+    Dialect,
+    Keys,
+    with_epsilon,
+    without_kv,
+)
+from anyformer.families.gguf.keys import (
+    LOCAL,
+    NOT_CAUSAL,
+    PATTERNED_BY_6,
+    PATTERNED_FROM_FULL,
+    ROTARY_BY_TYPE,
+    WINDOWED,
+    WINDOWED_AROUND,
+    only,
+)
+from anyformer.families.hf import table
+from anyformer.layers import LearnedPositionsSpec
+from anyformer.spec import ModelSpec
+
+OFFSET = {r".*norm\.weight": ONE_MORE}
+GELU = {"hidden_activation": "gelu_pytorch_tanh"}
+NORMS: Block = {name: LAYER[name] for name in ("0.norm_in", "1.norm_in")}
+NORMS_BEHIND: Block = {"0.norm_sum": "attn_output_norm", "1.norm_sum": "layer_output_norm"}
+GATES: Block = {name: LAYER[name] for name in GATE_AND_UP}
+WRITTEN: Block = {name: LAYER[name] for name in (f"{table.PROJECTION}.o", f"{table.FEED}.down")}
+OF_BERT: Block = {
+    **{f"{table.PROJECTION}.{x}": f"attn_{x}" for x in "qkv"},
+    f"{table.FEED}.up": "ffn_up",
+    **WRITTEN,
+    **NORMS_BEHIND,
+}
+EMBEDDED = {"stack.embedding.norm": "token_embd_norm", "stack.embedding.terms.1": "position_embd"}
+OF_TYPES = "token_types.weight"
+# Tokens are as wide as the model, which a class may have to be told.
+AS_WIDE = Keys(
+    ("embedding_length",),
+    lambda said, _: dict.fromkeys(("hidden_size", "embedding_size"), said["embedding_length"]),
+    lambda config: {"embedding_length": int(config["hidden_size"])},
+)
+
+
+def headless(spec: ModelSpec) -> Adapted:
+    """An encoder without its heads, of which files hold none."""
+    names = " and ".join(head.name for head in spec.heads)
+    return Adapted(spec.but(heads=()), note=f"its heads, {names}, have no place there" if names else "")
+
+
+def counted_from_0(spec: ModelSpec) -> Adapted:
+    """The same, its table of positions without the rows before the first token's (RoBERTa)."""
+    plain = headless(spec)
+    for i, term in enumerate(spec.stack.embedding.terms):
+        if isinstance(term, LearnedPositionsSpec) and term.offset:
+            cut = partial(_rows_from, first=term.offset)
+            positions = changed(plain.spec, LearnedPositionsSpec, offset=0, padding=None)
+            return plain._replace(spec=positions, changes={f"stack.embedding.terms.{i}.weight": cut})
+    return plain
+
+
+def _rows_from(table: Tensor, first: int) -> Tensor:
+    return table[first:]
+
+
+def without_words(spec: ModelSpec) -> Adapted:
+    """The same, of a model whose head would have predicted tokens by the embedding's table."""
+    plain = headless(spec)
+    return plain._replace(spec=plain.spec.but(stack=untied(spec.stack)))
+
+
+ENCODERS = (
+    Dialect(
+        "bert",
+        "distilbert",
+        {
+            "block_count": "n_layers",
+            "embedding_length": "dim",
+            "feed_forward_length": "hidden_dim",
+            "attention.head_count": "n_heads",
+            "context_length": "max_position_embeddings",
+        },
+        (NOT_CAUSAL, only(LAYER_NORM, 1e-12), only(SEGMENTS, 1)),
+        OF_BERT,
+        EMBEDDED,
+        fixed={"architectures": ["DistilBertModel"]},
+        adapted=headless,
+    ),
+    Dialect(
+        "bert",
+        "electra",  # BERT's encoder, whose class never has a pooler
+        {**with_epsilon(without_kv(SIZES), "layer_norm_eps", LAYER_NORM), SEGMENTS: "type_vocab_size"},
+        (NOT_CAUSAL, AS_WIDE),
+        OF_BERT,
+        {**EMBEDDED, "stack.embedding.terms.2": "token_types"},
+        fixed={"architectures": ["ElectraModel"]},
+        when=OF_TYPES,
+        holds=("bert", "roberta", "xlm-roberta", "camembert", "ernie"),
+        adapted=counted_from_0,
+    ),
+    Dialect(
+        "gemma-embedding",
+        "gemma3_text",
+        {**HEAD_DIM, LOCAL: "rope_local_base_freq"},
+        (NOT_CAUSAL, WINDOWED, PATTERNED_BY_6),
+        turns=OFFSET,
+        fixed={**GELU, "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True},
+        dense=("dense_2", "dense_3"),
+        adapted=without_words,
+        depth_of_27b=0,
+    ),
+    Dialect(
+        "modern-bert",
+        "modernbert",
+        {
+            **{key: setting for key, setting in without_kv(SIZES).items() if setting != "rms_norm_eps"},
+            "attention.layer_norm_rms_epsilon": "norm_eps",
+            LAYER_NORM: "norm_eps",
+        },
+        (NOT_CAUSAL, WINDOWED_AROUND, PATTERNED_FROM_FULL, ROTARY_BY_TYPE),
+        {**NORMS, table.QKV: "attn_qkv", GATE_AND_UP: "ffn_up", **WRITTEN},
+        {"stack.norm": "output_norm", "stack.embedding.norm": "token_embd_norm"},
+        fixed={"architectures": ["ModernBertModel"]},
+        adapted=headless,
+    ),
+    Dialect(
+        "nomic-bert",
+        "nomic_bert",
+        {**with_epsilon(without_kv(SIZES), "layer_norm_eps", LAYER_NORM), SEGMENTS: "type_vocab_size"},
+        (NOT_CAUSAL,),
+        {**GATES, table.QKV: "attn_qkv", **WRITTEN, **NORMS_BEHIND},
+        {"stack.embedding.norm": "token_embd_norm", "stack.embedding.terms.1": "token_types"},
+        fixed={"architectures": ["NomicBertModel"]},
+        adapted=headless,
+    ),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import gguf
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer as Inner
 
 import anyformer as af
 from anyformer.errors import AnyformerError, TextError
@@ -82,12 +84,50 @@ def test_it_is_written_as_it_was_read(tmp_path: Path) -> None:
             assert tokenizer_in(each).frame([text]).ids.tolist() == ours.frame([text]).ids.tolist()
 
 
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("plain", [None, True, False])
+def test_letters_are_as_a_file_says(small: bool, plain: bool | None, tmp_path: Path) -> None:
+    pieces = {piece: i for i, piece in enumerate([*PIECES.split(), "The", "CAFÉ", "café", "CAFE", "naïve"])}
+    bert = transformers.BertTokenizer(vocab=pieces, do_lower_case=small, strip_accents=plain)
+    bert.save_pretrained(tmp_path)
+    ours = Tokenizer.load(tmp_path)
+    said, notes = metadata_of_tokenizer(ours, ours.vocab_size)
+    told = {key.rpartition(".")[2]: value for key, value in said.items() if "normalizer" in key}
+    stripped = small if plain is None else plain
+    assert told == ({} if small else {"lowercase": False}) | ({} if stripped == small else {"strip_accents": stripped})
+    assert bool(notes) == bool(told)
+    for each in (said, said | {"tokenizer.ggml.normalizer.lowercase": small}):  # as llama.cpp's conversion says it
+        for text in (text.replace("[MASK]", "") for text in TEXTS):
+            assert tokenizer_in(each).frame([text]).ids.tolist() == bert(text)["input_ids"]
+    for key in ("lowercase", "strip_accents"):
+        with pytest.raises(TextError, match=f"normalizer.{key} = 1 is neither true nor false"):
+            tokenizer_in(said | {f"tokenizer.ggml.normalizer.{key}": 1})
+
+
+def test_a_text_is_opened_by_bos() -> None:
+    """What llama.cpp takes, and all that its conversion says: whether it is told to or not, and of no other token."""
+    said = filed()
+    del said["tokenizer.ggml.cls_token_id"]
+    for flags in ({}, {"tokenizer.ggml.add_bos_token": False}, {"tokenizer.ggml.add_sep_token": False}):
+        ours = tokenizer_in(said | flags)
+        assert ours.frame(["the fox"]).ids.tolist() == theirs()("the fox")["input_ids"]
+    assert (
+        tokenizer_in(said | {"tokenizer.ggml.bos_token_id": 4, "tokenizer.ggml.cls_token_id": 2}).frame(["the"]).ids[0]
+        == 4
+    )
+
+
 def test_what_readers_would_cut_otherwise_is_refused(tmp_path: Path) -> None:
-    cased = transformers.BertTokenizer(vocab={p: i for i, p in enumerate(PIECES.split())}, do_lower_case=False)
-    cased.save_pretrained(tmp_path)
-    for tokenizer in (Tokenizer.load(tmp_path), scheme("wordpiece", 100).train(TEXTS)):
-        with pytest.raises(TextError, match="small letters without accents"):
-            metadata_of_tokenizer(tokenizer, tokenizer.vocab_size)
+    theirs().save_pretrained(tmp_path)
+    data = json.loads((tmp_path / "tokenizer.json").read_text())
+    data["normalizer"]["handle_chinese_chars"] = False
+    apart = Tokenizer(Inner.from_str(json.dumps(data)), {})
+    with pytest.raises(TextError, match="Chinese characters by themselves"):
+        metadata_of_tokenizer(apart, apart.vocab_size)
+    data["normalizer"]["handle_chinese_chars"], data["post_processor"] = True, None
+    bare = Tokenizer(Inner.from_str(json.dumps(data)), {"cls_token": "[CLS]", "sep_token": "[SEP]"})
+    with pytest.raises(TextError, match="puts nothing before a text and nothing behind it"):
+        metadata_of_tokenizer(bare, bare.vocab_size)
     lost = {key: value for key, value in filed().items() if "unknown" not in key}
     with pytest.raises(TextError, match="unknown_token_id is missing"):
         tokenizer_in(lost)
@@ -100,6 +140,14 @@ def test_what_readers_would_cut_otherwise_is_refused(tmp_path: Path) -> None:
 def _encoder(**heads: Any) -> ModelSpec:
     spec = changed(shrink(preset("nomic-embed-text-v1").spec), TableSpec, rows=len(PIECES.split()))
     return spec.but(**heads)
+
+
+def test_words_that_are_learned_here_are_held() -> None:
+    own = scheme("wordpiece", 100).train(TEXTS)
+    said, _ = metadata_of_tokenizer(own, own.vocab_size)
+    assert [tokenizer_in(said).frame([text]).ids.tolist() for text in TEXTS] == [
+        own.frame([t]).ids.tolist() for t in TEXTS
+    ]
 
 
 @pytest.mark.parametrize("pool", [MeanTokensSpec(), FirstTokenSpec(), LastTokenSpec()], ids=lambda pool: pool.kind)

@@ -125,7 +125,7 @@ class GGUF:
         missing = [name for name in expected if name not in self]
         surplus = [name for name in self._tensors if name not in {*expected, *optional, FREQUENCIES}]
         sizes = ((name, self.shape(name), shape) for name, shape in expected.items() if name in self)
-        refuse_misfits(self.path, what, missing, surplus, sizes)
+        refuse_misfits(self.path, f"{self._dialect.architecture} as {what}", missing, surplus, sizes)
 
     def spelling(self, rows: Iterable[TensorRow], prefix: str) -> Callable[[str], str]:
         """What a tensor that rows call by one name is called here: always the same."""

@@ -37,8 +37,8 @@ BLOCK = 32  # numbers that share a scale
 STEPS = {"q8_0": 127, "q4_0": 8}  # scales that the largest of them has
 PLAIN: Mapping[torch.dtype, Quantisation] = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 7, "bf16": 32}  # what llama.cpp calls a file that is mostly so
-# float32 in llama.cpp, however many axes
-PRECISE = re.compile(r".*(norm|conv|conv1d|gate_inp|gate_inp_shexp)\.weight|.*ssm_[ad]")
+# float32 in llama.cpp, however many axes; it adds the rows of the last two to others as they are
+PRECISE = re.compile(r".*(norm|conv|conv1d|gate_inp|gate_inp_shexp|position_embd|token_types)\.weight|.*ssm_[ad]")
 MODEL = "the model"  # what errors of reading back speak of
 
 

@@ -18,7 +18,7 @@ from anyformer.text.wordpiece import CONTINUES
 LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN_2 = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
 CUTS: dict[str, str | None] = {
-    **dict.fromkeys(("gpt-2", "default", "smollm", "modern-bert")),
+    **dict.fromkeys(("gpt-2", "default", "smollm", "modern-bert", "roberta-bpe")),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2"), LLAMA_3),
     "qwen2": QWEN_2,
 }
@@ -206,7 +206,8 @@ def _wordpiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     inner.normalizer = normalizers.BertNormalizer(lowercase=small, strip_accents=None if plain == small else plain)
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece(prefix=CONTINUES)
-    opening, closing = (_id(metadata, name, tokens) for name in ("cls", SEPARATOR))
+    bos, cls, closing = (_id(metadata, name, tokens) for name in ("bos", "cls", SEPARATOR))
+    opening = cls if bos is None else bos
     if opening is not None and closing is not None:  # whatever add_bos_token says
         inner.post_processor = processors.BertProcessing((tokens[closing], closing), (tokens[opening], opening))
     return inner

@@ -69,9 +69,9 @@ def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, An
         spelled = {each["content"]: i for i, each in added.items()}
         roles = ("cls_token", "sep_token", "mask_token")
         ids |= {NAMED[role]: spelled.get(content_of(tokenizer.config.get(role))) for role in roles}
-        # Readers open a text with the first of these and close it with the separator, if they are told to.
-        usual = {"bos": ids["cls"], "eos": ids[SEPARATOR]}
-        ids |= {name: usual[name] for name in usual if ids[name] is None}
+        # Readers open a text with the first of these and close it with the separator.
+        ids["bos"] = ids["bos"] if ids["cls"] is None else ids["cls"]
+        ids["eos"] = ids[SEPARATOR] if ids["eos"] is None else ids["eos"]
     told, more = _said_of_frame(tokenizer, ids, kind)
     said, notes = said | told, [*notes, *more]
     others = [i for i in tokenizer.closing_ids if i != ids["eos"]]
@@ -111,7 +111,7 @@ def _said_of_frame(tokenizer: Tokenizer, ids: dict[str, int | None], kind: str) 
 
     Its tokens are named in `ids` where nothing else is. Raises TextError for what is more than one token on a side.
     """
-    ends = ("cls", SEPARATOR) if kind == "bert" else ("bos", "eos")
+    ends = ("bos", SEPARATOR) if kind == "bert" else ("bos", "eos")
     flags = [f"tokenizer.ggml.add_{name}_token" for name in ("bos", "sep" if kind == "bert" else "eos")]
     begin = tokenizer.begin_of_text
     begins = begin is not None and bool(tokenizer.config.get("add_bos_token", True))

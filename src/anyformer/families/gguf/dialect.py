@@ -45,9 +45,11 @@ class Adapted(NamedTuple):
     spec: ModelSpec
     changes: Mapping[str, Callable[[Tensor], Tensor]] = {}  # by our tensor's name
     note: str = ""  # of what was changed
+    names: Mapping[str, str] = {}  # of tensors that are called otherwise in the model that it was
 
     def row(self, row: TensorRow) -> TensorRow:
         """The row of the model as files hold it, filled from the one that it was."""
+        row = row._replace(ours=tuple(self.names.get(name, name) for name in row.ours))
         each = [self.changes.get(name) for name in row.ours]
         if not any(each):
             return row
@@ -73,6 +75,7 @@ SIZES = {
 HEAD_DIM = {**SIZES, "attention.key_length": "head_dim"}
 LAYER_NORM = "attention.layer_norm_epsilon"
 SEGMENTS = "tokenizer.ggml.token_type_count"
+TOKENS = "stack.embedding.terms.0.table"  # where no head shares it
 EXPERTS, SHARED = f"{table.FEED}.experts", f"{table.FEED}.shared_expert"
 # The modules of a layer: all architectures have one name for each.
 Block = Mapping[str | tuple[str, ...], str | Theirs]
@@ -171,7 +174,7 @@ class Dialect:
             places = tokens_and_head(spec, tokens, Theirs("output"))
         else:
             shared = one(spec.stack.embedding, TableSpec, "table of tokens").shared
-            places: Laid = {f"shared.{shared}" if shared else "stack.embedding.terms.0.table": tokens}
+            places: Laid = {f"shared.{shared}" if shared else TOKENS: tokens}
         places |= within(self.outside) | of_layers(spec.stack, "blk", self.layer)
         return [self._turned(row, spec) for row in (*rows_of(spec, places), *self.further(spec))]
 

@@ -15,10 +15,12 @@ from anyformer.families.gguf.dialect import (
     ONE_MORE,
     SEGMENTS,
     SIZES,
+    TOKENS,
     Adapted,
     Block,
     Dialect,
     Keys,
+    Turn,
     with_epsilon,
     without_kv,
 )
@@ -33,9 +35,18 @@ from anyformer.families.gguf.keys import (
     only,
 )
 from anyformer.families.hf import table
+from anyformer.families.hf.mapping import one
 from anyformer.layers import LearnedPositionsSpec
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, TableSpec
 
+OF_TYPES = "token_types.weight"
+# A table of kinds of text, of which files have no axis for the only one.
+KINDS = {
+    OF_TYPES: Turn(
+        lambda tensor, _: tensor.reshape(-1, tensor.shape[-1]),
+        lambda tensor, _: tensor[0] if len(tensor) == 1 else tensor,
+    )
+}
 OFFSET = {r".*norm\.weight": ONE_MORE}
 GELU = {"hidden_activation": "gelu_pytorch_tanh"}
 NORMS: Block = {name: LAYER[name] for name in ("0.norm_in", "1.norm_in")}
@@ -49,7 +60,6 @@ OF_BERT: Block = {
     **NORMS_BEHIND,
 }
 EMBEDDED = {"stack.embedding.norm": "token_embd_norm", "stack.embedding.terms.1": "position_embd"}
-OF_TYPES = "token_types.weight"
 # Tokens are as wide as the model, which a class may have to be told.
 AS_WIDE = Keys(
     ("embedding_length",),
@@ -80,9 +90,12 @@ def _rows_from(table: Tensor, first: int) -> Tensor:
 
 
 def without_words(spec: ModelSpec) -> Adapted:
-    """The same, of a model whose head would have predicted tokens by the embedding's table."""
-    plain = headless(spec)
-    return plain._replace(spec=plain.spec.but(stack=untied(spec.stack)))
+    """The same, of a model whose head would predict tokens by the embedding's table."""
+    plain, shared = headless(spec), one(spec.stack.embedding, TableSpec, "table of tokens").shared
+    if shared is None:
+        return plain
+    own = plain.spec.but(stack=untied(spec.stack))
+    return plain._replace(spec=own, names={f"{TOKENS}.weight": f"shared.{shared}.weight"})
 
 
 ENCODERS = (
@@ -109,6 +122,7 @@ ENCODERS = (
         (NOT_CAUSAL, AS_WIDE),
         OF_BERT,
         {**EMBEDDED, "stack.embedding.terms.2": "token_types"},
+        turns=KINDS,
         fixed={"architectures": ["ElectraModel"]},
         when=OF_TYPES,
         holds=("bert", "roberta", "xlm-roberta", "camembert", "ernie"),
@@ -146,6 +160,7 @@ ENCODERS = (
         (NOT_CAUSAL,),
         {**GATES, table.QKV: "attn_qkv", **WRITTEN, **NORMS_BEHIND},
         {"stack.embedding.norm": "token_embd_norm", "stack.embedding.terms.1": "token_types"},
+        turns=KINDS,
         fixed={"architectures": ["NomicBertModel"]},
         adapted=headless,
     ),

@@ -75,6 +75,8 @@ def _branch(branch: BranchSpec, place: str, factors: Factors) -> BranchSpec:
 
 def _tables(spec: ModelSpec, factors: Factors) -> ModelSpec:
     """Without what tokens and logits are multiplied by; a table that both have takes one factor."""
+    if not spec.heads:
+        return spec
     (tokens, *others), (head, *more) = spec.stack.embedding.terms, spec.heads
     if not isinstance(tokens, TokensSpec) or tokens.projection is not None:
         return spec

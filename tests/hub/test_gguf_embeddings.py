@@ -264,7 +264,9 @@ def test_one_layer_is_held_too(tmp_path: Path) -> None:
     case, square = CASES["gemma, by layer"], layers(inner=64)[0]
     model_of(case, tmp_path / "hf")
     with_modules(tmp_path / "hf", square, pool="cls_token", unit=False)
-    af.convert(tmp_path / "hf", tmp_path / "ours.gguf")
+    prompts = {"prompts": {"query": "find: ", "document": "", "fact": "is it so: "}}
+    (tmp_path / "hf" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    assert "its prompts, query and fact, have no key" in str(af.convert(tmp_path / "hf", tmp_path / "ours.gguf"))
     _, own = contents(tmp_path / "ours.gguf")
     assert torch.equal(own["dense_2.weight"], square)
     assert "dense_3.weight" not in own

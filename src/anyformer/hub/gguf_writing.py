@@ -23,6 +23,7 @@ from anyformer.families.hf.mapping import shapes as shapes_of
 from anyformer.families.hf.pooling import NORMALIZE, modules_of, without_pooling
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import EMBEDDING, FREQUENCIES, POOLING
+from anyformer.hub.prompts import prompts_of
 from anyformer.hub.sentences import pooling_type
 from anyformer.hub.source import Source
 from anyformer.hub.weights import narrowed
@@ -98,6 +99,9 @@ def write_gguf(
         f"llama.cpp leaves {key} out of what it computes" for key in plan.dialect.unheeded if key in plan.metadata
     ]
     notes += [plan.note] if plan.note else []
+    prompts = prompts_of(source.modules).by_name if source.modules is not None else {}
+    if named := [name for name, text in prompts.items() if text]:
+        notes.append(f"its prompts, {' and '.join(named)}, have no key")
     if pools is not None:
         plan.metadata[POOLING] = pools
         scales = any(module.kind == NORMALIZE for module in modules_of(source.spec))

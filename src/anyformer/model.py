@@ -329,7 +329,9 @@ class Transformer(Part[ModelSpec]):
         stores: Iterator[Store] = KeepNothing()
         if self.stretches is not None:
             if kernel is None:
-                kernels = over_stretches(kernels, self._attentions, self.stretches, whole, dropout, self.runs_on or ids.device.type)
+                kernels = over_stretches(
+                    kernels, self._attentions, self.stretches, whole, dropout, self.runs_on or ids.device.type
+                )
             ids, tokens, stores = stretched(self.stretches, ids, whole)
         context = ForwardContext(tokens, kernels, dropout=dropout, experts=_experts(kernel))
         context.trains = torch.is_grad_enabled()

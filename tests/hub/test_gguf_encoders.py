@@ -111,10 +111,11 @@ def test_a_text_is_opened_by_bos() -> None:
     for flags in ({}, {"tokenizer.ggml.add_bos_token": False}, {"tokenizer.ggml.add_sep_token": False}):
         ours = tokenizer_in(said | flags)
         assert ours.frame(["the fox"]).ids.tolist() == theirs()("the fox")["input_ids"]
-    assert (
-        tokenizer_in(said | {"tokenizer.ggml.bos_token_id": 4, "tokenizer.ggml.cls_token_id": 2}).frame(["the"]).ids[0]
-        == 4
-    )
+    two = {"tokenizer.ggml.bos_token_id": 4, "tokenizer.ggml.cls_token_id": 2}
+    assert tokenizer_in(said | two).frame(["the"]).ids[0] == 4
+    ours = tokenizer_in(filed())
+    other = Tokenizer(ours._inner, ours.config | {"bos_token": "[PAD]"})
+    assert metadata_of_tokenizer(other, other.vocab_size)[0]["tokenizer.ggml.bos_token_id"] == 2
 
 
 def test_what_readers_would_cut_otherwise_is_refused(tmp_path: Path) -> None:

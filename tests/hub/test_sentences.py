@@ -282,7 +282,7 @@ def test_layers_of_a_pickle_are_not_opened(tmp_path: Path) -> None:
 
 
 def test_gguf_files_have_no_place_for_layers(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="no GGUF file that is written here holds the layers"):
+    with pytest.raises(SpecError, match="GGUF files of bert have no place for layers there; keep the directory"):
         convert(with_layers(tmp_path / "theirs", {"out_features": 12}), tmp_path / "model.gguf")
 
 

@@ -84,7 +84,8 @@ class Arena:
         import anyformer
 
         for module in pkgutil.walk_packages(anyformer.__path__, "anyformer."):
-            if not module.name.endswith(("__main__", "lm_evaluation")):  # lm-eval is of an extra
+            # lm-eval is of an extra, Triton of PyTorch for GPUs
+            if not module.name.endswith(("__main__", "lm_evaluation", "layers.vectors")):
                 importlib.import_module(module.name)
         self._warm_up()
         gc.collect()

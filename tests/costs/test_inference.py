@@ -79,6 +79,21 @@ def test_a_token_reads_weights_and_cache_once() -> None:
         assert one.tokens_per_second == one.sequences / one.token_seconds
 
 
+def test_beyond_a_node_nothing_is_sent_in_no_time() -> None:
+    """Where no network is said, as over the node's own links; a slower one is slower."""
+    both = {"devices_per_node": 4, "link_nbytes_per_second": 1e9}
+    slow, unknown, whole = (
+        way(served("llama3-8b", 8, **more), tp=8).first_token_seconds
+        for more in (
+            both | {"network_nbytes_per_second": 1e8},
+            both | {"network_nbytes_per_second": None},
+            both | {"devices_per_node": 8},
+        )
+    )
+    assert unknown == whole
+    assert slow > 5 * whole
+
+
 def test_a_prompt_is_arithmetic() -> None:
     """2 · parameters but the input's table, a token, and the visible half of the pairs; and what the elements move."""
     found = way(served("llama3-8b", efficiency=Efficiency(1.0, 1.0, 1.0, 1.0, 1.0), overhead_seconds=0.0))

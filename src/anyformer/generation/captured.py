@@ -83,9 +83,7 @@ class CapturedStep:
                 try:
                     with torch.cuda.device_of(ids):  # others' streams would not record a thing
                         self._replay = self.record(lambda: step_logits(self.model, self._ids, self._types, cache))
-                except (
-                    RuntimeError
-                ):  # what CUDA says of a graph that cannot be, for a reason that the first step did not show
+                except RuntimeError:  # CUDA's, for a reason that the first step did not show
                     _READ_ON_THE_WAY.add(self.model)
         if self._replay is None:
             return step_logits(self.model, ids, types, cache)

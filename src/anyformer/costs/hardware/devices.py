@@ -6,6 +6,7 @@ Products are dense: figures that are printed "with sparsity" are halved. A rate 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -76,6 +77,11 @@ class Device:
     def ridge(self, dtype: str) -> float:
         """The FLOPs a byte above which products bound, and below which memory does."""
         return self.peak(dtype) / self.nbytes_per_second
+
+    def nbytes_per_second_among(self, n: int) -> float:
+        """What a device of n neighbours sends, one way: to other nodes as to those of its own, where no network is said."""
+        rate = self.link_nbytes_per_second if n <= self.devices_per_node else self.network_nbytes_per_second
+        return rate or self.link_nbytes_per_second or math.inf
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; without the measured rates, these are the keys of a device's file."""

@@ -216,9 +216,8 @@ class _Served:
                 spent[name] += o.times * seconds
         if tp > 1:
             volume = 2 * (tp - 1) / tp * tokens * self.spec.stack.d_model * HALF
-            inside = tp <= self.where.devices_per_node
-            rate = self.where.link_nbytes_per_second if inside else self.where.network_nbytes_per_second
-            spent["links"] = self.sublayers * max(volume / ((rate or math.inf) * self.shares.links), LATENCY_SECONDS)
+            rate = self.where.nbytes_per_second_among(tp) * self.shares.links
+            spent["links"] = self.sublayers * max(volume / rate, LATENCY_SECONDS)
         return spent
 
     @staticmethod

@@ -214,10 +214,7 @@ class Placer:
 
     def _rate(self, mesh: Mesh, group: int) -> float:
         """Bytes a second of a device in a group of so many neighbours."""
-        inside_node = group <= self.where.devices_per_node
-        rate = self.where.link_nbytes_per_second if inside_node else self.where.network_nbytes_per_second
-        rate = rate or self.where.link_nbytes_per_second or math.inf
-        return rate * self.shares.links
+        return self.where.nbytes_per_second_among(group) * self.shares.links
 
     def _tensor(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
         """Seconds of all layers' all-reduces: each mixer's result forward, its input's gradient backward."""

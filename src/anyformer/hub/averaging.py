@@ -20,6 +20,7 @@ def averaged(source: str | Path, last: int | None = None, others: Sequence[str |
     """
     paths = [*_checkpoints(Path(source), last), *others]
     first, *more = map(find, paths)
+    own = _fingerprint(first)
     for path, other in zip(paths[1:], more, strict=True):
         if (differs := first_difference(first.spec, other.spec)) is not None:
             name, ours, theirs = differs
@@ -31,10 +32,14 @@ def averaged(source: str | Path, last: int | None = None, others: Sequence[str |
             raise CheckpointError(
                 f"{path} has its tensors in another form than {source}; bring both into one by `convert` first"
             )
-        tokenizers = [tokenizer_of(each) for each in (first, other)]
-        if len({None if each is None else each.fingerprint for each in tokenizers}) > 1:
+        if other.tokenizer != first.tokenizer and _fingerprint(other) != own:  # checkpoints of a run have one
             raise CheckpointError(f"{path} has another tokenizer than {source}; a mean of their tables means nothing")
     return first._replace(others=tuple(more))
+
+
+def _fingerprint(source: Source) -> str | None:
+    tokenizer = tokenizer_of(source)
+    return None if tokenizer is None else tokenizer.fingerprint
 
 
 def _checkpoints(run: Path, last: int | None) -> list[Path]:

@@ -9,7 +9,7 @@ from anyformer.errors import InputError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.generation import Sampling, generate_ids, generate_text, lay_out_for_decoding
-from anyformer.generation.text import encode_prompt
+from anyformer.text.prompts import encode_prompt
 from anyformer.inference import generate
 from anyformer.model import Transformer
 from anyformer.resizing import shrink

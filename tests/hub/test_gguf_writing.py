@@ -20,7 +20,7 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.families.gguf import DIALECTS
 from anyformer.families.hf.mapping import computed
-from anyformer.generation.text import encode_prompt
+from anyformer.text.prompts import encode_prompt
 from anyformer.hub.gguf_writing import SavedFile
 from anyformer.layers import AttentionSpec, GQASpec, Llama3Scaling, RotarySpec
 from anyformer.layers.rope_scaling import LinearScaling, YaRN

@@ -9,7 +9,8 @@ from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.generation.static_cache import StaticCache
-from anyformer.generation.text import Continuation, GrowingText, StopStrings, encode_prompt, generate_text
+from anyformer.generation.text import Continuation, GrowingText, StopStrings, generate_text
+from anyformer.text.prompts import encode_prompt
 
 __all__ = [
     "GREEDY",

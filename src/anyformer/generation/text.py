@@ -17,6 +17,7 @@ from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
+from anyformer.text.prompts import encode_prompt, encode_source
 
 # tokens of the prompt that a decoder of text is shown first: how a token is spelled depends on the one before
 PRIMER = 16
@@ -121,24 +122,6 @@ def generate_text(
 def encode_read(model: Transformer, tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of a text that a model reads: of an encoder's source, or else of a prompt."""
     return (encode_prompt if model.encoder is None else encode_source)(tokenizer, text)
-
-
-def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids of a prompt, after `begin_of_text` unless the configuration says `add_bos_token: false`."""
-    ids, begin = tokenizer.encode(prompt, specials=True), tokenizer.begin_of_text
-    if begin is not None and ids[:1] != [begin] and tokenizer.config.get("add_bos_token", True):
-        ids = [begin, *ids]
-    if not ids:
-        raise InputError("the prompt is empty and this tokenizer has no token that begins a text; give a prompt")
-    return ids
-
-
-def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of what an encoder reads, after `begin_of_text` where the configuration says so; `end_of_text` is last."""
-    ids, begin, end = tokenizer.encode(text, specials=True), tokenizer.begin_of_text, tokenizer.end_of_text
-    if begin is not None and begin != end and tokenizer.config.get("add_bos_token", False) and ids[:1] != [begin]:
-        ids = [begin, *ids]
-    return ids if end is None or ids[-1:] == [end] else [*ids, end]
 
 
 class GrowingText:

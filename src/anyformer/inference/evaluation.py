@@ -20,12 +20,14 @@ from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, FramedTexts, Labelled, ObjectiveSpec, Precision, Recipe
+from anyformer.recipe import SFT, Contrastive, Examples, Labelled, ObjectiveSpec, Precision, Recipe
 from anyformer.screen import counted
 from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, split_labelled, split_pairs
+from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import text_validation
+from anyformer.training.objectives.answers.data import ConversationValidation, EncodedConversations
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
@@ -164,7 +166,7 @@ def evaluate(
     found = opened(model, tokenizer, device=device, dtype=dtype)
     spec, trained = found.model.spec, found.recipe
     goal = trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
-    if isinstance(goal, FramedTexts):
+    if isinstance(goal, Examples):
         goal = goal.but(truncate=goal.truncate or truncate)
     length = seq_len or (trained.seq_len if trained else None)
     if isinstance(goal, Labelled):
@@ -267,6 +269,10 @@ def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, re
         pairs = given.pairs()
         pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
         return PairValidation(pairs, EncodedPairs(pairs, tokenizer))
+    if isinstance(goal := recipe.objective, SFT):
+        said = given.conversations()
+        said = said if held_out is None else split_exchanges(said, held_out)[1]
+        return ConversationValidation(EncodedConversations(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     return text_validation(encode_corpus(corpus, tokenizer), tokenizer, recipe)

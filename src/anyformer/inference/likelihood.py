@@ -10,7 +10,6 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.decode import check_writes
-from anyformer.generation.text import encode_prompt, encode_source
 from anyformer.inference.writing import batches
 from anyformer.layers.embedding import learned_positions
 from anyformer.layers.head import chunks_of, rows_at_once
@@ -18,6 +17,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.spec import ModelSpec
 from anyformer.text import Tokenizer
+from anyformer.text.prompts import encode_prompt, encode_source
 from anyformer.training.run.checks import check_vocabulary
 from anyformer.training.step.device import autocast
 

@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeVar
 
 from anyformer.errors import InputError, TextError, UsageError
 from anyformer.generation import BeamSearch, CompiledStep, Sampling, Stopping, generate_text, lay_out_for_decoding
-from anyformer.generation.text import encode_source
 from anyformer.inference.guessing import guessing
 from anyformer.inference.opened import TrainedModel, opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.text import Tokenizer
+from anyformer.text.prompts import encode_source
 
 LONGER, MORE = 2, 10  # a translation has at most twice the source's tokens and ten more (Vaswani et al. allow 50 more)
 

@@ -35,6 +35,7 @@ from anyformer.recipe.schedule import LinearDecay as LinearDecay
 from anyformer.recipe.schedule import PieceSpec as PieceSpec
 from anyformer.recipe.schedule import Warmup as Warmup
 from anyformer.training.objectives import OBJECTIVES as OBJECTIVES
+from anyformer.training.objectives.answers import SFT as SFT
 from anyformer.training.objectives.causal import CausalLM as CausalLM
 from anyformer.training.objectives.causal import MultiToken as MultiToken
 from anyformer.training.objectives.contrastive import Contrastive as Contrastive
@@ -54,6 +55,7 @@ from anyformer.training.objectives.sentences import NextSentence as NextSentence
 from anyformer.training.objectives.sentences import SentenceOrder as SentenceOrder
 from anyformer.training.objectives.sentences import SentencePairs as SentencePairs
 from anyformer.training.objectives.seq2seq import Seq2Seq as Seq2Seq
+from anyformer.training.objectives.specification import Examples as Examples
 from anyformer.training.objectives.specification import FramedTexts as FramedTexts
 from anyformer.training.objectives.specification import ObjectiveSpec as ObjectiveSpec
 from anyformer.training.objectives.specification import Reads as Reads

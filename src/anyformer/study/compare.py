@@ -16,7 +16,6 @@ from anyformer.disk.run_layout import CHECKPOINTS
 from anyformer.disk.seal import FORMAT, latest, read_seal, seal
 from anyformer.errors import AnyformerError, DiskFailed, RunFailed, UsageError
 from anyformer.generation import Sampling, generate_text
-from anyformer.generation.text import encode_prompt
 from anyformer.hub import load
 from anyformer.inference.figures import right_labels
 from anyformer.layers.embedding import learned_positions
@@ -27,6 +26,7 @@ from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import ACCURACY, BITS, LOSS, Point, RunResult, Score, Trial, Tuning
 from anyformer.study.windows import window_losses
+from anyformer.text.prompts import encode_prompt
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData

@@ -170,6 +170,9 @@ def _json_texts(written: Iterable[str], where: str) -> Iterator[tuple[int, str]]
     for line, entry in json_lines(written, where):
         content = entry.get("text") if isinstance(entry, dict) else None
         if not isinstance(content, str):
-            raise wrong(where, line, 'not an object with a string "text"')
+            keys = list(entry) if isinstance(entry, dict) else []
+            has = f", it has {short(keys)[1:-1]}" if keys else ""
+            asked = "; --objective sft learns the answers of conversations" if {"messages", "prompt"} & {*keys} else ""
+            raise wrong(where, line, f'not an object with a string "text"{has}{asked}')
         refuse_surrogates(content, f"{where}, line {line}")
         yield line, content

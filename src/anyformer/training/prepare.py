@@ -19,8 +19,9 @@ from anyformer.hub.source import find
 from anyformer.layers import TokenDropoutSpec
 from anyformer.recipe import (
     OBJECTIVES,
+    SFT,
     Contrastive,
-    FramedTexts,
+    Examples,
     Labelled,
     Mixture,
     ObjectiveSpec,
@@ -43,14 +44,16 @@ from anyformer.text import (
     split_labelled,
     split_pairs,
 )
+from anyformer.text.conversations import ExchangeCorpus, read_conversations, split_exchanges
 from anyformer.text.labelled import Kind
 from anyformer.text.learning import Lesson
 from anyformer.text.schemes import ByteLevelBPE
+from anyformer.training.data.examples import ExampleData
 from anyformer.training.data.feed import TrainingData
-from anyformer.training.data.framed import FramedData
 from anyformer.training.data.mixed import MixedText
 from anyformer.training.data.text import TextData
 from anyformer.training.data.vocabulary import known_mask
+from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
@@ -108,6 +111,11 @@ class Sources:
         assert self.data is not None
         _refuse_large(LABELLED_HELD, self.data)
         return read_labelled(self.data).as_kind(kind)
+
+    def conversations(self) -> ExchangeCorpus:
+        assert self.data is not None
+        _refuse_large(LABELLED_HELD, self.data)
+        return read_conversations(self.data)
 
 
 def _refuse_large(times: int, *files: str | Path) -> None:
@@ -206,7 +214,7 @@ def recipe_for(
         if said is None or not fits(said, reads):
             changes = {**changes, "objective": usual(spec, reads)}
     chosen = changed(recipe, changes, lr=lr)
-    if "seq_len" in changes and chosen.objective.reads == "pairs" and not isinstance(chosen.objective, FramedTexts):
+    if "seq_len" in changes and chosen.objective.reads == "pairs" and not isinstance(chosen.objective, Examples):
         what = f"rows of {chosen.objective.kind} are as long as their pairs"
         raise UsageError(
             f"--seq-len {chosen.seq_len}: {what}; leave it out, --batch-tokens says how many there are at once"
@@ -224,10 +232,8 @@ def _said_objective(recipe: str | Path | Recipe) -> ObjectiveSpec | None:
 
 def with_truncation(recipe: Recipe) -> Recipe:
     """The recipe with inputs cut to the length of a row. Raises UsageError for an objective on other data."""
-    if not isinstance(recipe.objective, FramedTexts):
-        raise UsageError(
-            f"--truncate is for labelled text and for pairs to be told apart, and {recipe.objective.kind} reads neither"
-        )
+    if not isinstance(recipe.objective, Examples):
+        raise UsageError(f"--truncate is for examples that a row holds whole, and {recipe.objective.kind} reads none")
     return recipe.but(objective=recipe.objective.but(truncate=True))
 
 
@@ -273,11 +279,13 @@ def read_data(
         data, about = _pairs(given, held_out, objective, trained)
     elif isinstance(objective, Labelled):
         data, about = _labelled(given, held_out, objective.labels, trained, begun, init)
+    elif isinstance(objective, SFT):
+        data, about = _conversations(given, held_out, trained)
     elif given.mixture is not None:
         data, about = _mixed(given.mixture, held_out, trained)
     else:
         data, about = _plain(given.corpus(), held_out, trained)
-    if isinstance(data, FramedData) and (n_texts := data.cut(recipe)):
+    if isinstance(data, ExampleData) and (n_texts := data.cut(recipe)):
         say(f"{counted(n_texts, 'text is', 'texts are')} cut to {recipe.seq_len} tokens (--truncate)")
     return Prepared(data, about)
 
@@ -307,6 +315,16 @@ def _labelled(
     data = LabelledData(texts, unseen, trained(texts.texts()), names)
     what = counted(len(data.labels), "class", "classes") if data.labels else "numbers"
     return Prepared(data, f"{counted(len(data.train.rows), 'example')} of {what}, sha256 {data.train.fingerprint[:16]}")
+
+
+def _conversations(given: Sources, held_out: HeldOut, trained: Trained) -> Prepared:
+    corpus = given.conversations()
+    if isinstance(held_out, Sources):
+        said, unseen = corpus, held_out.conversations()
+    else:
+        said, unseen = split_exchanges(corpus, held_out)
+    data = ConversationData(said, unseen, trained(said.texts()))
+    return Prepared(data, f"{counted(len(said.rows), 'conversation')}, sha256 {said.fingerprint[:16]}")
 
 
 def _mixed(mixture: Mixture, held_out: HeldOut, trained: Trained) -> Prepared:

@@ -12,9 +12,10 @@ import numpy as np
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import EncodedCorpus, LabelledCorpus, PairSampler, ParallelCorpus, Sampler, Tokenizer
+from anyformer.text.conversations import ExchangeCorpus
 
 Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
-C = TypeVar("C", EncodedCorpus, LabelledCorpus, ParallelCorpus)
+C = TypeVar("C", EncodedCorpus, ExchangeCorpus, LabelledCorpus, ParallelCorpus)
 T = TypeVar("T", bound=Tokenizer | None)
 
 

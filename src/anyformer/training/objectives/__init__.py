@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anyformer.training.objectives.answers import SFT
 from anyformer.training.objectives.causal import CausalLM, MultiToken
 from anyformer.training.objectives.contrastive import Contrastive
 from anyformer.training.objectives.denoising import UL2, Denoising, PrefixLM, SpanCorruption
@@ -31,6 +32,7 @@ OBJECTIVES: Mapping[str, ObjectiveSpec] = {
     "denoising": Denoising(),
     "ul2": UL2(),
     "seq2seq": Seq2Seq(),
+    "sft": SFT(),
     "contrastive": Contrastive(),
     "classification": Classification(),
     "regression": Regression(),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from anyformer.spec import Spec
 
-Reads = Literal["text", "pairs", "labelled"]
+Reads = Literal["text", "pairs", "labelled", "conversations", "preferences"]
 MASK = {"mask_token": "<mask>"}
 PADDED = {"pad_token": "<pad>"}  # transformers finds a row's last token by what is no padding
 
@@ -39,10 +39,15 @@ class ObjectiveSpec(Spec, abstract=True):
         return 1.0
 
 
-class FramedTexts(ObjectiveSpec, abstract=True):
+class Examples(ObjectiveSpec, abstract=True):
+    """A prediction about examples, each of which a row holds whole."""
+
+    truncate: bool = False  # cut those that are longer than a row; they are refused otherwise
+
+    whole: ClassVar[bool] = False
+
+
+class FramedTexts(Examples, abstract=True):
     """A prediction about whole texts, each as the tokenizer frames it: what opens it, the text, what closes it."""
 
-    truncate: bool = False  # cut texts that are longer than a row; they are refused otherwise
-
     roles: ClassVar[Mapping[str, str]] = PADDED
-    whole: ClassVar[bool] = False

@@ -20,6 +20,7 @@ SOURCES = {
     "text": "one text (--data)",
     "pairs": "pairs of texts (--source and --target)",
     "labelled": "labelled text (--data with text and label, or tokens and labels)",
+    "conversations": "conversations (--data with messages, or prompt and completion)",
 }
 
 

@@ -12,8 +12,8 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import ParallelCorpus, Sampler, Tokenizer, some_of
 from anyformer.text.packing import padded
+from anyformer.training.data.examples import FramedData
 from anyformer.training.data.feed import Feed, SampledFeed
-from anyformer.training.data.framed import FramedData
 
 SIDES = ("source", "target")
 
@@ -60,12 +60,12 @@ class ContrastPairs:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def batch(self, pairs: np.ndarray) -> ContrastRows:
+    def batch(self, numbers: np.ndarray) -> ContrastRows:
         """The pairs of these numbers, in their order."""
-        ids, mask = padded([self._ids[2 * pair + side] for side in (0, 1) for pair in pairs], 0)
+        ids, mask = padded([self._ids[2 * pair + side] for side in (0, 1) for pair in numbers], 0)
         (source, target), (source_mask, target_mask) = np.split(ids, 2), np.split(mask, 2)
-        labels = np.arange(len(pairs), dtype=np.int64)[:, None]
-        return ContrastRows(source, target, source_mask, target_mask, self._groups[pairs], labels)
+        labels = np.arange(len(numbers), dtype=np.int64)[:, None]
+        return ContrastRows(source, target, source_mask, target_mask, self._groups[numbers], labels)
 
 
 def batch_pairs(recipe: Recipe, longest: int) -> int:

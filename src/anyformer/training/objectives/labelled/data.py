@@ -7,13 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from anyformer.errors import TextError
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text import LabelledCorpus, PairSampler, Tokenizer, length_batches, some_of
+from anyformer.text import LabelledCorpus, Tokenizer, length_batches, some_of
 from anyformer.text.labelled import EncodedLabelled, LabelledRows
-from anyformer.training.data.feed import Feed, SampledFeed
-from anyformer.training.data.framed import FramedData
+from anyformer.training.data.examples import FramedData, fed_by_length
+from anyformer.training.data.feed import Feed
 
 
 class LabelledValidation:
@@ -64,20 +63,7 @@ class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
         return EncodedLabelled(corpus, self.tokenizer, self.labels, longest, truncate=truncate)
 
     def feed(self, recipe: Recipe) -> Feed:
-        examples = self.encoded(recipe)
-        n_tokens = int(examples.lengths.sum())
-        if n_tokens < recipe.batch_tokens:
-            raise TextError(
-                f"the {len(examples)} examples of {self.train.where} hold {n_tokens:,} tokens, less than one batch of "
-                f"{recipe.batch_tokens:,}; give more of them or a smaller --batch-tokens"
-            )
-        if int(examples.lengths.max()) > recipe.batch_tokens:
-            row = self.train.rows[int(examples.lengths.argmax())]
-            raise TextError(
-                f"{self.train.where}, line {row.line}: it is {int(examples.lengths.max())} tokens long, but a batch holds "
-                f"{recipe.batch_tokens}; make the batch larger (--batch-tokens) or rows shorter (--seq-len, --truncate)"
-            )
-        return SampledFeed(examples.batch, PairSampler(examples.lengths, recipe.batch_tokens, recipe.seed))
+        return fed_by_length(self.encoded(recipe), recipe, self.train.where, [row.line for row in self.train.rows])
 
     def validation(self, recipe: Recipe) -> LabelledValidation | None:
         return None if self.held_out is None else LabelledValidation(self.encoded(recipe, held_out=True))

@@ -12,8 +12,8 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
+from anyformer.training.data.examples import ExampleData
 from anyformer.training.data.feed import Rows, TrainingData
-from anyformer.training.data.framed import FramedData
 from anyformer.training.objectives.objective import Objective, on
 from anyformer.training.objectives.seq2seq import Seq2Seq
 
@@ -32,7 +32,7 @@ class Seq2SeqObjective(Objective[Seq2Seq]):
         return True
 
     def check(self, recipe: Recipe, data: TrainingData) -> None:
-        if isinstance(data, FramedData):
+        if isinstance(data, ExampleData):
             raise UsageError(f"{self.said.kind} is trained on PairData or others, not on {type(data).__name__}")
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:

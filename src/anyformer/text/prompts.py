@@ -1,0 +1,93 @@
+"""What a model reads before it writes, as ids: prompts, an encoder's sources; and what it is to learn to write behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from anyformer.errors import InputError, TextError
+from anyformer.text.chat import Chat, Message
+from anyformer.text.tokenizer import Tokenizer
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The ids of a prompt, after `begin_of_text` unless the configuration says `add_bos_token: false`."""
+    ids, begin = tokenizer.encode(prompt, specials=True), tokenizer.begin_of_text
+    if begin is not None and ids[:1] != [begin] and tokenizer.config.get("add_bos_token", True):
+        ids = [begin, *ids]
+    if not ids:
+        raise InputError("the prompt is empty and this tokenizer has no token that begins a text; give a prompt")
+    return ids
+
+
+def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of what an encoder reads, after `begin_of_text` where the configuration says so; `end_of_text` is last."""
+    ids, begin, end = tokenizer.encode(text, specials=True), tokenizer.begin_of_text, tokenizer.end_of_text
+    if begin is not None and begin != end and tokenizer.config.get("add_bos_token", False) and ids[:1] != [begin]:
+        ids = [begin, *ids]
+    return ids if end is None or ids[-1:] == [end] else [*ids, end]
+
+
+class Answered(NamedTuple):
+    """A text, and which of its tokens a model is to learn to write; the last one is."""
+
+    ids: np.ndarray  # [token] int64
+    learned: np.ndarray  # [token] bool
+
+
+def answered_prompt(tokenizer: Tokenizer, prompt: str, answer: str) -> Answered:
+    """A prompt as `generate` reads it, and the answer, which `end_of_text` closes. Raises InputError as `encode_prompt` does."""
+    asked = encode_prompt(tokenizer, prompt)
+    own, closing = _behind(tokenizer, asked, encode_prompt(tokenizer, prompt + answer), answer), tokenizer.end_of_text
+    own = own if closing is None or own[-1:] == [closing] else [*own, closing]
+    return _answered(asked + own, [False] * len(asked) + _up_to_the_end(tokenizer, own))
+
+
+def answered_turns(chat: Chat, messages: Sequence[Message], first: int = 0) -> list[Answered]:
+    """A conversation in which the assistant's messages, from number `first` on, are the answers.
+
+    Before each of them stand the very tokens that a model is given when it is to write it. So turns stand in one text as long
+    as the template and the tokenizer leave what was before as it was; where they don't, where a template drops what was
+    reasoned in past turns, say, another text begins. Raises TextError for what the template refuses, or opens otherwise than
+    it says that an answer is opened.
+    """
+    tokenizer, found = chat.tokenizer, list[tuple[list[int], list[bool]]]()
+    for i, message in enumerate(messages):
+        if i < first or message["role"] != "assistant":
+            continue
+        before, whole = chat.text(messages[:i]), chat.text(messages[: i + 1], answers=False)
+        if not whole.startswith(before):
+            raise TextError(
+                f"the chat template writes message {i + 1} otherwise than it opens an answer that is to be written, so that "
+                'no model would be asked as it was taught; give "prompt" and "completion" as texts'
+            )
+        asked, said = (tokenizer.encode(text, specials=True) for text in (before, whole))
+        own = _behind(tokenizer, asked, said, whole[len(before) :])
+        ids, learned = found[-1] if found else ([], [])
+        if found and asked[: len(ids)] == ids:
+            found.pop()
+        else:
+            learned = []
+        unlearned = [False] * (len(asked) - len(learned))
+        found.append((asked + own, learned + unlearned + _up_to_the_end(tokenizer, own)))
+    return [_answered(ids, learned) for ids, learned in found if any(learned)]
+
+
+def _behind(tokenizer: Tokenizer, asked: list[int], both: list[int], answer: str) -> list[int]:
+    """The tokens of an answer: those of both texts at once, unless one reaches over the end of what was asked."""
+    n = len(asked)
+    return both[n:] if both[:n] == asked else tokenizer.encode(answer, specials=True)
+
+
+def _up_to_the_end(tokenizer: Tokenizer, answer: list[int]) -> list[bool]:
+    """Which tokens of an answer a model is to write: nothing behind the first that ends a text, where it would stop."""
+    ends = (i + 1 for i, token in enumerate(answer) if token in tokenizer.closing_ids)
+    n = next(ends, len(answer))
+    return [True] * n + [False] * (len(answer) - n)
+
+
+def _answered(ids: list[int], learned: list[bool]) -> Answered:
+    n = max(i + 1 for i, each in enumerate(learned) if each)
+    return Answered(np.array(ids[:n], dtype=np.int64), np.array(learned[:n]))

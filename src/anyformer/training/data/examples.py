@@ -1,0 +1,87 @@
+"""Examples that a row holds whole: what data for labels, for sentence embeddings and for conversations have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from anyformer.errors import TextError
+from anyformer.recipe import Examples, Recipe
+from anyformer.text import PairSampler, Tokenizer
+from anyformer.training.data.feed import C, Feed, Rows, SampledFeed, TrainingData
+
+
+class Encoded(Protocol):
+    """Texts as ids: `lengths` [example, …] in tokens, and how many texts are `cut` to the length of a row."""
+
+    lengths: np.ndarray
+    cut: int
+
+    def batch(self, numbers: np.ndarray) -> Rows:
+        """The examples of these numbers, in their order."""
+        ...
+
+
+E = TypeVar("E", bound=Encoded)
+
+
+class ExampleData(TrainingData[C, Tokenizer], Generic[C, E]):
+    """Texts to train on, and others to validate on."""
+
+    def __init__(self, train: C, held_out: C | None, tokenizer: Tokenizer) -> None:
+        super().__init__(train, held_out, tokenizer)
+        self._encoded: dict[tuple[int, bool, bool], E] = {}
+
+    @abstractmethod
+    def encode(self, corpus: C, longest: int, truncate: bool) -> E:
+        """Texts as ids, `longest` tokens each at most. Raises TextError for a longer one, unless it may be cut."""
+
+    def encoded(self, recipe: Recipe, *, held_out: bool = False) -> E:
+        """The texts as rows of this recipe; once they are encoded they are kept."""
+        said = recipe.objective
+        key = (recipe.seq_len, isinstance(said, Examples) and said.truncate, held_out)
+        if key not in self._encoded:
+            corpus = self.held_out if held_out else self.train
+            assert corpus is not None
+            self._encoded[key] = self.encode(corpus, *key[:2])
+        return self._encoded[key]
+
+    def longest(self, recipe: Recipe) -> int:
+        return max(int(each.lengths.max()) for each in self._both(recipe))
+
+    def cut(self, recipe: Recipe) -> int:
+        """How many texts, those to validate on included, are cut to the length of a row."""
+        return sum(each.cut for each in self._both(recipe))
+
+    def _both(self, recipe: Recipe) -> list[E]:
+        return [self.encoded(recipe)] + ([self.encoded(recipe, held_out=True)] if self.held_out is not None else [])
+
+
+class FramedData(ExampleData[C, E]):
+    """Texts as the tokenizer frames them; one whose own rules put nothing beside a text gets a frame."""
+
+    def __init__(self, train: C, held_out: C | None, tokenizer: Tokenizer) -> None:
+        super().__init__(train, held_out, tokenizer.with_frame())
+
+
+def fed_by_length(examples: Encoded, recipe: Recipe, where: str, lines: Sequence[int]) -> Feed:
+    """Batches of examples of like length, without end. Raises TextError where they fill none, and for one that is longer.
+
+    They are of the file `where`, of these lines.
+    """
+    n, most = int(examples.lengths.sum()), recipe.batch_tokens
+    if n < most:
+        raise TextError(
+            f"the {len(lines)} examples of {where} hold {n:,} tokens, less than one batch of {most:,}; give more of them or "
+            "a smaller --batch-tokens"
+        )
+    longest = int(examples.lengths.argmax())
+    if (n := int(examples.lengths[longest, 0])) > most:
+        raise TextError(
+            f"{where}, line {lines[longest]}: it is {n} tokens long, but a batch holds {most}; make the batch larger "
+            "(--batch-tokens) or rows shorter (--seq-len, --truncate)"
+        )
+    return SampledFeed(examples.batch, PairSampler(examples.lengths, most, recipe.seed))

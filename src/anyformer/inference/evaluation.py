@@ -20,14 +20,15 @@ from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import SFT, Contrastive, Examples, Labelled, ObjectiveSpec, Precision, Recipe
+from anyformer.recipe import DPO, SFT, Contrastive, Examples, Labelled, ObjectiveSpec, Precision, Recipe
 from anyformer.screen import counted
 from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, split_labelled, split_pairs
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import text_validation
-from anyformer.training.objectives.answers.data import ConversationValidation, EncodedConversations
+from anyformer.training.objectives.answers.data import ConversationValidation
+from anyformer.training.objectives.answers.encoded import EncodedConversations
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
@@ -169,6 +170,11 @@ def evaluate(
     if isinstance(goal, Examples):
         goal = goal.but(truncate=goal.truncate or truncate)
     length = seq_len or (trained.seq_len if trained else None)
+    if isinstance(goal, DPO):
+        raise UsageError(
+            "preferences are judged beside what the model said before it learnt them, which a run keeps to itself; have it "
+            "validate on them (train --validation-data)"
+        )
     if isinstance(goal, Labelled):
         if memory is not None:
             raise UsageError("--memory is for texts that are read in windows; leave it out with labelled text")
@@ -270,7 +276,7 @@ def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, re
         pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
         return PairValidation(pairs, EncodedPairs(pairs, tokenizer))
     if isinstance(goal := recipe.objective, SFT):
-        said = given.conversations()
+        said = given.exchanges(goal.reads)
         said = said if held_out is None else split_exchanges(said, held_out)[1]
         return ConversationValidation(EncodedConversations(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
     corpus = given.corpus()

@@ -40,43 +40,56 @@ class LossOptions:
 PLAIN = LossOptions()
 
 
-def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptions = PLAIN) -> tuple[Tensor, Tensor]:
+def cross_entropy(
+    head: Head, hidden: Tensor, labels: Tensor, options: LossOptions = PLAIN, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """(the sum of the losses, the plain cross-entropy of each label in nats, which has no gradient).
 
     `hidden` [batch, token, width] is the last hidden state, `labels` [batch, token] are ids, or -100 where nothing is
-    predicted; the second result is [batch, token], 0 at -100. Where processes share rows, hidden and the sum are of this one's
+    predicted; the second result is [batch, token], 0 at -100. `weights` [batch, token] multiply the losses in the sum, and get
+    no gradient. Where processes share rows, hidden and the sum are of this one's
     tokens. Equal to `F.cross_entropy` on the head's logits, summed. Of few labels on the CPU, wherever hidden is, the head
     answers at their places alone: elsewhere only the device knows how many there are.
     """
     own = labels if head.stretches is None else cut(labels, head.stretches)
-    total, each = _sums(head, hidden.reshape(-1, hidden.shape[-1]), own.reshape(-1), options)
+    if weights is not None:
+        weights = (weights if head.stretches is None else cut(weights, head.stretches)).reshape(-1)
+    total, each = _sums(head, hidden.reshape(-1, hidden.shape[-1]), own.reshape(-1), options, weights)
     each = each.view(own.shape)
     return total, each if head.stretches is None else joined(each, labels.shape[1], head.stretches, 1)
 
 
-def _sums(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
-    """Likewise of rows [token, width] and labels [token]."""
+def _sums(
+    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Likewise of rows [token, width], labels [token] and weights [token]."""
     in_graph = torch.compiler.is_compiling() or backend_of(head, rows) is not None  # which is of one number of rows
     if labels.is_cpu and not numberless(labels) and not in_graph:
         places = (labels != NOT_PREDICTED).nonzero()[:, 0]
         if 0 < len(places) <= MOST_PICKED * len(labels):
             index = sent_to(places, rows.device)
-            total, each = _answered(head, rows.index_select(0, index), labels[places], options)
+            picked = None if weights is None else weights.index_select(0, index)
+            total, each = _answered(head, rows.index_select(0, index), labels[places], options, picked)
             return total, each.new_zeros(len(labels)).index_copy(0, index, each)
-    return _answered(head, rows, labels, options)
+    return _answered(head, rows, labels, options, weights)
 
 
-def _answered(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+def _answered(
+    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
     for step in head.transform:
         rows = step(rows)
     labels = sent_to(labels, rows.device)
     spec, matrix = head.spec, head.matrix()
     if matrix is None or isinstance(matrix, HeldWeight):
-        return _called(head, rows, labels, options)
+        return _called(head, rows, labels, options, weights)
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
     rows = rows if split is None else entering(rows, split.ranks)
     how = (scale, spec.softcap, options, split, backend_of(head, rows))
-    return _HeadCrossEntropy.apply(rows, matrix, head.bias, labels, *how)
+    learnt = (rows, matrix, head.bias)
+    if not torch.is_grad_enabled():  # PyTorch says of a function's inputs that they need gradients even then
+        learnt = tuple(each if each is None else each.detach() for each in learnt)
+    return _HeadCrossEntropy.apply(*learnt, labels, weights, *how)
 
 
 def backend_of(head: Head, rows: Tensor) -> str | None:
@@ -116,20 +129,25 @@ def _exact(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def _called(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+def _called(
+    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """(the sum, each row's) where the table is more than its weights: autograd asks it, and asks again in the backward pass."""
 
-    def losses(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def losses(rows: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         logits = _exact(head.logits(rows))
         nats = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none")
         s = options.label_smoothing
         loss = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none", label_smoothing=s)
         if options.z_loss:
             loss = loss + options.z_loss * logits.logsumexp(-1).square().masked_fill(labels == NOT_PREDICTED, 0.0)
-        return loss.sum(), nats.detach()
+        return (loss if weights is None else loss * weights).sum(), nats.detach()
 
     size = rows_at_once(rows, len(head.table.weight))
-    each = [checkpoint(losses, rows[here], labels[here], use_reentrant=False) for here in chunks_of(len(rows), size)]
+    each = [
+        checkpoint(losses, rows[here], labels[here], None if weights is None else weights[here], use_reentrant=False)
+        for here in chunks_of(len(rows), size)
+    ]
     return torch.stack([total for total, _ in each]).sum(), torch.cat([nats for _, nats in each])
 
 
@@ -141,13 +159,14 @@ class _HeadCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
+        weights: Tensor | None,
         scale: float,
         softcap: float | None,
         options: LossOptions,
         split: SplitRows | None,
         backend: str | None,
     ) -> tuple[Tensor, Tensor]:
-        """(the sum, each row's) of hidden [row, width], weight [vocab, width], bias [vocab] and labels [row].
+        """(the sum, each row's) of hidden [row, width], weight [vocab, width], bias [vocab], labels [row], weights [row].
 
         Where the table is `split`, vocab is this rank's, and the result that of all. `backend` compiles what is between
         the products.
@@ -175,12 +194,21 @@ class _HeadCrossEntropy(torch.autograd.Function):
             workspace = torch.empty(0 if backend else size, vocab, device=x.device, dtype=exact)
             for here in chunks_of(n, size):
                 logits = torch.mm(x[here], w.t(), out=products[: here.stop - here.start])
+                weighed = None if weights is None else weights[here]
                 if backend is None:
                     work, how = workspace[: len(logits)], (scale, softcap, options, split)
-                    loss, grad = _chunk(logits, work, bias, labels[here], *how, each[here], any(wanted))
+                    loss, grad = _chunk(logits, work, bias, labels[here], weighed, *how, each[here], any(wanted))
                 else:
                     loss, each[here], grad = _compiled(backend)(
-                        logits, bias, labels[here], exact, scale, softcap, options.label_smoothing, options.z_loss
+                        logits,
+                        bias,
+                        labels[here],
+                        weighed,
+                        exact,
+                        scale,
+                        softcap,
+                        options.label_smoothing,
+                        options.z_loss,
                     )
                 total += loss
                 if grad is not None:
@@ -200,7 +228,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
         if ctx.grads is None:
             raise RuntimeError("the gradients of the cross-entropy were used up by the first backward pass")
         grads, ctx.grads = ctx.grads, None
-        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), *(None,) * 6)
+        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), *(None,) * 7)
 
 
 def _chunk(
@@ -208,6 +236,7 @@ def _chunk(
     work: Tensor,
     bias: Tensor | None,
     labels: Tensor,
+    weights: Tensor | None,
     scale: float,
     softcap: float | None,
     options: LossOptions,
@@ -250,6 +279,8 @@ def _chunk(
         loss = (1 - s) * nats + s * (norm - mean)
     if options.z_loss:
         loss = loss + options.z_loss * norm.square()
+    if weights is not None:
+        loss = loss * weights
     total = loss.masked_fill(~real, 0.0).sum()
     if not with_grad:
         return total, None
@@ -263,6 +294,8 @@ def _chunk(
         grad *= slope
     if scale != 1.0:
         grad *= scale
+    if weights is not None:
+        grad *= weights[:, None]
     return total, grad if grad.dtype == products.dtype else products.copy_(grad)
 
 
@@ -270,6 +303,7 @@ def between_products(
     products: Tensor,
     bias: Tensor | None,
     labels: Tensor,
+    weights: Tensor | None,
     dtype: torch.dtype,
     scale: float,
     softcap: float | None,
@@ -290,13 +324,16 @@ def between_products(
     norm = logits.logsumexp(1)
     nats = (norm - logits.gather(1, index)[:, 0]).masked_fill(~real, 0.0)
     loss = nats if not smoothing else (1 - smoothing) * nats + smoothing * (norm - logits.mean(1))
-    total = (loss + z_loss * norm.square()).masked_fill(~real, 0.0).sum()
+    loss = loss + z_loss * norm.square()
+    total = (loss if weights is None else loss * weights).masked_fill(~real, 0.0).sum()
     vocab = logits.shape[1]
     is_label = torch.arange(vocab, device=index.device) == index
     grad = (logits - norm[:, None]).exp() * (1 + 2 * z_loss * norm)[:, None]
     grad = grad - smoothing / vocab - torch.where(is_label, 1 - smoothing, 0.0)
     if capped is not None:
         grad = grad * (1 - capped.square())
+    if weights is not None:
+        grad = grad * weights[:, None]
     return total, nats, (grad * scale).to(products.dtype)
 
 

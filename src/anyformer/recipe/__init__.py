@@ -35,6 +35,7 @@ from anyformer.recipe.schedule import LinearDecay as LinearDecay
 from anyformer.recipe.schedule import PieceSpec as PieceSpec
 from anyformer.recipe.schedule import Warmup as Warmup
 from anyformer.training.objectives import OBJECTIVES as OBJECTIVES
+from anyformer.training.objectives.answers import DPO as DPO
 from anyformer.training.objectives.answers import SFT as SFT
 from anyformer.training.objectives.causal import CausalLM as CausalLM
 from anyformer.training.objectives.causal import MultiToken as MultiToken

@@ -18,6 +18,7 @@ from anyformer.hub.labels import labels_of, read_labels
 from anyformer.hub.source import find
 from anyformer.layers import TokenDropoutSpec
 from anyformer.recipe import (
+    DPO,
     OBJECTIVES,
     SFT,
     Contrastive,
@@ -25,6 +26,7 @@ from anyformer.recipe import (
     Labelled,
     Mixture,
     ObjectiveSpec,
+    Reads,
     Recipe,
     lora_of,
     mixture_of,
@@ -44,7 +46,7 @@ from anyformer.text import (
     split_labelled,
     split_pairs,
 )
-from anyformer.text.conversations import ExchangeCorpus, read_conversations, split_exchanges
+from anyformer.text.conversations import ExchangeCorpus, read_conversations, read_preferences, split_exchanges
 from anyformer.text.labelled import Kind
 from anyformer.text.learning import Lesson
 from anyformer.text.schemes import ByteLevelBPE
@@ -54,6 +56,7 @@ from anyformer.training.data.mixed import MixedText
 from anyformer.training.data.text import TextData
 from anyformer.training.data.vocabulary import known_mask
 from anyformer.training.objectives.answers.data import ConversationData
+from anyformer.training.objectives.answers.preferences import PreferenceData
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
@@ -112,10 +115,10 @@ class Sources:
         _refuse_large(LABELLED_HELD, self.data)
         return read_labelled(self.data).as_kind(kind)
 
-    def conversations(self) -> ExchangeCorpus:
+    def exchanges(self, reads: Reads) -> ExchangeCorpus:
         assert self.data is not None
         _refuse_large(LABELLED_HELD, self.data)
-        return read_conversations(self.data)
+        return (read_preferences if reads == "preferences" else read_conversations)(self.data)
 
 
 def _refuse_large(times: int, *files: str | Path) -> None:
@@ -279,8 +282,8 @@ def read_data(
         data, about = _pairs(given, held_out, objective, trained)
     elif isinstance(objective, Labelled):
         data, about = _labelled(given, held_out, objective.labels, trained, begun, init)
-    elif isinstance(objective, SFT):
-        data, about = _conversations(given, held_out, trained)
+    elif isinstance(objective, SFT | DPO):
+        data, about = _exchanges(given, held_out, objective, trained)
     elif given.mixture is not None:
         data, about = _mixed(given.mixture, held_out, trained)
     else:
@@ -317,14 +320,15 @@ def _labelled(
     return Prepared(data, f"{counted(len(data.train.rows), 'example')} of {what}, sha256 {data.train.fingerprint[:16]}")
 
 
-def _conversations(given: Sources, held_out: HeldOut, trained: Trained) -> Prepared:
-    corpus = given.conversations()
+def _exchanges(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> Prepared:
+    corpus, reads = given.exchanges(objective.reads), objective.reads
     if isinstance(held_out, Sources):
-        said, unseen = corpus, held_out.conversations()
+        said, unseen = corpus, held_out.exchanges(reads)
     else:
         said, unseen = split_exchanges(corpus, held_out)
-    data = ConversationData(said, unseen, trained(said.texts()))
-    return Prepared(data, f"{counted(len(said.rows), 'conversation')}, sha256 {said.fingerprint[:16]}")
+    kind = PreferenceData if reads == "preferences" else ConversationData
+    about = f"{counted(len(said.rows), 'conversation')}, sha256 {said.fingerprint[:16]}"
+    return Prepared(kind(said, unseen, trained(said.texts())), about)
 
 
 def _mixed(mixture: Mixture, held_out: HeldOut, trained: Trained) -> Prepared:

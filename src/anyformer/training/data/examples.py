@@ -72,16 +72,15 @@ def fed_by_length(examples: Encoded, recipe: Recipe, where: str, lines: Sequence
 
     They are of the file `where`, of these lines.
     """
-    n, most = int(examples.lengths.sum()), recipe.batch_tokens
-    if n < most:
+    lengths, most = examples.lengths.max(axis=1), recipe.batch_tokens
+    if (n := int(lengths.sum())) < most:
         raise TextError(
             f"the {len(lines)} examples of {where} hold {n:,} tokens, less than one batch of {most:,}; give more of them or "
             "a smaller --batch-tokens"
         )
-    longest = int(examples.lengths.argmax())
-    if (n := int(examples.lengths[longest, 0])) > most:
+    if (n := int(lengths.max())) > most:
         raise TextError(
-            f"{where}, line {lines[longest]}: it is {n} tokens long, but a batch holds {most}; make the batch larger "
-            "(--batch-tokens) or rows shorter (--seq-len, --truncate)"
+            f"{where}, line {lines[int(lengths.argmax())]}: it is {n} tokens long, but a batch holds {most}; make the batch "
+            "larger (--batch-tokens) or rows shorter (--seq-len, --truncate)"
         )
     return SampledFeed(examples.batch, PairSampler(examples.lengths, most, recipe.seed))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anyformer.training.objectives.answers import SFT
+from anyformer.training.objectives.answers import DPO, SFT
 from anyformer.training.objectives.causal import CausalLM, MultiToken
 from anyformer.training.objectives.contrastive import Contrastive
 from anyformer.training.objectives.denoising import UL2, Denoising, PrefixLM, SpanCorruption
@@ -33,6 +33,7 @@ OBJECTIVES: Mapping[str, ObjectiveSpec] = {
     "ul2": UL2(),
     "seq2seq": Seq2Seq(),
     "sft": SFT(),
+    "dpo": DPO(),
     "contrastive": Contrastive(),
     "classification": Classification(),
     "regression": Regression(),

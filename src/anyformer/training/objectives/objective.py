@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin
 
@@ -62,6 +62,10 @@ class LossContext(NamedTuple):
     memory: SegmentMemory | None = None  # of the segments before, which these rows see and add to
 
 
+# The sum, over rows that processes share out, of what a function makes of a pass without gradients; in float64 on the CPU.
+Over = Callable[[Iterable[Rows], Callable[[LossContext, Rows], Tensor]], Tensor]
+
+
 class Auxiliary(NamedTuple):
     """A second model, trained beside the first and left behind. Tensors are named as in the state dicts."""
 
@@ -87,6 +91,8 @@ class Objective(ABC, Generic[S]):
 
     def __init__(self, said: S, spec: ModelSpec) -> None:
         self.said, self.spec = said, spec
+        # What the model said before the first step, where the losses go by it: `begin` notes it, and a checkpoint holds it.
+        self.told: Mapping[str, Tensor] = {}
 
     @abstractmethod
     def refuses(self) -> str | None:
@@ -127,6 +133,9 @@ class Objective(ABC, Generic[S]):
         for name in ("label_smoothing", "z_loss"):
             if value := getattr(recipe, name):
                 raise UsageError(f"{self.said.kind} has no {name}, and the recipe says {value:g}; leave it out")
+
+    def begin(self, recipe: Recipe, data: TrainingData, over: Over) -> None:
+        """Note what the model says of the data before the first step, in `told`, where the losses go by that."""
 
     def auxiliary(self) -> Auxiliary | None:
         """The model that is trained beside one that it does not refuse; None: none."""

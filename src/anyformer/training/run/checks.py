@@ -21,6 +21,7 @@ SOURCES = {
     "pairs": "pairs of texts (--source and --target)",
     "labelled": "labelled text (--data with text and label, or tokens and labels)",
     "conversations": "conversations (--data with messages, or prompt and completion)",
+    "preferences": "preferences (--data with prompt, chosen and rejected)",
 }
 
 

@@ -171,6 +171,8 @@ class Run:
         self.watcher = watcher
         with self.saving:
             self.saved = self.saving.restore(self.trainer, self.feed)
+            if not self.saved.step:
+                self.trainer.objective.begin(self.recipe, self.data, self.trainer.over)
             # However far the run goes on: losses of samples of other sizes would rank no checkpoints.
             share = int(self.saving.begun().tokens * self.options.validation_share)
             self.sampled = max(self.recipe.batch_tokens, share)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ from anyformer.training.step.memories import segment_memories
 from anyformer.training.step.optimizer import clip, optimizer_of, trained
 from anyformer.training.step.routing import ExpertLoad, Routed, check_router_losses, correct, mixtures_of, routers_of
 from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
+
+OBJECTIVE = "objective"  # in a checkpoint
 
 
 class StepResult(NamedTuple):
@@ -305,9 +307,17 @@ class Trainer:
             self.memories.keep(rows, memory)
         return losses
 
+    def over(self, batches: Iterable[Rows], function: Callable[[LossContext, Rows], Tensor]) -> Tensor:
+        """The sum, over batches that the processes share out, of what a function makes of a pass; without gradients."""
+        by = LossContext(self.model, self.model.head(), self.device)
+        with torch.no_grad(), autocast(self.recipe.precision, self.device):
+            found = [function(by, rows) * counts for rows, counts in self.world.dealt(batches)]
+        return self.world.summed(reduce(add, found))
+
     def beside(self) -> dict[str, dict[str, Tensor]]:
-        """Tensors that a checkpoint holds beside the model's: of an auxiliary model, of the segment memories."""
+        """Tensors that a checkpoint holds beside the model's: an auxiliary model's, the objective's, segment memories."""
         found = {} if self.auxiliary is None else {AUXILIARY: model_tensors(self.auxiliary)}
+        found |= {OBJECTIVE: dict(told)} if (told := self.objective.told) else {}
         return found if self.memories is None else found | {MEMORY: self.memories.held}
 
     def restore_beside(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -316,6 +326,7 @@ class Trainer:
             found = dict(saved.get(AUXILIARY, {}))
             check_model_tensors(self.auxiliary, found)
             set_model_tensors(self.auxiliary, found)
+        self.objective.told = saved.get(OBJECTIVE, {})
         if self.memories is not None:
             self.memories.restore(saved.get(MEMORY, {}))
 
@@ -336,7 +347,7 @@ def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:
 
 def rows_of(batch: Rows, micro_tokens: int) -> int:
     """How many rows of a batch are computed at once."""
-    return max(1, micro_tokens // max(field.shape[1] for field in batch))
+    return max(1, micro_tokens // max(field[0].size for field in batch))
 
 
 def _rows(batch: Rows, which: slice) -> Rows:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from anyformer.spec import Positive
 from anyformer.training.objectives.specification import Examples, Reads
 
 
@@ -15,3 +16,18 @@ class SFT(Examples):
     """
 
     reads: ClassVar[Reads] = "conversations"
+
+
+class DPO(Examples):
+    """Direct preference optimisation: of two answers the one that people prefer is to become likelier, beside what it was.
+
+    -log sigmoid(beta (log p(chosen) / p_0(chosen) - log p(rejected) / p_0(rejected))), p_0 being the model that the run
+    begins with: arXiv:2305.18290, equation 7. Answers are laid out as for SFT.
+    """
+
+    beta: Positive = 0.1  # how dear it is to leave p_0; the paper's, section 6
+
+    reads: ClassVar[Reads] = "preferences"
+    trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "chance"
+    guess: ClassVar[str] = "an even guess"
+    unit: ClassVar[str] = "nats a pair"

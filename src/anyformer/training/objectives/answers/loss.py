@@ -1,28 +1,37 @@
-"""The losses of answers alone: Ouyang et al. 2022 (InstructGPT), arXiv:2203.02155, section 3.5."""
+"""The losses of answers: Ouyang et al. 2022 (InstructGPT), arXiv:2203.02155, section 3.5; Rafailov et al. 2023 (DPO),
+arXiv:2305.18290, equation 7."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from anyformer.errors import UsageError
+from anyformer.layers.cross_entropy import cross_entropy
+from anyformer.model import Output
 from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
+from anyformer.text import NOT_PREDICTED, length_batches
 from anyformer.training.data.feed import Rows, TrainingData
-from anyformer.training.objectives.answers import SFT
+from anyformer.training.objectives.answers import DPO, SFT
 from anyformer.training.objectives.answers.data import ConversationData
+from anyformer.training.objectives.answers.preferences import PreferenceData, PreferenceRows
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.causal.loss import CausalObjective, inputs_of
-from anyformer.training.objectives.objective import Objective
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Over, on, tensor
+
+REFERENCE = "reference"  # of what a run notes before its first step
 
 
 class SFTObjective(Objective[SFT]):
     """For decoders; rows are `text.Batch`, a text each, with labels where an answer is."""
 
     def refuses(self) -> str | None:
-        if self.spec.encoder is not None:
-            return "it has an encoder, and no template makes one text of both sides; use Seq2Seq (--objective seq2seq)"
-        return CausalObjective(CausalLM(), self.spec).refuses()
+        return _no_decoder(self.spec)
 
     def by_place(self) -> bool:
         return True
@@ -33,3 +42,75 @@ class SFTObjective(Objective[SFT]):
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
         return {**inputs_of(rows, device, alone=alone), "output_logits": False}
+
+
+class DPOObjective(Objective[DPO]):
+    """For decoders; rows are `PreferenceRows`. Until a run begins, answers are compared as if all had been alike to the model."""
+
+    @property
+    def one_pass(self) -> bool:
+        return False  # before the first step it asks the model by itself
+
+    def refuses(self) -> str | None:
+        return _no_decoder(self.spec)
+
+    def check(self, recipe: Recipe, data: TrainingData) -> None:
+        if not isinstance(data, PreferenceData):
+            raise UsageError(f"{self.said.kind} is trained on PreferenceData, not on {type(data).__name__}")
+        self.refuse_of_classes(recipe)
+
+    def begin(self, recipe: Recipe, data: TrainingData, over: Over) -> None:
+        assert isinstance(data, PreferenceData)
+        parts = [pairs for pairs in (data.encoded(recipe), data.held_out_pairs(recipe)) if pairs is not None]
+        n = sum(map(len, parts))
+
+        def batches() -> Iterator[PreferenceRows]:
+            for pairs in parts:
+                for numbers in length_batches(pairs.lengths, max(recipe.batch_tokens, int(pairs.lengths.max()))):
+                    yield pairs.batch(numbers)
+
+        def said(by: LossContext, rows: Rows) -> Tensor:
+            found = torch.zeros(n, 2, dtype=torch.float64)
+            nats = self._nats(by, by.forward(**self.asked(rows, by.device)), rows)
+            found[tensor(rows.number)[:, 0]] = -nats.cpu().double()
+            return found
+
+        self.told = {REFERENCE: over(batches(), said)}
+
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        ids, mask = (each.reshape(-1, each.shape[-1]) for each in (rows.ids, rows.mask))
+        attended = None if mask.all() else on(device, mask).long()
+        return {"input_ids": on(device, ids), "attention_mask": attended, "output_logits": False}
+
+    def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
+        """The losses; `each` is of a pair. Answers are weighed by what the loss of their pair changes with them, so that their
+        gradient is that of the pair's and no logits are kept."""
+        predicted = tensor(rows.predicted)
+        with torch.no_grad():
+            nats = self._nats(by, out, rows)
+            gains = -nats - self._reference(rows).to(nats)
+            margin = self.said.beta * (gains[:, 0] - gains[:, 1])
+            each = -F.logsigmoid(margin)
+            slope = self.said.beta * torch.sigmoid(-margin)
+            weights = torch.stack((slope, -slope), 1)[:, :, None].expand(predicted.shape).flatten(0, 1)
+        total, _ = cross_entropy(by.head, out.last_hidden_state, predicted.flatten(0, 1), weights=weights)
+        parts = {"chosen": LossPart(nats[:, 0].sum(), (predicted[:, 0] != NOT_PREDICTED).sum())}
+        return Losses(total + (each.sum() - total).detach(), each[:, None], out.notes, parts)
+
+    def _nats(self, by: LossContext, out: Output, rows: Rows) -> Tensor:
+        """-log p [pair, 2] of both answers."""
+        predicted = tensor(rows.predicted)
+        _, nats = cross_entropy(by.head, out.last_hidden_state, predicted.flatten(0, 1))
+        return nats.sum(-1).view(predicted.shape[:2])
+
+    def _reference(self, rows: Rows) -> Tensor:
+        """Log p_0 [pair, 2] of both answers."""
+        if REFERENCE not in self.told:
+            return torch.zeros(rows.labels.shape[0], 2)
+        return self.told[REFERENCE][tensor(rows.number)[:, 0]]
+
+
+def _no_decoder(spec: ModelSpec) -> str | None:
+    if spec.encoder is not None:
+        return "it has an encoder, and no template makes one text of both sides; use Seq2Seq (--objective seq2seq)"
+    return CausalObjective(CausalLM(), spec).refuses()

@@ -1,0 +1,100 @@
+"""Pairs of answers of which one is preferred, as ids and as a run reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from anyformer.recipe import Reads, Recipe
+from anyformer.spec import Workload
+from anyformer.text import length_batches, some_of
+from anyformer.text.conversations import ExchangeCorpus
+from anyformer.text.sources import wrong
+from anyformer.training.data.examples import ExampleData, fed_by_length
+from anyformer.training.data.feed import Feed
+from anyformer.training.objectives.answers.encoded import EncodedExchanges, Texts, side_by_side
+
+
+class PreferenceRows(NamedTuple):
+    """What was asked, with either answer, the preferred one first; padded at the right."""
+
+    ids: np.ndarray  # [pair, 2, token] int64, 0 at padding
+    mask: np.ndarray  # [pair, 2, token] bool, True at tokens
+    predicted: np.ndarray  # [pair, 2, token] int64, the next token of an answer, else NOT_PREDICTED
+    number: np.ndarray  # [pair, 1] int64, which of all pairs it is; those to validate on are the last
+    labels: np.ndarray  # [pair, 1] int64, 0: which of the two is preferred
+
+    def chance(self) -> np.ndarray:
+        """Nats [pair, 1] of an even guess."""
+        return np.full(self.labels.shape, np.log(2.0))
+
+
+class EncodedPreferences(EncodedExchanges):
+    """The two answers of an exchange are an example; `first` is the number of the first of these pairs."""
+
+    first = 0
+
+    def texts(self, answers: Sequence[Texts], line: int) -> list[Texts]:
+        for texts in answers:
+            if len(texts) != 1:
+                reason = "the chat template writes what was said anew before each message of an answer"
+                raise wrong(
+                    self.corpus.where, line, f"{reason}; let chosen and rejected be one message of the assistant each"
+                )
+        return [[text for texts in answers for text in texts]]
+
+    def batch(self, numbers: np.ndarray) -> PreferenceRows:
+        ids, mask, predicted = side_by_side([text for i in numbers for text in self.examples[i]])
+        shape, n = (len(numbers), 2, -1), np.asarray(numbers)[:, None]
+        return PreferenceRows(
+            ids.reshape(shape), mask.reshape(shape), predicted.reshape(shape), self.first + n, np.zeros_like(n)
+        )
+
+
+class PreferenceValidation:
+    """Every pair once: a document, whose bytes are those of both answers."""
+
+    def __init__(self, pairs: EncodedPreferences) -> None:
+        self._pairs, self.document_nbytes = pairs, pairs.nbytes
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[PreferenceRows, np.ndarray]]:
+        longest = int(self._pairs.lengths.max())
+        batches = length_batches(self._pairs.lengths, max(batch_tokens, longest))
+        for numbers in some_of(batches, most_tokens, batch_tokens):
+            yield self._pairs.batch(numbers), self._pairs.sources[numbers][:, None]
+
+
+class PreferenceData(ExampleData[ExchangeCorpus, EncodedPreferences]):
+    """Pairs of answers to train on, and others to validate on. A batch has at most batch_tokens on either side."""
+
+    reads: ClassVar[Reads] = "preferences"
+
+    def identity(self) -> tuple[str, ...]:
+        return (*super().identity(), self.tokenizer.chat_template or "")
+
+    def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedPreferences:
+        return EncodedPreferences(corpus, self.tokenizer, longest, truncate=truncate)
+
+    def feed(self, recipe: Recipe) -> Feed:
+        pairs = self.encoded(recipe)
+        return fed_by_length(pairs, recipe, self.train.where, pairs.lines)
+
+    def validation(self, recipe: Recipe) -> PreferenceValidation | None:
+        pairs = self.held_out_pairs(recipe)
+        return None if pairs is None else PreferenceValidation(pairs)
+
+    def held_out_pairs(self, recipe: Recipe) -> EncodedPreferences | None:
+        """Those to validate on, numbered behind those to train on."""
+        if self.held_out is None:
+            return None
+        pairs = self.encoded(recipe, held_out=True)
+        pairs.first = len(self.encoded(recipe))
+        return pairs
+
+    def load(self, recipe: Recipe) -> Workload:
+        return Workload(batch=2, query=int(np.ceil(self.encoded(recipe).lengths.mean())))
+
+    def predicted_share(self, recipe: Recipe) -> float:
+        return 1 / self.load(recipe).tokens

@@ -58,6 +58,39 @@ HEADS = {
 }
 
 
+@pytest.mark.parametrize("backend", [None, "eager"])
+@pytest.mark.parametrize("options", [LossOptions(), LossOptions(0.2, 1e-3)], ids=str)
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize("few", [False, True])
+def test_labels_are_weighed(
+    options: LossOptions, backend: str | None, called: bool, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum alone: what each label costs is told as it is. Also where a table is called, and where few places have labels."""
+    monkeypatch.setattr(loss, "backend_of", lambda *_: backend)
+    monkeypatch.setattr(home, "MOST_ROWS", 5)
+    head, (hidden, labels) = head_of(bias=not called, softcap=3.0), inputs()
+    if called:
+        monkeypatch.setattr(type(head), "matrix", lambda *_: None)
+    if few:
+        labels[:, 5:20] = -100
+    hidden.requires_grad_()
+    weights = torch.randn(labels.shape, generator=torch.Generator().manual_seed(2))
+    ours, each = cross_entropy(head, hidden, labels, options, weights)
+    _, theirs_each = full(head, hidden, labels, LossOptions())
+    alone = [
+        full(head, hidden[b : b + 1, t : t + 1], labels[b : b + 1, t : t + 1], options)[0]
+        for b in (0, 1)
+        for t in range(ROWS)
+    ]
+    theirs = (
+        torch.stack([torch.nan_to_num(one) for one in alone]) * weights.flatten() * (labels != -100).flatten()
+    ).sum()
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(each, theirs_each, rtol=1e-5, atol=1e-5)
+    for mine, one in zip(gradients(head, ours, hidden), gradients(head, theirs, hidden), strict=True):
+        torch.testing.assert_close(mine, one, rtol=1e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize(("chunk", "backend"), [(5, None), (1024, None), (5, "eager"), (1024, "eager")])
 @pytest.mark.parametrize(
     "options", [LossOptions(), LossOptions(0.1), LossOptions(0.0, 1e-2), LossOptions(0.2, 1e-3)], ids=str

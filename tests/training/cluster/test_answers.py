@@ -1,0 +1,41 @@
+"""Answers that processes share out: losses of each step are those of one process, also of what was said before the first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from anyformer.recipe import DPO, SFT, ObjectiveSpec
+from anyformer.training.cluster.mesh import parse
+from anyformer.training.cluster.sharding import shard
+from anyformer.training.cluster.world import ALONE, World
+from tests.training.cluster.processes import Processes
+from tests.training.test_answers import begun, fitting, recipe
+from tests.training.test_objectives import CPU, sharpened
+
+
+def losses(world: World | None, objective: ObjectiveSpec, mesh: str) -> list[float]:
+    """Of a few steps."""
+    world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
+    model: Any = sharpened(fitting())
+    if world.sharded:
+        model = shard(model, CPU, world)
+    given = recipe(objective)
+    trainer, data = begun(model, given, world)
+    feed = data.feed(given)
+    return [trainer.step(number, next(feed)).loss for number in range(1, 5)]
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2", "tp=2"])
+@pytest.mark.parametrize("objective", [SFT(), DPO()], ids=lambda each: each.kind)
+def test_two_processes_are_one(two: Processes, objective: ObjectiveSpec, mesh: str) -> None:
+    alone = losses(None, objective, "")
+    for found in two(losses, objective, mesh):
+        assert all(math.isclose(mine, one, rel_tol=2e-5) for mine, one in zip(found, alone, strict=True)), (
+            found,
+            alone,
+        )
+    assert len(set(alone)) == 4

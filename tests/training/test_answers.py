@@ -1,0 +1,323 @@
+"""Answers learnt, and preferred: losses and gradients against PyTorch's on all logits, runs that learn, stop and go on."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import anyformer as af
+from anyformer import layers
+from anyformer.errors import AnyformerError, TextError, UsageError
+from anyformer.layers import cross_entropy as head_loss
+from anyformer.model import Transformer, build
+from anyformer.recipe import DPO, SFT, AdamW, Constant, LoRA, ObjectiveSpec, Recipe, dumps, loads
+from anyformer.resizing import resize
+from anyformer.spec import ModelSpec
+from anyformer.text import NOT_PREDICTED, Tokenizer
+from anyformer.text.conversations import Exchange, ExchangeCorpus
+from anyformer.training.cluster.world import ALONE, World
+from anyformer.training.objectives.answers.data import ConversationData
+from anyformer.training.objectives.answers.preferences import PreferenceData
+from anyformer.training.objectives.objective import LossContext, objective_of
+from anyformer.training.run import RunOptions, train
+from anyformer.training.step import Trainer
+from anyformer.training.step.trainer import rows_of
+from tests.cli.running import refused, run, succeeded
+from tests.training.models import decoder, encoder_decoder
+from tests.training.test_objectives import CPU, sharpened
+from tests.training.test_run import Crash, Watching, crash
+
+HOW = RunOptions(device=CPU, validations=2, plan=False)
+NAMES = ["ann", "bob", "cat", "dan", "eve", "fox", "gil", "hal"]
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}"
+    "{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def asked(name: str) -> dict[str, str]:
+    return {"role": "user", "content": f"who is {name}?"}
+
+
+def said(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": f" {text}"}
+
+
+def conversations(n: int = 40, seed: int = 0) -> ExchangeCorpus:
+    """Each answer names who was asked about; every second conversation has a further turn, every fifth is a prompt alone."""
+    rng, rows = random.Random(seed), []
+    for i in range(n):
+        name = rng.choice(NAMES)
+        talk = (asked(name), said(f"{name} is a friend"))
+        talk += (asked("that"), said(f"{name} again")) * (i % 2)
+        rows.append(Exchange(f"{name}:", (f" {name} it is",), i + 1) if i % 5 == 4 else Exchange((), (talk,), i + 1))
+    return ExchangeCorpus(tuple(rows), "talk.jsonl")
+
+
+def preferences(n: int = 40, seed: int = 0) -> ExchangeCorpus:
+    """An answer that is kind is preferred to one that is not."""
+    rng, rows = random.Random(seed), []
+    for i in range(n):
+        name = rng.choice(NAMES)
+        good, bad = f"{name} is kind" + " and clever" * (i % 3), f"{name} is bad" + " and mean" * (i % 2)
+        told = ((said(good),), (said(bad),))
+        rows.append(Exchange(f"{name}:", (good, bad), i + 1) if i % 5 == 4 else Exchange((asked(name),), told, i + 1))
+    return ExchangeCorpus(tuple(rows), "prefs.jsonl")
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    plain = Tokenizer.train([*conversations().texts(), *preferences().texts()], 300)
+    return Tokenizer(plain._inner, {**plain.config, "chat_template": TEMPLATE})
+
+
+def data(said: ObjectiveSpec) -> Any:
+    if isinstance(said, DPO):
+        return PreferenceData(preferences(), preferences(10, 1), tokenizer())
+    return ConversationData(conversations(), conversations(10, 1), tokenizer())
+
+
+def recipe(said: ObjectiveSpec, **changes: Any) -> Recipe:
+    plain = Recipe(
+        objective=said, tokens=6 * 400, batch_tokens=400, seq_len=64, schedule=(Constant(),), optimizer=AdamW(lr=3e-3)
+    )
+    return plain.but(**changes)
+
+
+def fitting(spec: ModelSpec | None = None) -> ModelSpec:
+    return resize(spec or decoder(), vocab_size=tokenizer().vocab_size)
+
+
+def log_likelihood(model: Transformer, ids: np.ndarray, learned: np.ndarray) -> Tensor:
+    """Of the tokens that are learnt, given all before them: by the logits of the text alone, without padding."""
+    logits = model(torch.from_numpy(ids)[None]).logits[0, :-1].double()
+    each = logits.log_softmax(-1).gather(1, torch.from_numpy(ids)[1:, None])[:, 0]
+    return each[torch.from_numpy(learned)[1:]].sum()
+
+
+def gradients(model: Transformer) -> dict[str, Tensor]:
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def check_alike(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, one in theirs.items():
+        torch.testing.assert_close(ours[name], one, atol=1e-6 + 1e-5 * float(one.abs().max()), rtol=0, msg=name)
+
+
+def test_the_loss_is_that_of_the_answers_alone() -> None:
+    """Loss and gradients of a padded batch are those of each text by itself, on all logits."""
+    given = data(SFT())
+    examples = given.encoded(recipe(SFT()))
+    rows = next(given.feed(recipe(SFT())))
+    assert (rows.document == 0).any()
+    model: Any = sharpened(fitting())
+    found = objective_of(SFT(), model.spec)(LossContext(model, model.head(), CPU), rows)
+    found.total.backward()
+    ours = gradients(model)
+    by_ids = {tuple(text.ids[:-1]): text for (text,) in examples.examples}
+    texts = [by_ids[tuple(ids[mask > 0])] for ids, mask in zip(rows.input_ids, rows.document, strict=True)]
+    total = -torch.stack([log_likelihood(model, *text) for text in texts]).sum()
+    total.backward()
+    torch.testing.assert_close(found.total.double(), total, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.each.double().sum(), total, rtol=1e-5, atol=0)
+    check_alike(ours, gradients(model))
+    assert int((rows.labels != NOT_PREDICTED).sum()) == sum(int(text.learned.sum()) for text in texts)
+
+
+def begun(model: Transformer, given: Recipe, world: World = ALONE) -> tuple[Trainer, Any]:
+    """A trainer that has noted what the model said before its first step."""
+    data_ = data(given.objective)
+    trainer = Trainer(model, given, objective_of(given.objective, model.spec), world=world)
+    trainer.objective.begin(given, data_, trainer.over)
+    return trainer, data_
+
+
+def test_the_loss_is_that_of_the_papers_formula() -> None:
+    """Against a frozen copy of the model that was begun with, each text by itself; at first no answer is preferred."""
+    said, given = DPO(beta=0.3), recipe(DPO(beta=0.3))
+    model: Any = sharpened(fitting())
+    trainer, pairs = begun(model, given)
+    first = copy.deepcopy(model)
+    rows = next(pairs.feed(given))
+    by = LossContext(model, model.head(), CPU)
+    torch.testing.assert_close(
+        trainer.objective(by, rows).each, torch.full((len(rows.labels), 1), math.log(2)), rtol=1e-5, atol=0
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    found = trainer.objective(by, rows)
+    found.total.backward()
+    ours, each, chosen = gradients(model), [], []
+    for number in rows.number[:, 0]:
+        better, worse = pairs.encoded(given).examples[number]
+        with torch.no_grad():
+            before = log_likelihood(first, *better) - log_likelihood(first, *worse)
+        chosen.append(log_likelihood(model, *better))
+        margin = said.beta * (chosen[-1] - log_likelihood(model, *worse) - before)
+        each.append(-(1 / (1 + (-margin).exp())).log())
+    torch.stack(each).sum().backward()
+    assert max(each) > min(each) + 0.1
+    torch.testing.assert_close(found.each[:, 0].double(), torch.stack(each).detach(), rtol=2e-4, atol=0)
+    torch.testing.assert_close(found.total.double(), torch.stack(each).sum(), rtol=2e-4, atol=0)
+    torch.testing.assert_close(
+        -found.parts["chosen"].nats.double(), torch.stack(chosen).sum().detach(), rtol=1e-5, atol=0
+    )
+    theirs = gradients(model)
+    for name, one in theirs.items():
+        torch.testing.assert_close(ours[name], one, atol=3e-4 * float(one.abs().max()), rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("objective", [SFT(), DPO()], ids=lambda each: each.kind)
+def test_parts_of_a_batch_are_the_batch(objective: ObjectiveSpec) -> None:
+    found = []
+    for micro_tokens in (10**6, 100):
+        model: Any = sharpened(fitting())
+        trainer, given = begun(model, recipe(objective))
+        trainer.micro_tokens = micro_tokens
+        rows = next(given.feed(recipe(objective)))
+        assert (rows_of(rows, micro_tokens) < len(rows.labels)) == (micro_tokens == 100)
+        found.append((trainer.gradients(1, rows).loss, gradients(model)))
+    assert math.isclose(found[0][0], found[1][0], rel_tol=1e-6)
+    check_alike(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("objective", [SFT(), DPO()], ids=lambda each: each.kind)
+def test_a_run_goes_on_bit_for_bit(objective: ObjectiveSpec, tmp_path: Path) -> None:
+    """Also what the model said before its first step, which the weights of now could not tell."""
+    given = recipe(objective, tokens=8 * 400)
+    whole = train(fitting(), given, data(objective), options=HOW)
+    options = RunOptions(device=CPU, validations=2, plan=False, save_every=3)
+    with pytest.raises(Crash):
+        train(fitting(), given, data(objective), out=tmp_path / "run", options=options, watcher=Watching(5, crash))
+    again = train(fitting(), given, data(objective), out=tmp_path / "run", options=options)
+    assert [m.loss.hex() for m in again.steps] == [m.loss.hex() for m in whole.steps]
+    assert again.evaluation is not None
+    assert whole.evaluation is not None
+    assert again.evaluation.loss.hex() == whole.evaluation.loss.hex()
+    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), whole.model.parameters(), strict=True))
+
+
+def test_what_is_preferred_becomes_likelier() -> None:
+    given = recipe(DPO(), tokens=30 * 400)
+    found = train(fitting(), given, data(DPO()), options=HOW)
+    assert found.evaluation is not None
+    assert math.isclose(found.unigram_loss or 0.0, math.log(2))
+    assert found.evaluation.loss < 0.3
+    assert found.evaluation.tokens == 10  # pairs
+
+
+def test_an_adapter_learns_and_what_it_is_put_on_is_what_it_is_compared_with(tmp_path: Path) -> None:
+    model = train(fitting(), recipe(SFT()), data(SFT()), options=HOW).model
+    af.save(model, tmp_path / "base", tokenizer=tokenizer())
+    given = recipe(DPO(), lora=LoRA(r=4, alpha=8), tokens=30 * 400, optimizer=AdamW(lr=3e-2))
+    found = train(fitting(), given, data(DPO()), init=tmp_path / "base", out=tmp_path / "run", options=HOW)
+    assert math.isclose(found.steps[0].loss, math.log(2), rel_tol=1e-5)
+    assert found.evaluation is not None
+    assert found.evaluation.loss < 0.66  # a small adapter on a model that hardly learnt
+
+
+def test_evaluating_makes_no_gradient_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch tells a function that its inputs need gradients even where none are asked for."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("a gradient was made")
+
+    model: Any = sharpened(fitting())
+    rows = next(data(SFT()).feed(recipe(SFT())))
+    by = LossContext(model, model.head(), CPU)
+    monkeypatch.setattr(head_loss, "_accumulate", never)
+    with torch.no_grad():
+        objective_of(SFT(), model.spec)(by, rows)
+    with pytest.raises(AssertionError, match="was made"):
+        objective_of(SFT(), model.spec)(by, rows)
+
+
+@pytest.mark.parametrize("objective", [SFT(), DPO()], ids=lambda each: each.kind)
+def test_what_is_too_long_is_refused_or_cut(objective: Any) -> None:
+    given = data(objective)
+    longest = int(given.encoded(recipe(objective)).lengths.max())
+    with pytest.raises(TextError, match=r"line \d+: it is \d+ tokens long, and a row holds"):
+        given.feed(recipe(objective, seq_len=longest - 1))
+    cutting = recipe(objective.but(truncate=True), seq_len=longest - 1)
+    assert given.cut(cutting) >= 1
+    found = given.encoded(cutting)
+    assert int(found.lengths.max()) == longest - 1
+    assert all(text.learned.any() for texts in found.examples for text in texts)
+    with pytest.raises(TextError, match="no answer begins within 2 tokens"):
+        given.encoded(recipe(objective.but(truncate=True), seq_len=2))
+
+
+@pytest.mark.parametrize("objective", [SFT(), DPO()], ids=lambda each: each.kind)
+@pytest.mark.parametrize(
+    ("spec", "changes", "says"),
+    [
+        (encoder_decoder(), {}, "it has an encoder, and no template"),
+        (decoder(layers.Everything()), {}, "lets a token see the ones it has to predict"),
+        (decoder(), {"batch_tokens": 20}, "a batch holds 20"),
+        (decoder(), {"batch_tokens": 100_000}, "less than one batch"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_cannot_be_is_refused(objective: Any, spec: ModelSpec, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(AnyformerError, match=says):
+        train(fitting(spec), recipe(objective, **changes), data(objective), options=HOW)
+
+
+def test_data_of_the_other_kind_and_classes_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"SFT reads conversations .*, and what is given is preferences"):
+        train(fitting(), recipe(SFT()), data(DPO()), options=HOW)
+    with pytest.raises(UsageError, match="DPO has no label_smoothing"):
+        train(fitting(), recipe(DPO(), label_smoothing=0.1), data(DPO()), options=HOW)
+    without = Tokenizer(tokenizer()._inner, {})
+    with pytest.raises(TextError, match=r"talk.jsonl, line 1: this checkpoint has no chat template"):
+        train(fitting(), recipe(SFT()), ConversationData(conversations(), None, without), options=HOW)
+
+
+def test_recipes_carry_them() -> None:
+    for said in (SFT(truncate=True), DPO(beta=0.2)):
+        assert loads(dumps(recipe(said))) == recipe(said)
+
+
+def lines(corpus: ExchangeCorpus, path: Path) -> Path:
+    """The file that the exchanges would have been read from."""
+    names = ("prompt", "completion") if len(corpus.rows[0].answers) == 1 else ("prompt", "chosen", "rejected")
+    entries = [dict(zip(names, (row.before, *row.answers), strict=True)) for row in corpus.rows]
+    path.write_text("\n".join(map(json.dumps, entries)), encoding="utf-8")
+    return path
+
+
+def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
+    """On the command line: what follows instructions is made of what does not, and talks."""
+    talk, prefs = lines(conversations(), tmp_path / "talk.jsonl"), lines(preferences(), tmp_path / "prefs.jsonl")
+    plain = tmp_path / "plain"
+    af.save(build(fitting(), 0), plain, tokenizer=tokenizer())
+    sizes = ("--tokens", "30k", "--batch-tokens", 400, "--seq-len", 64, "--lr", 3e-3, "--device", "cpu")
+    how = (plain, "--init", plain, "--objective", "sft", "--data", talk, *sizes)
+    told = succeeded(run("train", *how, "--out", tmp_path / "tuned"))
+    assert "nats a token" in told.stdout
+    found = json.loads(succeeded(run("evaluate", tmp_path / "tuned", "--data", talk, "--json")).stdout)
+    assert found["objective"] == "SFT"
+    assert found["documents"] == 40
+    assert found["bits_per_byte"] is None
+    assert found["loss"] < 4.0 < math.log(tokenizer().vocab_size)
+    assert succeeded(run("chat", tmp_path / "tuned", typed="who is ann?\n")).stdout.strip()
+    better = (tmp_path / "tuned", "--init", tmp_path / "tuned", "--objective", "dpo", "--data", prefs, *sizes)
+    assert "nats a pair" in succeeded(run("train", *better, "--out", tmp_path / "better")).stdout
+    refused(run("evaluate", tmp_path / "better", "--data", prefs), "have it validate on them")
+    plainly = (plain, "--init", plain, "--data", talk, *sizes, "--out", tmp_path / "plainly")
+    refused(run("train", *plainly), 'not an object with a string "text"', "--objective sft learns the answers")
+    assert not (tmp_path / "plainly").exists()

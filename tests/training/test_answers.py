@@ -305,7 +305,7 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     talk, prefs = lines(conversations(), tmp_path / "talk.jsonl"), lines(preferences(), tmp_path / "prefs.jsonl")
     plain = tmp_path / "plain"
     af.save(build(fitting(), 0), plain, tokenizer=tokenizer())
-    sizes = ("--tokens", "30k", "--batch-tokens", 400, "--seq-len", 64, "--lr", 3e-3, "--device", "cpu")
+    sizes = ("--tokens", "30k", "--batch-tokens", 384, "--seq-len", 64, "--lr", 3e-3, "--device", "cpu")
     how = (plain, "--init", plain, "--objective", "sft", "--data", talk, *sizes)
     told = succeeded(run("train", *how, "--out", tmp_path / "tuned"))
     assert "nats a token" in told.stdout

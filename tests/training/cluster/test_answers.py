@@ -12,13 +12,14 @@ from anyformer.recipe import DPO, SFT, ObjectiveSpec
 from anyformer.training.cluster.mesh import parse
 from anyformer.training.cluster.sharding import shard
 from anyformer.training.cluster.world import ALONE, World
+from anyformer.training.run.evaluation import evaluate
 from tests.training.cluster.processes import Processes
 from tests.training.test_answers import begun, fitting, recipe
 from tests.training.test_objectives import CPU, sharpened
 
 
 def losses(world: World | None, objective: ObjectiveSpec, mesh: str) -> list[float]:
-    """Of a few steps."""
+    """Of a few steps, and of what was held out behind them."""
     world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
     model: Any = sharpened(fitting())
     if world.sharded:
@@ -26,7 +27,8 @@ def losses(world: World | None, objective: ObjectiveSpec, mesh: str) -> list[flo
     given = recipe(objective, batch_tokens=320)  # DPO looks at 4 and 1 batches first, which two processes cannot halve
     trainer, data = begun(model, given, world)
     feed = data.feed(given)
-    return [trainer.step(number, next(feed)).loss for number in range(1, 5)]
+    found = [trainer.step(number, next(feed)).loss for number in range(1, 5)]
+    return [*found, evaluate(model, trainer.objective, data.validation(given), world=world).loss]
 
 
 @pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2", "tp=2"])
@@ -38,4 +40,4 @@ def test_two_processes_are_one(two: Processes, objective: ObjectiveSpec, mesh: s
             found,
             alone,
         )
-    assert len(set(alone)) == 4
+    assert len(set(alone)) == 5

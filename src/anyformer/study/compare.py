@@ -31,7 +31,7 @@ from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions, TrainingResult, train
-from anyformer.training.run.checks import check_run
+from anyformer.training.run.checks import SOURCES, check_run
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
@@ -122,8 +122,8 @@ def run_all(
 
 def refuses(objective: ObjectiveSpec) -> str | None:
     """Why architectures cannot be compared by an objective, or None."""
-    if objective.reads == "pairs":
-        return "it reads pairs of texts, and a comparison one text, or labelled text"
+    if objective.reads not in ("text", "labelled"):
+        return f"it reads {SOURCES[objective.reads]}, and a comparison one text, or labelled text"
     if isinstance(objective, ReplacedTokens):
         return "each architecture would train a generator of its own, so that no two losses would be of one task"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from anyformer.text import Batch, length_batches, some_of
 from anyformer.text.conversations import ExchangeCorpus
 from anyformer.training.data.examples import ExampleData, fed_by_length
 from anyformer.training.data.feed import Feed
-from anyformer.training.objectives.answers.encoded import EncodedConversations
+from anyformer.training.objectives.answers.encoded import EncodedConversations, EncodedExchanges
+
+X = TypeVar("X", bound=EncodedExchanges)
 
 
 class ConversationValidation:
@@ -30,20 +32,24 @@ class ConversationValidation:
             yield rows, rows.source
 
 
-class ConversationData(ExampleData[ExchangeCorpus, EncodedConversations]):
-    """Conversations, and prompts with completions, whose answers are learnt."""
-
-    reads: ClassVar[Reads] = "conversations"
+class ExchangeData(ExampleData[ExchangeCorpus, X]):
+    """Exchanges, as the tokenizer's chat template writes them."""
 
     def identity(self) -> tuple[str, ...]:
         return (*super().identity(), self.tokenizer.chat_template or "")
 
-    def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedConversations:
-        return EncodedConversations(corpus, self.tokenizer, longest, truncate=truncate)
-
     def feed(self, recipe: Recipe) -> Feed:
         found = self.encoded(recipe)
         return fed_by_length(found, recipe, self.train.where, found.lines)
+
+
+class ConversationData(ExchangeData[EncodedConversations]):
+    """Conversations, and prompts with completions, whose answers are learnt."""
+
+    reads: ClassVar[Reads] = "conversations"
+
+    def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedConversations:
+        return EncodedConversations(corpus, self.tokenizer, longest, truncate=truncate)
 
     def validation(self, recipe: Recipe) -> ConversationValidation | None:
         return None if self.held_out is None else ConversationValidation(self.encoded(recipe, held_out=True))

@@ -12,8 +12,7 @@ from anyformer.spec import Workload
 from anyformer.text import length_batches, some_of
 from anyformer.text.conversations import ExchangeCorpus
 from anyformer.text.sources import wrong
-from anyformer.training.data.examples import ExampleData, fed_by_length
-from anyformer.training.data.feed import Feed
+from anyformer.training.objectives.answers.data import ExchangeData
 from anyformer.training.objectives.answers.encoded import EncodedExchanges, Texts, side_by_side
 
 
@@ -66,20 +65,13 @@ class PreferenceValidation:
             yield self._pairs.batch(numbers), self._pairs.sources[numbers][:, None]
 
 
-class PreferenceData(ExampleData[ExchangeCorpus, EncodedPreferences]):
+class PreferenceData(ExchangeData[EncodedPreferences]):
     """Pairs of answers to train on, and others to validate on. A batch has at most batch_tokens on either side."""
 
     reads: ClassVar[Reads] = "preferences"
 
-    def identity(self) -> tuple[str, ...]:
-        return (*super().identity(), self.tokenizer.chat_template or "")
-
     def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedPreferences:
         return EncodedPreferences(corpus, self.tokenizer, longest, truncate=truncate)
-
-    def feed(self, recipe: Recipe) -> Feed:
-        pairs = self.encoded(recipe)
-        return fed_by_length(pairs, recipe, self.train.where, pairs.lines)
 
     def validation(self, recipe: Recipe) -> PreferenceValidation | None:
         pairs = self.held_out_pairs(recipe)

@@ -283,7 +283,9 @@ def test_data_of_the_other_kind_and_classes_are_refused() -> None:
     with pytest.raises(UsageError, match="DPO has no label_smoothing"):
         train(fitting(), recipe(DPO(), label_smoothing=0.1), data(DPO()), options=HOW)
     without = Tokenizer(tokenizer()._inner, {})
-    with pytest.raises(TextError, match=r"talk.jsonl, line 1: this checkpoint has no chat template"):
+    with pytest.raises(
+        TextError, match=r"talk.jsonl, line 1: messages need a chat template, and the tokenizer brings none; name one"
+    ):
         train(fitting(), recipe(SFT()), ConversationData(conversations(), None, without), options=HOW)
 
 
@@ -318,6 +320,15 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     better = (tmp_path / "tuned", "--init", tmp_path / "tuned", "--objective", "dpo", "--data", prefs, *sizes)
     assert "nats a pair" in succeeded(run("train", *better, "--out", tmp_path / "better")).stdout
     refused(run("evaluate", tmp_path / "better", "--data", prefs), "have it validate on them")
+    plain_tokenizer = Tokenizer(tokenizer()._inner, {"eos_token": "<|endoftext|>"})
+    plain_tokenizer.save(tmp_path / "own")
+    (tmp_path / "own.jinja").write_text(TEMPLATE + "{# mine #}")
+    named = ("--tokenizer", tmp_path / "own", "--chat-template", tmp_path / "own.jinja")
+    changed = [4096 if word == "30k" else word for word in how]
+    succeeded(run("train", *changed, *named, "--out", tmp_path / "named"))
+    assert "mine" in (Tokenizer.load(tmp_path / "named" / "tokenizer").chat_template or "")
+    missing = (*named[:-1], tmp_path / "none.jinja", "--out", tmp_path / "missing")
+    refused(run("train", *changed, *missing), "none.jinja")
     plainly = (plain, "--init", plain, "--data", talk, *sizes, "--out", tmp_path / "plainly")
     refused(run("train", *plainly), 'not an object with a string "text"', "--objective sft learns the answers")
     assert not (tmp_path / "plainly").exists()

@@ -128,8 +128,9 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
     "and maps: attention, feed-forward, all, or names such as q,v.",
 )
 @click.option(
-    "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row, instead of refusing them."
+    "--chat-template", type=PATH, help="Jinja file that writes conversations.  [default: what the tokenizer brings]"
 )
+@click.option("--truncate", is_flag=True, help="Cut examples that are longer than a row, instead of refusing them.")
 @click.option("--resume", is_flag=True, help="Refuse to start anew where --out holds no run.")
 @click.option(
     "--log", multiple=True, type=click.Choice(LOGS), help="Show the figures there too. May be given several times."

@@ -157,6 +157,7 @@ def prepare_training(
     n_params: float | None = None,
     vocab_size: int | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
+    chat_template: str | Path | None = None,
     truncate: bool = False,
     recipe: str | Path | Recipe = "small",
     lr: float | None = None,
@@ -176,7 +177,8 @@ def prepare_training(
     share `validation` of them is set aside, unless texts to validate on are named. `recipe` is a name, a file or a recipe;
     `lr` and `changes` are fields of it, such as tokens=2e6 or objective="masked-lm". The architecture is resized to `n_params`
     and to the vocabulary, and gets the head that the objective trains. Without a `tokenizer`, that of the run `out` or of the
-    weights `init` is taken, else one is trained. `truncate` cuts labelled texts, or pairs, longer than a row. `resume`
+    weights `init` is taken, else one is trained; conversations are written by the file `chat_template`, where it is named.
+    `truncate` cuts examples that are longer than a row. `resume`
     refuses to start anew. `minutes` is a budget in the place of tokens: as many as steps timed here leave time for, and of a run
     that is gone on with those that it has. `log` names loggers ("tensorboard", "wandb", "mlflow", "csv"), which write below
     `out`, and `callbacks` are watchers beside `watcher`; one that fails is told of, and the run goes on as if it were not there.
@@ -205,6 +207,7 @@ def prepare_training(
             given,
             held_out,
             tokenizer=tokenizer or begun,
+            chat_template=chat_template,
             vocab_size=vocab_size,
             begun=place,
             init=weights,

@@ -21,6 +21,7 @@ from anyformer.errors import TextError
 from anyformer.text.byte_level import fast_encoding, is_blank_run, token_bytes
 from anyformer.text.companions import (
     CONFIG,
+    TEMPLATE,
     answer_start,
     chat_template,
     closing_ids,
@@ -199,10 +200,7 @@ class Tokenizer:
         return Tokenizer(with_frame(self._inner, opening, closing), config)
 
     def naming_types(self) -> Tokenizer:
-        """One whose tokenizer_config.json has transformers give a model the types of texts, as BERT takes them.
-
-        One that was read from files is as its files say.
-        """
+        """One whose tokenizer_config.json has transformers give a model the types of texts; unless files say how it is."""
         if self._files or "model_input_names" in self._config:
             return self
         names = ["input_ids", "token_type_ids", "attention_mask"]
@@ -228,6 +226,11 @@ class Tokenizer:
     def chat_template(self) -> str | None:
         """The jinja2 template that came with it, by which conversations are written; None without one."""
         return chat_template(self._files, self._config)
+
+    def with_chat_template(self, template: str) -> Tokenizer:
+        """One by which conversations are written so."""
+        files = {**self._files, TEMPLATE: template.encode()} if self._files else {}
+        return Tokenizer(self._inner, {**self._config, "chat_template": template}, files)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -50,6 +50,7 @@ from anyformer.text.conversations import ExchangeCorpus, read_conversations, rea
 from anyformer.text.labelled import Kind
 from anyformer.text.learning import Lesson
 from anyformer.text.schemes import ByteLevelBPE
+from anyformer.text.sources import read_text
 from anyformer.training.data.examples import ExampleData
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.mixed import MixedText
@@ -253,6 +254,7 @@ def read_data(
     held_out: HeldOut,
     *,
     tokenizer: Tokenizer | str | Path | None = None,
+    chat_template: str | Path | None = None,
     vocab_size: int | None = None,
     begun: Path | None = None,
     init: Path | None = None,
@@ -261,8 +263,8 @@ def read_data(
     """What the recipe's objective reads, split unless other texts are there to validate on.
 
     Without a tokenizer, with that of the weights `init`, else with one of `vocab_size` tokens that is trained on the training
-    part, the objective's special tokens among them. Labels have the order of the run `begun` already, or of `init` where that
-    tells the same ones apart. Raises TextError, UsageError and what `load_tokenizer` does.
+    part, the objective's special tokens among them. Conversations are written by the file `chat_template`, where it is named.
+    Labels have the order of the run `begun` already, or of `init` where that tells the same ones apart. Raises TextError, UsageError and what `load_tokenizer` does.
     """
     if recipe.mixture != given.mixture:
         raise UsageError("the recipe has a mixture of texts, which `train` alone reads; take mixture: out of it")
@@ -272,11 +274,12 @@ def read_data(
     objective = recipe.objective
 
     def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective) -> Tokenizer:
-        if known is not None:
-            return known
-        roles, specials = (by.roles, by.specials) if by else ({}, ())
-        learned = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
-        return learned.with_specials(specials, roles) if roles or specials else learned
+        found = known
+        if found is None:
+            roles, specials = (by.roles, by.specials) if by else ({}, ())
+            learned = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
+            found = learned.with_specials(specials, roles) if roles or specials else learned
+        return found if chat_template is None else found.with_chat_template(read_text(Path(chat_template)))
 
     if given.reads == "pairs":
         data, about = _pairs(given, held_out, objective, trained)

@@ -106,6 +106,9 @@ def _laid_out(corpus: ExchangeCorpus, tokenizer: Tokenizer) -> Iterator[list[Tex
         for row in corpus.rows:
             try:
                 if chat is None and not isinstance(row.before, str):
+                    if tokenizer.chat_template is None:
+                        remedy = "name one (--chat-template), or give a prompt and what is said to it as texts"
+                        raise TextError(f"messages need a chat template, and the tokenizer brings none; {remedy}")
                     chat = until_then.enter_context(Chat(tokenizer))
                 yield [_texts(row, answer, tokenizer, chat) for answer in row.answers]
             except (TextError, InputError) as error:

@@ -264,7 +264,8 @@ def read_data(
 
     Without a tokenizer, with that of the weights `init`, else with one of `vocab_size` tokens that is trained on the training
     part, the objective's special tokens among them. Conversations are written by the file `chat_template`, where it is named.
-    Labels have the order of the run `begun` already, or of `init` where that tells the same ones apart. Raises TextError, UsageError and what `load_tokenizer` does.
+    Labels have the order of the run `begun` already, or of `init` where that tells the same ones apart. Raises TextError,
+    UsageError and what `load_tokenizer` does.
     """
     if recipe.mixture != given.mixture:
         raise UsageError("the recipe has a mixture of texts, which `train` alone reads; take mixture: out of it")

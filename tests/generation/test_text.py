@@ -9,12 +9,12 @@ from anyformer.errors import InputError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.generation import Sampling, generate_ids, generate_text, lay_out_for_decoding
-from anyformer.text.prompts import encode_prompt
 from anyformer.inference import generate
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
+from anyformer.text.prompts import encode_prompt
 from tests.laws.models import SHRUNK, randomised
 
 TEXTS = ["Größe, naïve café, 東京, 🙂 and more of the same, said the fox. ", "if x > 0:\n    return x\n"] * 30

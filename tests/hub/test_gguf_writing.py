@@ -20,7 +20,6 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.families.gguf import DIALECTS
 from anyformer.families.hf.mapping import computed
-from anyformer.text.prompts import encode_prompt
 from anyformer.hub.gguf_writing import SavedFile
 from anyformer.layers import AttentionSpec, GQASpec, Llama3Scaling, RotarySpec
 from anyformer.layers.rope_scaling import LinearScaling, YaRN
@@ -31,6 +30,7 @@ from anyformer.text import Tokenizer
 from anyformer.text.byte_level import BYTE_OF
 from anyformer.text.gguf_vocabulary import CUTS, tokenizer_in
 from anyformer.text.gguf_vocabulary_writing import metadata_of_tokenizer
+from anyformer.text.prompts import encode_prompt
 from tests.cli.running import refused, run, succeeded
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, distance

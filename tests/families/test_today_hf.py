@@ -127,6 +127,7 @@ ETTIN |= {"cls_token_id": 1, "sep_token_id": 2}  # which the class wants among t
 GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
 GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
 LAGUNA = {"num_experts": 4, "shared_expert_intermediate_size": 20}
+KOLIBRI = {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 20}
 LONG = {"rope_type": "longrope", "rope_theta": 1e3, "original_max_position_embeddings": 64}
 LONG |= {"short_factor": [1.1, 1.5, 2.0, 3.0], "long_factor": [1.1, 1.5, 2.0, 3.0]}
 MPT = {"vocab_size": 101, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}
@@ -458,6 +459,19 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "max_position_embeddings": 256,
         },
     ),
+    ("kolibri1", {**SIZES, **KOLIBRI, "num_hidden_layers": 6, "head_dim": 16, "sliding_window": 5}),
+    (
+        "kolibri1",
+        {
+            **SIZES,
+            **KOLIBRI,
+            "head_dim": 8,
+            "norm_topk_prob": True,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "tie_word_embeddings": True,
+        },
+    ),
     ("mpt", MPT),
     ("mpt", {**MPT, "d_model": 96, "n_heads": 6, "attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.3}}),
     ("exaone", SIZES),
@@ -667,6 +681,8 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
             r"num_attention_heads_per_layer = \[4, 4\] must be a number above 0, or 4 of them",
         ),
         ("laguna", {**EXPERTS, **LAGUNA, "moe_apply_router_weight_on_input": True}, "is not computed here"),
+        ("kolibri1", {**KOLIBRI, "sliding_window": None}, "sliding_window = None is no window, without which this"),
+        ("kolibri1", {**KOLIBRI, "attention_bias": True}, "attention_bias = True is unknown here and might change"),
         ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, r"moe_topk = \[1, 2\] must be a number above 0, or 4 of them"),
         ("hunyuan_v1_moe", {"num_shared_expert": 2}, "num_shared_expert = 2 is not computed here"),
         ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),

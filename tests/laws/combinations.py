@@ -259,6 +259,7 @@ routers = st.sampled_from(
         L.RouterSpec(n_experts=Count(5), top_k=3, score="softmax-of-chosen"),
         L.RouterSpec(n_experts=Count(6), top_k=2, score="sigmoid", correction=True, n_groups=3, top_groups=2),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sigmoid", renormalise=True, eps=0.1, softcap=2.0),
+        L.RouterSpec(n_experts=Count(4), top_k=2, score="sigmoid", correction=True, corrects="logits"),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sparsemixer", tolerance=0.3),
         L.RouterSpec(n_experts=Count(3), top_k=3, n_identity=2, correction=True),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sqrt-softplus", renormalise=True, correction=True),

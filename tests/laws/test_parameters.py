@@ -60,6 +60,7 @@ EXACT = {
     "ministral-8b": 8_019_808_256,
     "lfm2-8b-a1b": 8_339_929_856,
     "laguna-33b": 33_189_975_808 - 39 * 256,  # the class counts its corrections
+    "kolibri-1": 78_103_055_360,
     "lfm3-1.7b": 1_728_801_536,
     "a.x-k1": 518_983_052_288,
     "minicpm3-4b": 4_073_875_968,

@@ -82,6 +82,13 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (RouterSpec, {"renormalise": False}),
         (RotarySpec, {"theta": 1e4}),
     ],
+    "kolibri-1": [
+        (RouterSpec, {"corrects": "scores"}),
+        (RouterSpec, {"renormalise": True}),
+        (BranchSpec, {"norm_out": None}),
+        (GQASpec, {"norm_query": None, "norm_key": None}),
+        (SlidingWindow, {"size": 4}),
+    ],
     "a.x-k1": [(BranchSpec, {"norm_out": None}), (RouterSpec, {"factor": 2.4})],
     "lfm2-8b-a1b": [
         (RouterSpec, {"eps": 1e-2}),

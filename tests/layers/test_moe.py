@@ -78,6 +78,12 @@ MIXTURES = {
     "all of them": MoESpec(router=router(3, 3), expert=PLAIN),
     "little is divided by more": MoESpec(router=router(score="sigmoid", renormalise=True, eps=0.3), expert=GATED),
     "capped": MoESpec(router=router(6, 3, bias=True, softcap=1.5), expert=GATED),
+    "Kolibri 1": MoESpec(
+        router=router(6, 2, score="sigmoid", correction=True, corrects="logits"), expert=GATED, shared_expert=GATED
+    ),
+    "of groups that are corrected before a softmax": MoESpec(
+        router=router(6, 2, correction=True, corrects="logits", n_groups=3, top_groups=2), expert=GATED
+    ),
     "one": MoESpec(router=router(1, 1, score="sigmoid"), expert=GATED),
 }
 every_mixture = pytest.mark.parametrize("name", MIXTURES)
@@ -142,8 +148,8 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
     elif isinstance(spec.capacity, CapacityFactor):
         places = -int(-spec.capacity.factor * r.top_k * N // r.n_experts)
     correction = own["router.correction"].tolist() if r.correction else None
-    fields = ("score", "top_k", "n_groups", "top_groups", "group_score", "renormalise", "eps", "factor", "tolerance")
-    options = {name: getattr(r, name) for name in fields}
+    fields = "score top_k corrects n_groups top_groups group_score renormalise eps factor tolerance"
+    options = {name: getattr(r, name) for name in fields.split()}
     options["weighs"] = spec.weighs
     y = oracle.mixture(
         x,

@@ -27,6 +27,7 @@ def chosen_by(
     score: str,
     top_k: int,
     correction: list[float] | None = None,
+    corrects: str = "scores",
     n_groups: int = 1,
     top_groups: int = 1,
     group_score: str = "max",
@@ -42,7 +43,8 @@ def chosen_by(
         scores = softmax_of(logits)
     else:
         scores = [1 / (1 + (-logit).exp()) for logit in logits] if score == "sigmoid" else logits
-    ranked = [s.item() + (correction[i] if correction else 0.0) for i, s in enumerate(scores)]
+    compared = logits if corrects == "logits" else scores
+    ranked = [s.item() + (correction[i] if correction else 0.0) for i, s in enumerate(compared)]
     size = len(ranked) // n_groups
     if top_groups < n_groups:
         groups = [ranked[g * size : (g + 1) * size] for g in range(n_groups)]

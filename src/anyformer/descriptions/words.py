@@ -344,7 +344,8 @@ def router(value: RouterSpec) -> str:
     said += [f"chosen by a table of {value.hashed:,} token ids"] if value.hashed else []
     said += ["a bias of the logits"] if value.bias else []
     said += [f"logits capped at {number(value.softcap)}"] if value.softcap is not None else []
-    said += ["a correction bias moved by the load"] if value.correction else []
+    of_logits = " of the logits" if value.corrects == "logits" else ""
+    said += [f"a correction bias{of_logits} moved by the load"] if value.correction else []
     usual = RouterSpec.__dataclass_fields__
     said += ["weights normalised"] if value.renormalise else []
     said += [f"their sum + {number(value.eps)}"] if value.eps != usual["eps"].default else []

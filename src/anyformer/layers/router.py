@@ -53,6 +53,7 @@ class RouterSpec(PartSpec):
     bias: bool = False  # of the logits
     softcap: Positive | None = None  # cap · tanh(logits / cap) (Laguna)
     correction: bool = False  # a bias of the choice alone, moved by the load and never by a gradient (DeepSeek-V3)
+    corrects: Literal["scores", "logits"] = "scores"  # what it is added to (Kolibri 1: the logits)
     n_groups: Few = 1
     top_groups: Few = 1  # only the experts of the best groups can be chosen (DeepSeek-V2, V3)
     group_score: Literal["max", "top2-sum"] = "max"  # of a group: its best score, or the sum of its best two
@@ -79,6 +80,8 @@ class RouterSpec(PartSpec):
             raise self.refusal("score", "takes no correction, no groups and no renormalise; leave them out")
         if self.hashed and (self.correction or self.n_groups > 1 or self.score == "sparsemixer"):
             raise self.refusal("hashed", "is a choice already: leave correction, groups and sparsemixer out")
+        if self.corrects == "logits" and not self.correction:
+            raise self.refusal("corrects", "changes nothing without a correction; leave it out")
         if self.score == "softmax-of-chosen" and self.renormalise:
             raise self.refusal("renormalise", "changes nothing where the weights are a softmax; leave it out")
 
@@ -217,7 +220,8 @@ class Router(Part[RouterSpec]):
             scores = F.softplus(logits).sqrt()
         else:
             scores = logits.sigmoid() if spec.score == "sigmoid" else logits
-        chosen = decided(lambda: self._best(scores.detach())) if chosen is None else chosen
+        ranked = logits if spec.corrects == "logits" else scores
+        chosen = decided(lambda: self._best(ranked.detach())) if chosen is None else chosen
         weights = scores.gather(-1, chosen)
         if spec.score == "softmax-of-chosen":
             weights = weights.softmax(-1)

@@ -49,6 +49,7 @@ def _windowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 EPS = table.rms_eps(1e-5)
+WINDOWED = table.Pair(_windowed)
 SETTINGS = (
     table.renamed(num_layers="num_hidden_layers", layer_norm_epsilon="rms_norm_eps", activation_function="hidden_act"),
     *settings_of(table.heads(n_kv_heads=8), EPS, RotarySpec(theta=500_000.0), context=4096),
@@ -92,7 +93,7 @@ EXAONE_MOE = table.family(
         table.positions(),
         v3_routing(64, 8, 2.5, 1, 1, name="num_experts"),
         table.tables(tied=False),
-        table.Pair(_windowed),
+        WINDOWED,
         table.Pair(_read, _write),
         dense_by_type(16_384, 1, "first_k_dense_replace"),
     ),

@@ -472,6 +472,19 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "tie_word_embeddings": True,
         },
     ),
+    ("granitemoe_swa", {**SIZES, "num_local_experts": 4, "attention_multiplier": 0.2, "sliding_window": 5}),
+    (
+        "granitemoe_swa",
+        {
+            **SIZES,
+            **SCALED,
+            "num_local_experts": 3,
+            "shared_intermediate_size": 20,
+            "layer_rope_theta": [0, 2e4, 0.0, 3e3],
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "sliding_window": 7,
+        },
+    ),
     ("mpt", MPT),
     ("mpt", {**MPT, "d_model": 96, "n_heads": 6, "attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.3}}),
     ("exaone", SIZES),
@@ -683,6 +696,7 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("laguna", {**EXPERTS, **LAGUNA, "moe_apply_router_weight_on_input": True}, "is not computed here"),
         ("kolibri1", {**KOLIBRI, "sliding_window": None}, "sliding_window = None is no window, without which this"),
         ("kolibri1", {**KOLIBRI, "attention_bias": True}, "attention_bias = True is unknown here and might change"),
+        ("granitemoe_swa", {"layer_rope_theta": [1e4]}, r"layer_rope_theta = \[10000.0\] must be 4 numbers"),
         ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, r"moe_topk = \[1, 2\] must be a number above 0, or 4 of them"),
         ("hunyuan_v1_moe", {"num_shared_expert": 2}, "num_shared_expert = 2 is not computed here"),
         ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),
@@ -698,7 +712,7 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("gemma4_text", {**GEMMA4, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only 1000000.0 is"),
         *(
             (name, {"logits_scaling": 0.0}, "logits_scaling = 0.0 must be above 0")
-            for name in ("granite", "granitemoe", "granite_swa", "granitemoeshared")
+            for name in ("granite", "granitemoe", "granite_swa", "granitemoe_swa", "granitemoeshared")
         ),
         ("phimoe", {"num_experts_per_tok": 1}, "num_experts_per_tok = 1 is not computed here; only 2 is"),
         *(

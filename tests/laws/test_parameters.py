@@ -61,6 +61,7 @@ EXACT = {
     "lfm2-8b-a1b": 8_339_929_856,
     "laguna-33b": 33_189_975_808 - 39 * 256,  # the class counts its corrections
     "kolibri-1": 78_103_055_360,
+    "granite-moe-swa": 37_039_117_312,
     "lfm3-1.7b": 1_728_801_536,
     "a.x-k1": 518_983_052_288,
     "minicpm3-4b": 4_073_875_968,

@@ -30,7 +30,7 @@ from anyformer.layers import (
     YaRN,
 )
 from anyformer.resizing import shrink
-from anyformer.spec import BranchSpec, ModelSpec, Spec
+from anyformer.spec import BranchSpec, ModelSpec, ScaleSpec, Spec
 from tests.laws.models import ids_for, same
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.weights import filled, telling
@@ -87,6 +87,11 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (RouterSpec, {"renormalise": True}),
         (BranchSpec, {"norm_out": None}),
         (GQASpec, {"norm_query": None, "norm_key": None}),
+        (SlidingWindow, {"size": 4}),
+    ],
+    "granite-moe-swa": [
+        (RouterSpec, {"score": "softmax"}),
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
         (SlidingWindow, {"size": 4}),
     ],
     "a.x-k1": [(BranchSpec, {"norm_out": None}), (RouterSpec, {"factor": 2.4})],

@@ -88,6 +88,15 @@ GRANITE_SWA = Origin("granite-swa", "granite", 2026, "transformers' class of Gra
     sizes="the sizes of transformers' class, whose multipliers are 1 and theta 10,000 (those of the release are not known here)",
     tokenizer="byte-level BPE, 100,352",
 )
+_MOE_SWA = multiplied(llama(32, 4096, 32, 11_008), tokens=1.0, branch=1.0, scores=1.0, logits=1.0)
+_CHOICE = RouterSpec(n_experts=Count(8), top_k=2, score="softmax-of-chosen")
+GRANITE_MOE_SWA = Origin("granite-moe-swa", "granite-swa", 2026, "transformers' class of Granite MoE SWA").lineage(
+    "experts, two for a token",
+    Preset("granite-moe-swa", with_sinks_and_windows(with_experts(_MOE_SWA, _CHOICE), 128)),
+    family="granite",
+    sizes="the sizes and multipliers of transformers' class (those of the release, a 3B, are not known here)",
+    tokenizer="32,000",
+)
 HYPERCLOVA = Origin("hyperclova-x-seed", "granite", 2025, "arXiv:2506.22403, from memory").lineage(
     "norms behind the branches too, 110,592 tokens",
     Preset(

@@ -111,6 +111,8 @@ def _thetas(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+WINDOWS = table.Pair(_windows, _thetas)
+SINK = {"0.branches.0.mixer.sink": "self_attn.sinks"}
 GRANITE_SWA = table.family(
     "granite_swa",
     "GraniteSWAForCausalLM",
@@ -122,9 +124,9 @@ GRANITE_SWA = table.family(
             table.tables(tied=True),
         ),
         MLP_BIAS,
-        table.Pair(_windows, _thetas),
+        WINDOWS,
     ),
-    {**LAYER, **GATED, "0.branches.0.mixer.sink": "self_attn.sinks"},
+    {**LAYER, **GATED, **SINK},
 )
 
 

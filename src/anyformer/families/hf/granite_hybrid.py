@@ -1,4 +1,5 @@
-"""Granite 4.0 H, Bamba, and Granite's mixtures with a feed-forward for all tokens, to and from transformers' classes."""
+"""Granite 4.0 H, Bamba, and Granite's mixtures with a feed-forward for all tokens, with windows and sinks too, to and from
+transformers' classes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from anyformer.families.granite import granite_moe
 from anyformer.families.granite_hybrid import bamba, granite_hybrid
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, expert_width, mixtral_routing
-from anyformer.families.hf.granite import MULTIPLIERS
+from anyformer.families.hf.granite import MULTIPLIERS, SINK, WINDOWS
 from anyformer.families.hf.granite import PAIRS as GRANITE_PAIRS
 from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
@@ -119,15 +120,21 @@ def _said_beside(spec: ModelSpec) -> dict[str, Any]:
     return {"shared_intermediate_size": one(shared, GatedFeedForwardSpec, "gated feed-forward").d_ff if shared else 0}
 
 
+MIXTURE = granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1)
+OF_MIXTURES = (*GRANITE_PAIRS, *mixtral_routing(8, 2), table.Pair(_beside, _said_beside))
+GRANITE_MOE_SWA = table.family(
+    "granitemoe_swa",
+    "GraniteMoeSWAForCausalLM",
+    changed(MIXTURE, AttentionSpec, sink=True),
+    (*OF_MIXTURES, WINDOWS),
+    {**NORMS, **ATTENTION, **FEEDS["held"], **SINK},
+    ignored=TRAINING,
+)
 GRANITE_MOE_SHARED = table.family(
     "granitemoeshared",
     "GraniteMoeSharedForCausalLM",
-    granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1),
-    (
-        *GRANITE_PAIRS,
-        *mixtral_routing(8, 2),
-        table.Pair(_beside, _said_beside),
-    ),
+    MIXTURE,
+    OF_MIXTURES,
     {**NORMS, **ATTENTION, **FEEDS["held"]},
     filed={**NORMS, **ATTENTION, **FEEDS["filed"]},
     ignored=TRAINING,

@@ -36,7 +36,6 @@ LEFT_OUT = {
     "model of the laws can show",
     "RoFormerForMaskedLM with rotary_value": "turns values too; refused",
     "FalconH1ForCausalLM with a multiplier of gates beside biases": "is no product of what parts here compute; refused",
-    "Cohere2MoeForCausalLM": "halves the sum of its experts and the one for all tokens, which no mixture here does",
     "DoryForCausalLM": "goes through its middle layers several times, on a sphere (nGPT), for which no parts are here",
     "RwkvForCausalLM": "mixes each token with the one before and sums keys that decay (RWKV-4), for which no part is here",
     "xLSTMForCausalLM": "has an LSTM of matrices with exponential gates (mLSTM), for which no part is here",

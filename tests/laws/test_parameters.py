@@ -62,6 +62,7 @@ EXACT = {
     "laguna-33b": 33_189_975_808 - 39 * 256,  # the class counts its corrections
     "kolibri-1": 78_103_055_360,
     "granite-moe-swa": 37_039_117_312,
+    "command-a-moe": 190_004_928_512,
     "lfm3-1.7b": 1_728_801_536,
     "a.x-k1": 518_983_052_288,
     "minicpm3-4b": 4_073_875_968,

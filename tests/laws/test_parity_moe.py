@@ -94,6 +94,11 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
         (SlidingWindow, {"size": 4}),
     ],
+    "command-a-moe": [
+        (RouterSpec, {"score": "softmax"}),
+        (RotarySpec, {"layout": "half"}),
+        (SlidingWindow, {"size": 4}),
+    ],
     "a.x-k1": [(BranchSpec, {"norm_out": None}), (RouterSpec, {"factor": 2.4})],
     "lfm2-8b-a1b": [
         (RouterSpec, {"eps": 1e-2}),

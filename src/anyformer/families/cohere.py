@@ -1,12 +1,13 @@
-"""Command R and R+ (Cohere 2024), Command A (arXiv:2504.00698) and R7B: parallel layers, tied and scaled logits."""
+"""Command R and R+ (Cohere 2024), Command A (arXiv:2504.00698) and R7B: parallel layers, tied and scaled logits; its mixture."""
 
 from __future__ import annotations
 
 from anyformer.families.compose import block, changed, layered, pre_norm, windowed
+from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.layers import GQASpec, LayerNormSpec, RotarySpec
-from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec, StackSpec
+from anyformer.layers import GQASpec, LayerNormSpec, RotarySpec, RouterSpec
+from anyformer.spec import Count, HeadSpec, Length, ModelSpec, ScaleSpec, StackSpec
 
 NORM = LayerNormSpec(eps=1e-5, bias=False)
 
@@ -27,6 +28,15 @@ def cohere2(*sizes: int) -> ModelSpec:
     model = cohere(*sizes, theta=50_000.0, logit_scale=0.25)
     full = changed(model, GQASpec, rotary=None).stack.blocks[0]
     return layered(model, *[windowed(model, 4096).stack.blocks[0]] * 3, full)
+
+
+def cohere2_moe(*sizes: int, n_experts: int, top_k: int = 2) -> ModelSpec:
+    """Command A with experts, weighed by a softmax of those chosen (transformers' class)."""
+    _, _, _, d_expert, *_ = sizes
+    choice = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen")
+    model = changed(cohere2(*sizes), RotarySpec, theta=10_000.0)
+    model = changed(model, HeadSpec, scale=ScaleSpec(factor=0.0625)).but(context=Length(8192))
+    return experts_after(model, 0, choice, d_expert)
 
 
 RELEASE = "Cohere 2024, the release of {} and its configuration (theta and logit scale from memory)"
@@ -72,4 +82,11 @@ COMMAND_A = Origin("command-a", "command-r", 2025, "arXiv:2504.00698, section 2"
     family="cohere2",
     sizes="Cohere 2025, arXiv:2504.00698, section 2; sizes as released",
     tokenizer=BPE,
+)
+COMMAND_A_PLUS = Origin("command-a-moe", "command-a", 2026, "transformers' class of Command A+").lineage(
+    "experts, two for a token",
+    Preset("command-a-moe", cohere2_moe(40, 8192, 64, 22_528, 64, n_experts=8)),
+    family="cohere2",
+    sizes="the sizes of transformers' class (those of the release, Command A+ of May 2026, are not known here)",
+    tokenizer="256,000",
 )

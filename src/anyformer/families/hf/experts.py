@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, with_layers
+from anyformer.families.compose import changed, edited, with_layers
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU, WIDTHS
@@ -104,7 +104,7 @@ MODULES_OF_QWEN = {**NORMS, **ATTENTION, **GATED, **SHARED, f"{table.FEED}.share
 
 def sparse(spec: BlockSpec) -> bool:
     """Whether a layer is a mixture."""
-    return isinstance(spec.sublayers[-1].branches[0].mixer, MoESpec)
+    return any(isinstance(mixer, MoESpec) for mixer in spec.mixers)
 
 
 def n_experts(default: int) -> Pair:
@@ -153,10 +153,13 @@ def _write_dense(spec: ModelSpec) -> dict[str, Any]:
 DENSE, SPARSE = "dense", "sparse"
 
 
-def dense_by_type(width: int, first: int, setting: str | None = None) -> Pair:
+def dense_by_type(
+    width: int | None, first: int, setting: str | None = None, *, of_dense: str = "intermediate_size"
+) -> Pair:
     """Which layers are dense, by a list of their types; where it is absent the `first` few are, or as many as a `setting` says.
 
-    It follows those that lay out the layers, all of them mixtures; `width` is that of a dense one.
+    It follows those that lay out the layers, all of them mixtures; `width` is that of a dense one where the setting `of_dense`
+    says nothing, None the width of an expert.
     """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -164,12 +167,13 @@ def dense_by_type(width: int, first: int, setting: str | None = None) -> Pair:
         types = settings.strings("mlp_layer_types") or tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
         if len(types) != spec.n_layers or set(types) - {DENSE, SPARSE}:
             raise settings.refusal("mlp_layer_types", f"must be {spec.n_layers} times {DENSE} or {SPARSE}")
-        return with_dense(spec, types, settings.positive("intermediate_size", int, width))
+        usual = width or one(one(spec, MoESpec, "mixture").expert, GatedFeedForwardSpec, "gated feed-forward").d_ff
+        return with_dense(spec, types, settings.positive(of_dense, int, usual))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         return {
             "mlp_layer_types": [SPARSE if sparse(block) else DENSE for block in spec.stack.blocks],
-            **dense_width(spec),
+            **dense_width(spec, of_dense),
         }
 
     return Pair(read, write)
@@ -197,19 +201,15 @@ def with_dense(spec: ModelSpec, types: tuple[str, ...], d_ff: int) -> ModelSpec:
     return with_layers(spec, blocks)
 
 
-def dense_width(spec: ModelSpec) -> dict[str, int]:
+def dense_width(spec: ModelSpec, name: str = "intermediate_size") -> dict[str, int]:
     """The setting of the width of dense layers, where there are any."""
     dense = next((block for block in spec.stack.blocks if not sparse(block)), None)
-    return {} if dense is None else {"intermediate_size": one(dense, GatedFeedForwardSpec, "feed-forward").d_ff}
+    return {} if dense is None else {name: one(dense, GatedFeedForwardSpec, "feed-forward").d_ff}
 
 
 def as_dense(layer: BlockSpec, d_ff: int) -> BlockSpec:
     """The layer with a feed-forward of this width for its mixture."""
-    *others, feed = layer.sublayers
-    (branch,) = feed.branches
-    assert isinstance(branch.mixer, MoESpec)
-    mixer = changed(branch.mixer.expert, GatedFeedForwardSpec, d_ff=Width(d_ff))
-    return layer.but(sublayers=(*others, feed.but(branches=(branch.but(mixer=mixer),))))
+    return edited(layer, MoESpec, lambda mixture: changed(mixture.expert, GatedFeedForwardSpec, d_ff=Width(d_ff)))
 
 
 def _unwindowed(settings: Settings, spec: ModelSpec) -> ModelSpec:

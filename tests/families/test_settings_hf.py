@@ -52,7 +52,7 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
 ENCODER = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"}
 SWITCH = {"vocab_size": 101, "d_model": 32, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 4, "num_experts": 4}
 UNSAID: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("granite_swa", "granitemoe_swa", "cohere2_moe"), SIZES),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa", "cohere2_moe", "apertus1p5_text"), SIZES),
     **{name: {**ENCODER, "pad_token_id": 1} for name in ("albert", "big_bird", "esm", "xlm-roberta-xl")},
     "switch_transformers": SWITCH,
 }

@@ -520,6 +520,8 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "head_dim": 8,
         },
     ),
+    ("apertus1p5_text", {**SIZES, "tie_word_embeddings": True}),
+    ("apertus1p5_text", {**SIZES, "output_vocab_size": 60, "attention_bias": True, "rms_norm_eps": 1e-2}),
     ("mpt", MPT),
     ("mpt", {**MPT, "d_model": 96, "n_heads": 6, "attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.3}}),
     ("exaone", SIZES),
@@ -745,7 +747,18 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),
         ("granitemoeshared", {"shared_intermediate_size": -1}, "shared_intermediate_size = -1 is no number"),
         ("flex_olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is unknown here"),
-        *((name, {"rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only") for name in ("apertus", "cwm")),
+        *(
+            (name, {"rope_theta": 77.0}, "rope_theta = 77.0 is not computed here; only")
+            for name in ("apertus", "apertus1p5_text", "cwm")
+        ),
+        *(
+            (
+                "apertus1p5_text",
+                wrong,
+                "output_vocab_size = .* must be at most vocab_size = 101, in a table of the head's",
+            )
+            for wrong in ({"output_vocab_size": 102}, {"output_vocab_size": 60, "tie_word_embeddings": True})
+        ),
         (
             "laguna",
             {**EXPERTS, **LAGUNA, "rope_theta": 77.0},

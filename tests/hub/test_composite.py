@@ -26,6 +26,7 @@ from tests.laws.tolerance import close
 
 # By the type of the text model, a preset of it.
 TEXTS = {
+    "apertus1p5_text": "apertus-1.5-8b",
     "llama": "llama2",
     "mistral": "mistral",
     "qwen2": "qwen2-7b",
@@ -50,6 +51,21 @@ EYES = {
     "projector_output_dim": 16,
     "vision_output_dim": 16,
 }
+# Eyes and ears whose codes are tokens: beside them where these begin.
+CODES: dict[str, Any] = {
+    "vision_config": {
+        **dict.fromkeys(("embed_dim", "latent_channels", "base_channels"), 32),
+        **dict.fromkeys(("codebook_size", "resolution"), 4),
+        "channel_multiplier": [1],
+    },
+    "audio_config": {
+        "model_type": "wavtokenizer_encoder",
+        **dict.fromkeys(("hidden_size", "codebook_dim"), 16),
+        "codebook_size": 4,
+    },
+    "image_token_offset": 40,
+    "audio_token_offset": 44,
+}
 
 
 def settings_of(hf_type: str) -> Any:
@@ -70,7 +86,8 @@ def theirs(hf_type: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> An
             lambda config: real(config) if config.model_type == composite.text else nn.Linear(2, 2),
         )
     text = FAMILIES[composite.text].to_config(shrink(preset(TEXTS[composite.text]).spec))
-    others = {name: dict(EYES) for name in kind.sub_configs if name != "text_config" and hf_type != "gemma3n"}
+    others: dict[str, Any] = {name: dict(EYES) for name in kind.sub_configs if name != "text_config"}
+    others = {"gemma3n": {}, "apertus1p5": CODES}.get(hf_type, others)
     model: Any = getattr(transformers, composite.architecture)(
         kind(text_config={**text, "model_type": composite.text}, **others, **settings)
     )

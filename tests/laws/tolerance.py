@@ -40,19 +40,24 @@ def distance(a: Tensor, b: Tensor, least: float = 0.0) -> float:
     return (a - b).abs().max().item() / (scale or 1.0)
 
 
+# Of a part, one for all tokens, or one for each of its heads.
+ONE_NUMBER = (".sink", ".activation.positive", ".activation.negative")
+
+
 def gradient_distance(ours: Mapping[str, Any], theirs: Mapping[str, Any], share: float = 0.0) -> float:
     """Return the largest distance of gradients of one name; what is below this share of the largest of all is measured by it.
 
     A bias's gradient sums over tokens what its weight's gradient multiplies by inputs first, so it shares that one's
     rounding: a key's bias adds the same to all scores of a query, and its gradient is nothing but rounding. A sink's
-    gradient is such a sum too, of what its attention's matrices are given.
+    gradient is such a sum too, of what its attention's matrices are given, and so is that of an activation's number.
     """
     assert set(ours) == set(theirs)
     largest = {name: gradient.abs().max().item() for name, gradient in theirs.items()}
     least = {name: largest.get(name.removesuffix("bias") + "weight", 0.0) for name in theirs}
     for name in theirs:
-        if name.endswith(".sink"):
-            beside = name.removesuffix("sink")
+        end = next((end for end in ONE_NUMBER if name.endswith(end)), None)
+        if end is not None:
+            beside = name.removesuffix(end.removeprefix("."))
             least[name] = max(size for other, size in largest.items() if other.startswith(beside))
     floor = share * max(largest.values())
     return max(distance(ours[name], theirs[name], max(least[name], floor)) for name in theirs)

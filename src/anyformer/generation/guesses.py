@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.generation.decode import check_prompts, growing_cache, prompt_types
+from anyformer.generation.decode import check_prompts, growing_cache, prompt_types, reads_more
 from anyformer.generation.sampling import Sampling, pick
 from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.moe import MoESpec
@@ -248,6 +248,8 @@ def check_can_forget(spec: ModelSpec, who: str = "the model") -> None:
         raise InputError(
             f"{who} has layers with a state, which cannot take wrong guesses back; generate without a draft or look-up"
         )
+    if reads_more(spec):
+        raise InputError(f"{who} reads tokens that it never writes, so no guess; generate without a draft or look-up")
     for value in spec.nested():
         if isinstance(value, MoESpec) and value.capacity is not None:
             together = "experts of a capacity, for which tokens read together compete"

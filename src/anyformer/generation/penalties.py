@@ -19,7 +19,10 @@ class Penalties:
     """The tokens that rows hold [row, vocab], and what that takes off their next logits; idle where these stay as they are."""
 
     def __init__(self, how: Sampling, ids: Tensor, mask: Tensor | None, vocab_size: int) -> None:
-        """`ids` [row, token] are the prompts, where `mask` of that shape is not 0. Raises InputError for a bias of no token."""
+        """`ids` [row, token] are the prompts, where `mask` of that shape is not 0; those beyond the vocabulary are never written.
+
+        Raises InputError for a bias of no token.
+        """
         if wrong := [token for token, _ in how.bias if not 0 <= token < vocab_size]:
             raise InputError(f"bias: there is no token {wrong[0]}; this model has those from 0 to {vocab_size - 1}")
         self.how = how
@@ -29,9 +32,9 @@ class Penalties:
             return
         self.biased = ids.new_tensor([token for token, _ in how.bias])
         self.bias = torch.tensor([more for _, more in how.bias], dtype=torch.float64, device=ids.device)
-        counted = torch.ones_like(ids) if mask is None else (mask > 0).long()
+        counted = (ids < vocab_size) if mask is None else (mask > 0) & (ids < vocab_size)
         self.written = ids.new_zeros(len(ids), vocab_size)  # how often each token is behind the prompt
-        self.prompt = self.written.scatter_add(1, ids, counted) > 0
+        self.prompt = self.written.scatter_add(1, ids.clamp(max=vocab_size - 1), counted.to(ids.dtype)) > 0
 
     def add(self, ids: Tensor | Sequence[Sequence[int]]) -> None:
         """Count tokens that rows have chosen [row, token]."""

@@ -146,7 +146,7 @@ def _positions(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 def _vocabulary(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for head in spec.heads:
-        if head.name == "lm" and head.table is not None and head.table.rows != spec.vocab_size:
+        if head.name == "lm" and head.table is not None and head.table.rows > spec.vocab_size:
             yield (
                 "vocabulary",
                 f"the head 'lm' gives {head.table.rows:,} logits, and the embedding takes {spec.vocab_size:,} ids; "

@@ -1,4 +1,5 @@
-"""Apertus to and from transformers' ApertusForCausalLM, whose files hold the constants of its activation too."""
+"""Apertus and the text model of 1.5 to and from transformers' ApertusForCausalLM and Apertus1p5TextForCausalLM, whose files hold
+the constants of their activation too."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError
 from anyformer.families.apertus import apertus
+from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.rotary import THETA
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import XIELU, Llama3Scaling, RotarySpec
-from anyformer.spec import ModelSpec
+from anyformer.spec import HeadSpec, ModelSpec, TableSpec
 
 ACTIVATION, THEIRS = f"{table.FEED}.activation", "mlp.act_fn"
 USUAL = RotarySpec(theta=12_000_000.0, scaling=Llama3Scaling(factor=8.0))  # where no table is given, or an empty one
@@ -56,34 +58,54 @@ def _with_constants(family: Family) -> Family:
     return family._replace(rows=rows)
 
 
-APERTUS = _with_constants(
+def _pruned(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """A head of the first rows alone, of tokens that are written."""
+    rows, n = settings.nullable(WRITTEN, int, None), spec.vocab_size
+    if rows is None or rows == n:
+        return spec
+    if rows > n or spec.heads[0].tied:
+        raise settings.refusal(WRITTEN, f"must be at most vocab_size = {n}, in a table of the head's own")
+    return spec.but(heads=tuple(changed(head, TableSpec, rows=rows) for head in spec.heads))
+
+
+def _written(spec: ModelSpec) -> dict[str, int | None]:
+    rows = one(one(spec, HeadSpec, "head"), TableSpec, "table").rows
+    return {WRITTEN: None if rows == spec.vocab_size else rows}
+
+
+WRITTEN = "output_vocab_size"
+PAIRS = (
+    table.VOCABULARY,
+    table.D_MODEL,
+    table.d_ff("intermediate_size", 14_336),
+    table.only(hidden_act="xielu"),
+    table.heads(),
+    table.EVEN,
+    table.BIASES,
+    table.rms_eps(1e-5),
+    table.positions(USUAL, context=65_536),
+    own_table(USUAL),
+    table.Pair(lambda settings, spec: spec, _unscaled),
+    table.tables(tied=False),
+    table.layers(),
+)
+LAYER = {
+    "0.norm_in": "attention_layernorm",
+    "1.norm_in": "feedforward_layernorm",
+    **ATTENTION,
+    **QK_NORMS,
+    **table.feeds(up="mlp.up_proj", down="mlp.down_proj"),
+    f"{ACTIVATION}.positive": f"{THEIRS}.alpha_p",
+    f"{ACTIVATION}.negative": f"{THEIRS}.alpha_n",
+}
+TEMPLATE = apertus(1, 8, 1, 8)
+APERTUS = _with_constants(table.family("apertus", "ApertusForCausalLM", TEMPLATE, PAIRS, LAYER))
+APERTUS_1_5 = _with_constants(
     table.family(
-        "apertus",
-        "ApertusForCausalLM",
-        apertus(1, 8, 1, 8),
-        (
-            table.VOCABULARY,
-            table.D_MODEL,
-            table.d_ff("intermediate_size", 14_336),
-            table.only(hidden_act="xielu"),
-            table.heads(),
-            table.EVEN,
-            table.BIASES,
-            table.rms_eps(1e-5),
-            table.positions(USUAL, context=65_536),
-            own_table(USUAL),
-            table.Pair(lambda settings, spec: spec, _unscaled),
-            table.tables(tied=False),
-            table.layers(),
-        ),
-        {
-            "0.norm_in": "attention_layernorm",
-            "1.norm_in": "feedforward_layernorm",
-            **ATTENTION,
-            **QK_NORMS,
-            **table.feeds(up="mlp.up_proj", down="mlp.down_proj"),
-            f"{ACTIVATION}.positive": f"{THEIRS}.alpha_p",
-            f"{ACTIVATION}.negative": f"{THEIRS}.alpha_n",
-        },
+        "apertus1p5_text",
+        "Apertus1p5TextForCausalLM",
+        TEMPLATE,
+        (*PAIRS, table.Pair(_pruned, _written)),
+        LAYER,
     )
 )

@@ -22,6 +22,7 @@ class Composite(NamedTuple):
 
 # Not of Cohere's, whose class leaves logit_scale out, nor PaliGemma's, which sees all of its prefix.
 COMPOSITES: Mapping[str, Composite] = {
+    "apertus1p5": Composite("Apertus1p5ForConditionalGeneration", "apertus1p5_text"),
     "exaone4_5": Composite("Exaone4_5_ForConditionalGeneration", "exaone4"),
     "gemma3": Composite("Gemma3ForConditionalGeneration", "gemma3_text", tied=True),
     "gemma3n": Composite("Gemma3nForConditionalGeneration", "gemma3n_text", tied=True),

@@ -190,7 +190,7 @@ def bare(family: Family) -> Family:
     named = re.fullmatch("(.+)(ForCausalLM|LMHeadModel|ModelWithLMHead)", family.architecture)
     if named is None:
         return family
-    name = named[1] + ("TextModel" if family.hf_type.endswith("_text") else "Model")
+    name = named[1].removesuffix("Text") + ("TextModel" if family.hf_type.endswith("_text") else "Model")
 
     def to_spec(settings: Settings) -> ModelSpec:
         spec = family.to_spec(settings)

@@ -150,6 +150,9 @@ def test_other_refusals_of_meshes() -> None:
     [
         ("0xH100", "0 devices"),
         ("-3xH100", "-3 devices"),
+        (f"{2**20 + 1}xH100", "at most 1,048,576"),
+        ("99999999999999999999xH100", "at most 1,048,576"),  # whose divisors would be looked for
+        (f"{'9' * 5000}xH100", "finite"),
         ("8xH10", "no device 'H10'"),
         ("8xthis", "one of this machine"),
     ],

@@ -18,13 +18,14 @@ from anyformer.costs.scaling_law import BESIROGLU, HOFFMANN, ScalingLaw
 from anyformer.costs.state import LAYOUTS
 from anyformer.errors import UsageError, unknown
 from anyformer.notebook import ShowsItself
-from anyformer.spec import Architecture, ModelSpec, Parameters, Workload, parameters, specification
+from anyformer.spec import Architecture, ModelSpec, Parameters, Range, Workload, parameters, specification
 
 BATCH_TOKENS, SMALL_BATCH_TOKENS = 2**22, 2**16  # where none is given: on several devices (LLaMA 2's), on one
 SEQ_LEN = 8192
 MOST_MICRO_BATCH = 16
 LEAST_TOKENS = 128  # of sequences that a nearest plan is looked for with
 MOST_DEVICES = 2**16  # that a nearest plan is looked for with
+DEVICES = Range(1, 2**20)  # that a plan is asked for with
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022, arXiv:2203.15556, table 3
 VERSION = 1
 
@@ -138,9 +139,10 @@ class Plan(ShowsItself):
 def hardware(text: str, find: Callable[[str], Device] = named_device) -> Hardware:
     """What "8xH100", "H200" or "this" says; `find` is asked for the device of a name. Raises UsageError."""
     match = re.fullmatch(r"\s*(-?\d+)\s*[x×*]\s*(.+)", text, re.IGNORECASE)
-    n, name = (int(match[1]), match[2].strip()) if match else (1, text.strip())
-    if n < 1:
-        raise UsageError(f"--hardware {text!r}: {n} devices compute nothing; give at least 1, as in 8xH100")
+    said, name = (match[1], match[2].strip()) if match else ("1", text.strip())
+    if why := DEVICES.refusal(float(said)):  # Python makes no int of thousands of digits
+        raise UsageError(f"--hardware {text!r}: {said} devices {why}, as in 8xH100")
+    n = int(said)
     if name == THIS and n > 1:
         raise UsageError(f"--hardware {text!r}: only one of this machine is known; give its YAML for several")
     return Hardware(n, find(name))

@@ -155,3 +155,10 @@ def test_the_command() -> None:
     assert {(each["weight_bits"], each["cache_bits"], each["tp"]) for each in told["ways"]} == {
         (w, c, tp) for w in (16, 8, 6, 4) for c in (16, 8) for tp in (1, 2)
     }
+
+
+def test_a_cache_that_does_not_fit_is_said() -> None:
+    """4 bits of weights would fit an L4 four times over; a sequence would not."""
+    result = run("plan", "llama3-8b", "--hardware", "L4", "--inference", "--seq-len", "1000000")
+    assert result.exit_code == 1
+    assert "4.52 GB of weights in 4 bits, 69.6 GB of cache a sequence" in " ".join(result.stdout.split())

@@ -246,9 +246,10 @@ def _show_served(plan: InferencePlan, model: str) -> None:
     out, where = console(), plan.hardware.device
     said = figures(f"{model} served by {plan.hardware}, sequences of {plan.seq_len:,} tokens")
     if not plan.best:
-        leanest = min(plan.ways, key=lambda way: way.weights_nbytes)
+        leanest = min(plan.ways, key=lambda way: way.weights_nbytes + way.cache_nbytes)
         held = f"{gigabytes(leanest.weights_nbytes)} of weights in {leanest.weight_bits} bits"
-        said.add_row("fits", "no", f"{held} a device at tp={leanest.tp}; take more devices, or larger ones")
+        held += f", {gigabytes(leanest.cache_nbytes)} of cache a sequence"
+        said.add_row("fits", "no", f"{held}, a device at tp={leanest.tp}; take more devices, or larger ones")
         out.print(said)
         return
     for way in plan.best:

@@ -147,6 +147,13 @@ def test_a_recipe_is_written_that_train_takes(tmp_path: Path, monkeypatch: pytes
             ["torchrun", "--nnodes", "2", "--nproc-per-node", "8"],
             "fsdp=4,pp=4,zero=2",
         ),
+        (
+            "12xH100",  # a node and a half: two nodes of six
+            "dp=4,pp=3,vp=1,zero=2",
+            ["torchrun", "--nnodes", "2", "--nproc-per-node", "6"],
+            "fsdp=4,pp=3,zero=2",
+        ),
+        ("11xH100", "pp=11,vp=1,zero=0", ["torchrun", "--nnodes", "11", "--nproc-per-node", "1"], "pp=11"),
     ],
 )
 def test_the_command_starts_the_processes_of_a_mesh(

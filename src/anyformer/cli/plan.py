@@ -342,5 +342,6 @@ def _processes(plan: Plan) -> _Processes:
     if n <= node:
         return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", axes))
     at = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500")
-    torchrun = ("torchrun", "--nnodes", str(-(-n // node)), "--nproc-per-node", str(node), *at, "-m", "anyformer")
+    nodes = next(nodes for nodes in range(-(-n // node), n + 1) if n % nodes == 0)  # each starts as many as any other
+    torchrun = ("torchrun", "--nnodes", str(nodes), "--nproc-per-node", str(n // nodes), *at, "-m", "anyformer")
     return _Processes(torchrun, ("--mesh", axes))

@@ -173,6 +173,14 @@ def test_the_command_starts_the_processes_of_a_mesh(
     assert read(file).precision == "bf16"
 
 
+def test_the_command_reads_what_the_plan_read(tmp_path: Path) -> None:
+    """Without its --as and --import the model would be another, or none."""
+    (tmp_path / "parts.py").write_text("", encoding="utf-8")
+    read_by = ("--as", "gpt2", "--import", str(tmp_path / "parts.py"))
+    found = answer("plan", "gpt2", "--hardware", "H100", *read_by, "--write", tmp_path / "recipe.yaml")
+    assert shlex.join(read_by) in found["train"]
+
+
 def test_calibrate_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.costs.rates import RATES
 

@@ -27,6 +27,7 @@ DIRECTORY = click.Path(file_okay=False, path_type=Path)
 CHOICE_WIDTH = 44  # columns of a choice's words in a help text
 
 # Options that mean the same wherever they stand.
+READ_AS = "anyformer.read_as"  # in the `meta` of a context: the type of --as, where one is given
 as_option = click.option(
     "--as",
     metavar="TYPE",
@@ -82,6 +83,7 @@ def as_dtype(name: str | None) -> Any:
 def _read_as(context: click.Context, hf_type: str) -> None:
     from anyformer.hub.source import reading_as
 
+    context.meta[READ_AS] = hf_type
     context.with_resource(reading_as(hf_type))
 
 

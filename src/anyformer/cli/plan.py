@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from anyformer.cli.answers import keeps_answers
-from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.names import IMPORTED, PresetName, import_option
 from anyformer.cli.options import (
     ABOVE_ZERO,
     NEW_FILE,
+    READ_AS,
     Amount,
     Number,
     as_option,
@@ -107,7 +108,9 @@ def command(
     found, train = plan(spec, hardware, law=None if law is None else _law(law), **given), None
     sent = _sent(found, spec, simulate)
     if write is not None and found.best is not None:
-        train = _write(found, write, model, {"--params": n_params, "--vocab": vocab_size})
+        same = [("--params", n_params), ("--vocab", vocab_size), ("--as", ctx.meta.get(READ_AS))]
+        same += [("--import", path) for path in ctx.meta[IMPORTED]]
+        train = _write(found, write, model, [word for pair in same if pair[1] is not None for word in map(str, pair)])
     if as_json:
         recipe = {"recipe": None if train is None else str(write), "train": train}
         traffic = {"traffic": sent and [row._asdict() for row in sent]}
@@ -274,8 +277,11 @@ def _show_served(plan: InferencePlan, model: str) -> None:
     out.print(said)
 
 
-def _write(plan: Plan, path: Path, model: str, sizes: Mapping[str, int | None]) -> str:
-    """Write the recipe and return the command that trains by it. Raises UsageError where `train` cannot do it."""
+def _write(plan: Plan, path: Path, model: str, same: Sequence[str]) -> str:
+    """Write the recipe and return the command that trains by it, with the `same` options of what is trained.
+
+    Raises UsageError where `train` cannot do it.
+    """
     from anyformer.recipe import RECIPES
     from anyformer.recipe.file import dumps
 
@@ -295,8 +301,7 @@ def _write(plan: Plan, path: Path, model: str, sizes: Mapping[str, int | None]) 
         path.write_text(dumps(recipe, "json" if path.suffix == ".json" else "yaml"), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--write {path}: {error.strerror}") from None
-    words = ["train", model, "--data", "TEXT", "--recipe", str(path)]
-    words += [word for option, size in sizes.items() if size is not None for word in (option, str(size))]
+    words = ["train", model, "--data", "TEXT", "--recipe", str(path), *same]
     words += ["--micro-tokens", str(best.micro_batch * plan.seq_len)]
     words += ["--recompute", best.recompute] if best.recompute != "none" else []
     return shlex.join([*processes.before, *words, *processes.behind, "--out", "run"])

@@ -444,6 +444,8 @@ def order(*names: str) -> dict[str, Any]:
         ({"models": [{"name": "a", "architecture": "gpt2"}] * 2}, "has two called 'a'; name each once"),
         ({"sizes": [20_000, 30_000, 20_000]}, "sizes = .* has one twice; give each once"),
         ({"tokens": [2_000, 2_000]}, "tokens = .* has one twice; give each once"),
+        ({"tokens": [256, 100]}, "Study.tokens = .* has 100, less than a batch of 'rms', 128 tokens"),
+        ({"rate_tokens": 127}, "rate_tokens = 127 has 127, less than a batch of 'rms', 128 tokens"),
         ({"study": 2}, "written in version 2 of the language"),
         ({"seed": 2}, "seeds"),
         ({"tokens": []}, "Study.tokens"),
@@ -468,7 +470,7 @@ def test_bad_files_are_refused(folder: Path, changes: dict[str, Any], says: str)
 
 
 def test_what_scores_no_text_is_refused(folder: Path) -> None:
-    file = written(folder, "bad", recipe={"objective": "Contrastive"})
+    file = written(folder, "bad", recipe=SAID["recipe"] | {"objective": "Contrastive"})
     with pytest.raises(UsageError, match="a study is of language models"):
         read_study(file)
 

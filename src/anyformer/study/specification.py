@@ -169,6 +169,11 @@ class StudySpec(Spec):
         for name, given in (("sizes", self.sizes), ("tokens", self.tokens)):
             self.require(name, bool(given), "is empty; give one number at least")
             self.require(name, len(set(given)) == len(given), "has one twice; give each once")
+        for model in self.models:
+            batch = (model.recipe or self.recipe).batch_tokens
+            for name, least in (("tokens", min(self.tokens)), ("rate_tokens", self.rate_tokens)):
+                few = f"has {least}, less than a batch of {model.name!r}, {batch} tokens; give that at least"
+                self.require(name, least is None or least >= batch, few)
 
     def _check_pair(self, claim: PairSpec) -> None:
         lengths = claim.readings if isinstance(claim, LossPairSpec) else (None, None)
@@ -194,7 +199,7 @@ class StudySpec(Spec):
 
     def recipe_of(self, model: ModelEntry, tokens: int) -> Recipe:
         """The recipe of a model for a budget, before its learning rate is chosen."""
-        return (model.recipe or self.recipe).but(tokens=max(tokens, (model.recipe or self.recipe).batch_tokens))
+        return (model.recipe or self.recipe).but(tokens=tokens)
 
     @property
     def choosing(self) -> tuple[int, ...]:

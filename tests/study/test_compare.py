@@ -195,6 +195,13 @@ def test_a_changed_question_is_another_run(tmp_path: Path, data: TextData, train
     assert len(list((tmp_path / "runs").iterdir())) == 3
 
 
+@pytest.mark.parametrize("name", ["a" * 200, "模" * 200, "é/" * 100])
+def test_a_long_name_is_cut_to_what_a_disk_takes(tmp_path: Path, name: str) -> None:
+    place = module.directory_of(tmp_path, name, "lr0.001-seed1-0123abcd")
+    (tmp_path / f".tmp-4194304-{place.name}").mkdir()  # as it is written aside
+    assert 90 < len(place.name.encode()) < 130
+
+
 def test_two_of_one_name_are_numbered() -> None:
     spec = SPECS["first"]
     assert list(named(["gpt2", "a/gpt2", "gpt2.yaml", "llama2-7b"], [spec] * 4)) == [

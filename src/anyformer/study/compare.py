@@ -40,7 +40,7 @@ EARLY = 0.25  # of the steps: where the early loss is read
 EARLY_WORDS = "validation loss, on a fixed sample, after a quarter of the steps"
 CURVE_POINTS = 400  # at most, of a training curve
 SAMPLE_TOKENS = 120
-LONGEST_NAME = 100  # characters of an architecture's name in its runs' directories
+LONGEST_NAME = 100  # bytes of an architecture's name in its runs' directories: a disk takes 255 of all
 
 Watch = Callable[[str], Watcher]  # a view for a run, by its title
 
@@ -170,7 +170,7 @@ def identity(question: Question, name: str, rate: float | None, seed: int, data:
 
 def directory_of(runs: Path, name: str, identity: str) -> Path:
     """Where among `runs` the run of an identity lies, or shall: a model that is called otherwise may have made it."""
-    safe = re.sub(r"[^\w.=+() -]", "_", name)[:LONGEST_NAME]
+    safe = re.sub(r"[^\w.=+() -]", "_", name).encode()[:LONGEST_NAME].decode(errors="ignore")
     return next(runs.glob(f"[!.]*-{identity}"), runs / f"{safe}-{identity}")
 
 

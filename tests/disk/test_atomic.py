@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.disk.atomic import ASIDE, new_directory, new_file, remove_abandoned, remove_unfinished
+from anyformer.disk.atomic import ASIDE, new_directory, new_file, remove_abandoned, remove_unfinished, replace_file
 from anyformer.disk.lock import hold
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -123,3 +123,13 @@ def test_a_file_is_there_whole_or_not_at_all_and_what_a_kill_left_goes(tmp_path:
     os.utime(left, (0, 0))
     remove_abandoned(tmp_path)
     assert names(tmp_path) == ["model.gguf"]
+
+
+def test_a_file_that_cannot_be_replaced_is_called_by_its_own_name(tmp_path: Path) -> None:
+    target = tmp_path / "study.json"
+    target.mkdir()
+    for path in (target, tmp_path / "none" / "study.json"):
+        with pytest.raises(OSError, match="directory") as caught:
+            replace_file(path, b"{}")
+        assert caught.value.filename == str(path)
+    assert names(tmp_path) == ["study.json"]

@@ -105,8 +105,10 @@ def replace_file(path: Path, content: bytes) -> None:
             os.unlink(aside)
         write_file(aside, content)
         _moved(aside, path)
-    except BaseException:
+    except BaseException as error:
         _delete(aside, ignore_errors=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # nobody knows the file aside
         raise
 
 

@@ -515,6 +515,15 @@ def test_claims_of_windows_are_judged_by_windows() -> None:
     assert "| short | 1.00M | 2.00M | 16 |" not in page
 
 
+def test_a_bar_in_a_name_ends_no_cell(folder: Path) -> None:
+    """It would move every number of its row into another column."""
+    models = tuple(ModelEntry(name=name, architecture="gpt2") for name in ("a|b", "c"))
+    spec = StudySpec(title="t", models=models, claims=(LowerLoss(says="x | y", model="a|b", than="c"),), seeds=3)
+    page = as_markdown(find(spec, "", reported(spec, lambda name, seed: 3 + seed), ()), "command")
+    assert "| x \\| y | **" in page
+    assert "| a\\|b | 1.00M |" in page
+
+
 def test_lengths_are_read_by_a_run_and_later_on_by_one_that_is_kept(folder: Path, tmp_path: Path) -> None:
     before = run_study(written(folder, claims=[]), out=tmp_path, say=quiet)
     claims = [{"kind": "SameLoss", "says": "x", "model": "rms", "than": "rms", "length": 32, "than_length": 16}]

@@ -133,7 +133,12 @@ def _by_length(found: Findings) -> Iterator[str]:
         for length, each in sorted(by_length.items()):
             means = [_mean(one.loss() for one in each), _mean(one.loss(LAST) for one in each) if length > LAST else "–"]
             means += [_mean(one.between(*span) for one in each) if span[1] <= length else "–" for span in spans]
-            yield f"| {name} | {quantity(size)} | {quantity(tokens)} | {length:,} | {' | '.join(means)} |"
+            yield f"| {_cell(name)} | {quantity(size)} | {quantity(tokens)} | {length:,} | {' | '.join(means)} |"
+
+
+def _cell(text: str | None) -> str:
+    """Text in a cell of a table, which a bar in it would end."""
+    return str(text).replace("|", "\\|")
 
 
 def _mean(values: Iterable[float]) -> str:
@@ -158,18 +163,18 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
         yield f"Measured: deviation {found.spread.sd:.4f} of paired differences, {found.spread.df} degrees of freedom."
     if found.verdicts:
         yield from ("", "| claim | verdict | numbers |", "|---|---|---|")
-        yield from (f"| {one.claim.says} | **{one.ruling}** | {one.said} |" for one in found.verdicts)
+        yield from (f"| {_cell(one.claim.says)} | **{one.ruling}** | {one.said} |" for one in found.verdicts)
     yield from ("", "| model | parameters | tokens | lr | loss by seed, nats a token | mean | FLOPs | tokens/s |")
     yield "|---|---:|---:|---:|---|---:|---:|---:|"
     for (name, _, tokens), runs in found.runs.items():
         losses = losses_of(runs)
         mean = f"{sum(losses.values()) / len(losses):.4f}" if losses else "–"
-        each = [f"{losses[run.seed]:.4f}" if run.seed in losses else f"failed: {run.failure}" for run in runs]
+        each = [f"{losses[run.seed]:.4f}" if run.seed in losses else f"failed: {_cell(run.failure)}" for run in runs]
         one, done = runs[0], [run for run in runs if run.finished]
         cost = f"{quantity(done[0].flops)} | {fmean(run.tokens_per_second for run in done):,.0f}" if done else "– | –"
         yield (
-            f"| {name} | {quantity(one.n_params)} | {quantity(tokens)} | {one.learning_rate:g} | {', '.join(each)} | {mean} | "
-            f"{cost} |"
+            f"| {_cell(name)} | {quantity(one.n_params)} | {quantity(tokens)} | {one.learning_rate:g} | {', '.join(each)} | "
+            f"{mean} | {cost} |"
         )
     yield from _by_length(found)
     if found.tuning:
@@ -216,7 +221,7 @@ def _laws(found: Findings) -> Iterator[str]:
     yield f"|---|{'---:|' * len(asked)}"
     for name, one in found.scaling.items():
         cells = (_between(one.interval(of), digits) for of, digits in asked.values())
-        yield f"| {name} | {' | '.join(cells)} |"
+        yield f"| {_cell(name)} | {' | '.join(cells)} |"
     if any(one.levels for one in found.scaling.values()):
         yield ""
         yield "Of equal FLOPs, between budgets of each size; the best by a parabola in the logarithm of size, – where it lies"
@@ -228,7 +233,7 @@ def _laws(found: Findings) -> Iterator[str]:
         for level in one.levels:
             losses = ", ".join(f"{quantity(n)} {loss:.4f}" for n, loss in level.losses.items())
             best = f"{quantity(level.best[0])} | {level.best[1]:.4f}" if level.best else "– | –"
-            yield f"| {name} | {quantity(level.flops)} | {losses} | {best} |"
+            yield f"| {_cell(name)} | {quantity(level.flops)} | {losses} | {best} |"
 
 
 def _between(interval: Interval | None, digits: str) -> str:

@@ -79,8 +79,11 @@ def test_what_does_not_fit_is_left_out_from_the_front(tokenizer: Tokenizer) -> N
     kept = before[-(9 - len(after)) :]
     assert (found.log, found.greedy) == pytest.approx(alone(model, kept, after), abs=1e-3)
     assert found.cut == len(before) - len(kept)
-    with pytest.raises(InputError, match="beyond the 3 of a pass; shorten it"):
-        log_likelihoods(model, tokenizer, [Pair(before, [1, 2, 3, 4])], seq_len=3)
+    long = tokenizer.encode(" on the mat")
+    with pytest.raises(
+        InputError, match=r"follows, ' on the mat' …, is \d tokens long, beyond the 2 of a pass; shorten it"
+    ):
+        log_likelihoods(model, tokenizer, [Pair(before, long)], seq_len=2)
 
 
 def test_nothing_before_is_what_opens_a_text(tokenizer: Tokenizer) -> None:

@@ -59,6 +59,9 @@ def pair_of(model: Transformer, tokenizer: Tokenizer, before: str, after: str) -
     return Pair(ids[:at], ids[at:])
 
 
+SHOWN = 8  # tokens of an answer that is refused, by which to find it
+
+
 def pass_length(spec: ModelSpec, seq_len: int | None) -> int | None:
     """Tokens of a pass: as many as asked for, at most the positions learned, by default the context; None: any number."""
     most = [n for n in (seq_len or spec.context, learned_positions(spec.stack)) if n is not None]
@@ -91,7 +94,8 @@ def log_likelihoods(
             raise InputError("what follows has no tokens, so nothing can be said of it; give it a text")
         if longest is not None and len(after) > longest:
             raise InputError(
-                f"what follows is {len(after):,} tokens long, beyond the {longest:,} of a pass; shorten it"
+                f"what follows, {tokenizer.decode(after[:SHOWN])!r} …, is {len(after):,} tokens long, beyond the "
+                f"{longest:,} of a pass; shorten it"
             )
         whole = [start, *after] if model.encoder is not None and start is not None else [*before, *after]
         kept = whole if longest is None else whole[-(longest + 1) :]

@@ -114,7 +114,9 @@ def disk_needed(n_params: int, kept: int, out: Path, once: int = 0) -> int:
     free = shutil.disk_usage(place).free
     if free < needed:
         remedy = "make room, then start again" if there else "choose another --out"
-        raise UsageError(f"checkpoints in {out} need {nbytes(needed)}, {nbytes(free)} are free; {remedy}")
+        raise UsageError(
+            f"checkpoints in {out} need {nbytes(needed)}, {nbytes(needed - free)} more than are free; {remedy}"
+        )
     return needed
 
 

@@ -30,6 +30,8 @@ def make_tokens(
     if ids.dim() != 2:
         raise InputError(f"token ids have shape {tuple(ids.shape)}; they must be [batch, token]")
     n, past = ids.shape[1], cache.n if cache else 0
+    if n == 0:  # whoever counts from a first token finds none; PyTorch's fused attention divides by their number
+        raise InputError(f"token ids have shape {tuple(ids.shape)}, which is no token; give each row one at least")
     if attention_mask is not None and attention_mask.shape[1] == past + n:
         attention_mask = attention_mask[:, past:]
     more = dict(facts or {})

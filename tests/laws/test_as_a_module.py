@@ -28,8 +28,8 @@ from anyformer.spec import Count, ModelSpec, Width, Window
 from tests.laws.models import SHRUNK, flop_counter, ids_for, randomised
 from tests.laws.tolerance import FLOAT32, close, gradient_distance
 
-# Untied and tied, a state, experts, an encoder–decoder; every preset among the slow tests.
-SAMPLE = ["llama2-7b", "gpt2", "qwen3-next-80b-a3b", "transformer-base", "albert-base"]
+# Untied and tied, a state, experts, an encoder–decoder, chosen keys; every preset among the slow tests.
+SAMPLE = ["llama2-7b", "gpt2", "qwen3-next-80b-a3b", "transformer-base", "albert-base", "glm-5"]
 every_preset_a_sample_fast = pytest.mark.parametrize(
     "spec",
     [
@@ -109,6 +109,16 @@ def test_lengths_below_what_is_seen_are_exported_with_those_beyond(fields: dict[
             for shape in ((1, 3), (2, 12), (2, 13), (3, 40)):
                 ids = ids_for(spec, *shape)
                 close(program(input_ids=ids).logits, model(ids).logits)
+
+
+@every_preset_a_sample_fast
+def test_a_batch_may_have_no_rows_and_no_row_is_without_a_token(spec: ModelSpec) -> None:
+    """As the last share of a split batch has none; without a token a process may end in PyTorch's attention."""
+    model = randomised(spec)
+    nothing = inputs(spec, 0, 5)
+    assert model(**nothing).last_hidden_state.shape[:2] == list(nothing.values())[-1].shape
+    with pytest.raises(InputError, match=r"shape \(2, 0\), which is no token; give each row one at least"):
+        model(**{key: ids[:, :0] for key, ids in inputs(spec, 2, 5).items()})
 
 
 @pytest.mark.slow

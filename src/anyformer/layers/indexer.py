@@ -151,7 +151,7 @@ class Indexer(Part[IndexerSpec]):
         with as_given(x):
             exact = torch.promote_types(x.dtype, torch.float32)
             w, k = w.to(exact) * spec.n_heads**-0.5, keys[:, None].to(exact).mT * spec.head_dim**-0.5
-            some = max(1, AT_ONCE // (q.shape[0] * q.shape[2] * k.shape[-1]))
+            some = max(1, AT_ONCE // max(1, q.shape[0] * q.shape[2] * k.shape[-1]))
             scores = k.new_zeros(())
             for q_some, w_some in zip(q.to(exact).split(some, 1), w.split(some, -1), strict=True):
                 each = (q_some @ k).relu()  # [batch, heads, query, key]

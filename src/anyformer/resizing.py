@@ -5,11 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 from anyformer.errors import SpecError
-from anyformer.spec import Architecture, ModelSpec, Sizes, Spec, parameters, specification
+from anyformer.spec import (
+    Architecture,
+    Length,
+    ModelSpec,
+    Sizes,
+    Spec,
+    Vocab,
+    Width,
+    parameters,
+    specification,
+)
+from anyformer.spec.ranges import Layers, refuse
 
+SIZES = {"vocab_size": Vocab, "context": Length, "d_model": Width, "n_layers": Annotated[int, Layers]}
 DEPTH_POWER = 0.5  # depth and head_dim follow the width by this power: halfway between constant and proportional
 
 
@@ -159,6 +171,8 @@ def resize(
     for name, number in asked.items():
         if number is not None and number < 1:
             raise SpecError(f"{name} = {number} makes no model; give a number above 0")
+        if number is not None and name in SIZES and (said := refuse(SIZES[name])(number)):
+            raise SpecError(f"{name} = {number} {said}")
     spec = specification(architecture)
     if n_params is not None and d_model is not None:
         raise SpecError("resize takes n_params or d_model, not both")

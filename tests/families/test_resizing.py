@@ -134,6 +134,13 @@ def test_a_size_that_none_has_is_refused() -> None:
             size: Any = {name: number}
             with pytest.raises(SpecError, match=f"{name} = {number} makes no model"):
                 af.resize(af.preset("gpt2"), **size)
+    for size, says in (
+        ({"n_layers": 10**12}, "n_layers = 1000000000000 must be at most 10,000"),
+        ({"d_model": 10**12}, "d_model = 1000000000000 must be at most 268,435,456"),
+        ({"context": 1.5}, "context = 1.5 must be a whole number"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            af.resize(af.preset("gpt2"), **size)
     with pytest.raises(SpecError, match="the pattern of 34 layers can be cut to 6, not to 2"):
         af.resize(af.preset("gemma3-4b"), n_layers=2)
     with pytest.raises(SpecError, match="n_params or d_model, not both"):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from anyformer.inference.likelihood import Likelihood, log_likelihoods, pair_of
-from anyformer.inference.opened import TrainedModel, opened
+from anyformer.inference.opened import TrainedModel, at_least_one, opened
 from anyformer.layers.packing import Packing
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
@@ -82,6 +82,7 @@ def evaluate_task(
     questions. Raises TextError, and InputError for a model that predicts no next token.
     """
     task = read_task(file)
+    at_least_one("--seq-len", seq_len)
     found = opened(model, tokenizer, device=device, dtype=dtype)
     each = [question.follows(choice) for question in task.questions for choice in question.choices]
     pairs = [pair_of(found.model, found.tokenizer, *texts) for texts in each]

@@ -21,7 +21,7 @@ from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed, UsageError, among
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.inference.classification import longest_of
-from anyformer.inference.opened import Opened, TrainedModel, opened
+from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened, several
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec
 from anyformer.layers.head import Head
 from anyformer.model import Transformer
@@ -121,7 +121,7 @@ def embed(
     UsageError for an unknown prompt.
     """
     way = Way(pool, prompt, prompt_name, dimensions, longest, truncate)
-    return embedded(model, tokenizer, texts, way, batch_tokens=batch_tokens, device=device).vectors
+    return embedded(model, tokenizer, several(texts), way, batch_tokens=batch_tokens, device=device).vectors
 
 
 def embedded(
@@ -143,8 +143,7 @@ def embedded(
         raise UsageError(f"--out {out}: vectors go into a .safetensors or an .npy file; give it one of these endings")
     if file is not None and not file.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {file.parent}; make it first, or name another")
-    if batch_tokens < 1:
-        raise UsageError(f"--batch-tokens {batch_tokens} is nothing; give 1 or more")
+    at_least_one("--batch-tokens", batch_tokens)
     texts = _lines(texts) if isinstance(texts, Path) else texts
     found = opened(model, tokenizer, device=device)
     way = way or Way()
@@ -192,7 +191,7 @@ def prepared(
     head, prompt = _head(found.model, way), found.prompts.chosen(way.prompt, way.prompt_name)
     if not texts:
         raise InputError("there are no texts to embed; give one at least")
-    longest = way.longest or trained or longest_of(found.model.spec)
+    longest = at_least_one("longest", way.longest) or trained or longest_of(found.model.spec)
     remedy = "split it, or have what is too long cut (--truncate)" if way.may_cut else "split it"
     ids, cut = _framed(found, prompt, texts, longest, None if truncate else remedy)
     lengths = np.array([len(one) for one in ids])

@@ -15,7 +15,7 @@ from anyformer.hub import load_auxiliary
 from anyformer.inference.classification import label_names, longest_of
 from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
-from anyformer.inference.opened import Opened, TrainedModel, opened
+from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened
 from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
@@ -164,6 +164,7 @@ def evaluate(
         raise UsageError("--bleu compares translations: give --source and --target")
     if memory is not None and source is not None:
         raise UsageError("--memory is for texts that are read in windows; leave it out with --source")
+    at_least_one("--seq-len", seq_len)
     found = opened(model, tokenizer, device=device, dtype=dtype)
     spec, trained = found.model.spec, found.recipe
     goal = trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)

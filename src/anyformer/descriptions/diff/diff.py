@@ -132,7 +132,7 @@ def _compared(
         raise SpecError("a difference takes two architectures or more")
     specs = [specification(architecture) for architecture in architectures]
     named = names or tuple(str(getattr(x, "name", chr(ord("a") + i))) for i, x in enumerate(architectures))
-    length = seq_len or min((spec.context for spec in specs if spec.context), default=LONGEST)
+    length = min((spec.context for spec in specs if spec.context), default=LONGEST) if seq_len is None else seq_len
     for name, spec in zip(named, specs, strict=True):
         try:
             lengths_of(spec, length, None)

@@ -1,0 +1,72 @@
+"""What a model, its tokenizer, texts and numbers are given as, by whoever calls from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anyformer as af
+from anyformer.errors import AnyformerError, UsageError
+from anyformer.text import Tokenizer
+from tests.laws.models import randomised
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(["the cat sits on the mat"] * 5, 270)
+
+
+@pytest.fixture(scope="module")
+def spec(tokenizer: Tokenizer) -> af.ModelSpec:
+    return af.resize("llama2", n_params=30_000, vocab_size=tokenizer.vocab_size, context=32)
+
+
+def test_what_has_no_weights_is_no_trained_model(spec: af.ModelSpec, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sits on the mat\n" * 5)
+    calls: tuple[Callable[[Any], Any], ...] = (
+        lambda given: af.generate(given, tokenizer, "the"),
+        lambda given: af.generate(randomised(spec), tokenizer, "the", draft=given),
+        lambda given: af.evaluate(given, tmp_path / "text.txt", tokenizer=tokenizer),
+        lambda given: af.embed(given, tokenizer, ["the cat"]),
+        lambda given: af.classify(given, tokenizer, ["the cat"]),
+    )
+    for call in calls:
+        for given in (spec, af.preset("gpt2"), 3):
+            with pytest.raises(UsageError, match=f"of the class {type(given).__name__} is no model with weights"):
+                call(given)
+
+
+def test_what_a_tokenizer_is_in_is_no_tokenizer(spec: af.ModelSpec, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sits on the mat\n" * 5)
+    trained: Any = af.tokenizer(tmp_path / "text.txt", vocab_size=260)
+    model = randomised(spec)
+    with pytest.raises(UsageError, match="of the class TrainedTokenizer is no Tokenizer"):
+        af.generate(model, trained, "the")
+    assert isinstance(af.generate(model, trained.tokenizer, "the", max_new_tokens=1), str)
+
+
+@pytest.mark.parametrize("call", [af.embed, af.classify, af.translate])
+def test_characters_of_one_text_are_no_texts(call: Any, spec: af.ModelSpec, tokenizer: Tokenizer) -> None:
+    spec = af.with_classifier(spec, 2) if call is af.classify else spec
+    spec = af.shrink("t5-small") if call is af.translate else spec
+    with pytest.raises(UsageError, match="one text alone is a list of one; put it into brackets"):
+        call(randomised(spec), tokenizer, "the cat")
+
+
+def test_no_token_is_not_the_usual_number(spec: af.ModelSpec, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sits on the mat\n" * 5)
+    (tmp_path / "questions.jsonl").write_text('{"question": "the", "answer": "cat"}\n')
+    model, classifier = randomised(spec), randomised(af.with_classifier(spec, 2))
+    for call in (
+        lambda n: af.evaluate(model, tmp_path / "text.txt", tokenizer=tokenizer, seq_len=n),
+        lambda n: af.evaluate_task(model, tmp_path / "questions.jsonl", tokenizer=tokenizer, seq_len=n),
+        lambda n: af.embed(model, tokenizer, ["the cat"], longest=n),
+        lambda n: af.classify(classifier, tokenizer, ["the cat"], longest=n),
+        lambda n: af.diff(spec, spec, seq_len=n),
+    ):
+        for n in (0, -1):
+            with pytest.raises(AnyformerError, match=rf"{n} (is nothing; give 1 or more|.*must be at least 1)"):
+                call(n)

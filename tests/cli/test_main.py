@@ -253,6 +253,7 @@ class TestImportOption:
             ("\nx = 1 / 0", "ZeroDivisionError on line 2: division by zero"),
             ("a = 1\nb = (", "SyntaxError on line 2: '(' was never closed"),
             ("from anyformer.errors import SpecError\nraise SpecError('eps=-1')", "eps=-1"),
+            ("import sys\nsys.exit(0)", "SystemExit on line 2: 0"),
         ],
     )
     def test_a_file_that_fails_is_one_line(self, tmp_path: Path, text: str, message: str) -> None:

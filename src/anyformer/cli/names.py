@@ -108,7 +108,7 @@ def import_parts(path: Path) -> None:
     sys.modules[path.stem] = module  # dataclasses and pickle look a class's module up here
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself has not done what was asked for
         del sys.modules[path.stem]
         if isinstance(error, AnyformerError):
             raise UsageError(f"--import {path}: {error}") from error

@@ -3,6 +3,7 @@
 import ctypes
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +42,12 @@ def test_bf16_is_the_dtype_of_products() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
+def test_an_unknown_precision_is_not_taken_for_float32() -> None:
+    wrong: Any = "bfloat16"
+    with pytest.raises(UsageError, match=r"no precision 'bfloat16'.*; there are float32, bf16"):
+        autocast(wrong, torch.device("cpu"))
+
+
 def test_a_large_tensor_comes_from_the_heap_again() -> None:
     if not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"):
         pytest.skip("another C library")

@@ -6,12 +6,14 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import get_args
 
 import torch
 
-from anyformer.errors import RunFailed, UsageError, did_you_mean, out_of_memory
+from anyformer.errors import RunFailed, UsageError, among, did_you_mean, out_of_memory
 from anyformer.recipe import Precision
 
+PRECISIONS = get_args(Precision)
 KINDS = ("cpu", "cuda", "mps", "xpu")
 # Of glibc's malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD.
 _HEAP = ((-4, 0), (-1, -1), (-2, 64 << 20))
@@ -47,7 +49,9 @@ def choose_device(name: str | None = None) -> torch.device:
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which products are computed in bf16, or one that changes nothing."""
+    """The context in which products are computed in bf16, or one that changes nothing. Raises UsageError for another name."""
+    if precision not in PRECISIONS:
+        raise UsageError(f"there is no precision {precision!r}{among(precision, PRECISIONS)}")
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 

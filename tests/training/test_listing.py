@@ -8,8 +8,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import anyformer as af
 from anyformer.cli.runs import command
 from anyformer.disk.seal import read_record
+from anyformer.errors import UsageError
 from anyformer.training.checkpoint.checkpoints import Checkpoints
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from tests.training.owned import created, held
@@ -90,3 +92,8 @@ class TestRuns:
         assert result.exit_code == 0
         assert "no runs" in result.output
         assert CliRunner().invoke(command, [str(tmp_path / "nowhere")]).exit_code == 2
+
+    def test_from_python(self, folder: Path) -> None:
+        assert af.list_runs(str(folder)) == af.list_runs(folder) != []
+        with pytest.raises(UsageError, match=r"there is no directory .*nowhere; give one in which `train` made runs"):
+            af.list_runs(folder / "nowhere")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from anyformer.disk.lock import is_held
 from anyformer.disk.run_layout import CHECKPOINTS, LOCK, METRICS, checkpoints_in, is_run, step_and_again
 from anyformer.disk.seal import latest, read_record, sealed
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, UsageError
 from anyformer.training.checkpoint.metrics import check_metrics, read_metrics
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,11 @@ class RunSummary:
     date: str | None = None  # begun, UTC, ISO 8601
 
 
-def list_runs(directory: Path) -> list[RunSummary]:
-    """The runs in `directory`, however deep (but none inside a run), oldest first."""
+def list_runs(directory: str | Path) -> list[RunSummary]:
+    """The runs in `directory`, however deep (but none inside a run), oldest first. Raises UsageError where there is none."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise UsageError(f"there is no directory {directory}; give one in which `train` made runs")
     runs = [summary(path, path.relative_to(directory).as_posix()) for path in _found(directory)]
     return sorted(runs, key=lambda run: (run.date or "", run.name))
 

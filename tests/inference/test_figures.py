@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import transformers
 from scipy import stats
 
 import anyformer as af
-from anyformer.errors import TextError, UsageError
+from anyformer.errors import SpecError, TextError, UsageError
 from anyformer.inference import figures
 from anyformer.inference.classification import labelled_objective, said_of
 from anyformer.inference.figures import figures_of_classes, figures_of_numbers
@@ -44,6 +45,12 @@ def test_figures_of_numbers_are_scipys() -> None:
     assert found["mean_rmse"] == pytest.approx(float(meant.std()), rel=1e-5)
     flat = figures_of_numbers(np.zeros(5), meant[:5])
     assert (flat["pearson"], flat["spearman"]) == (None, None)
+
+
+def test_a_head_of_another_name_is_no_head_for_labels() -> None:
+    name: Any = "clases"
+    with pytest.raises(SpecError, match=r"no head 'clases' for labels \(did you mean 'classes'\?\)"):
+        af.with_classifier("gpt2", 3, name)
 
 
 @pytest.mark.parametrize("name", ["bert-base", "gpt2"])

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
-from anyformer.errors import SpecError
+from anyformer.errors import SpecError, among
 from anyformer.families.heads import last_token_classes, row_classes, token_classes, with_rows
 from anyformer.families.hf import FAMILIES
 from anyformer.families.hf.mapping import fitting
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, specification
 
+LabelsOf = Literal["classes", "token_classes"]
+HEADS = get_args(LabelsOf)
 
-def with_classifier(
-    architecture: Architecture, n: int, head: Literal["classes", "token_classes"] = "classes"
-) -> ModelSpec:
+
+def with_classifier(architecture: Architecture, n: int, head: LabelsOf = "classes") -> ModelSpec:
     """The architecture with one head alone, for `n` labels of a text ("classes") or of each word ("token_classes").
 
     One that it has already keeps its shape. An encoder gets that of its class in transformers, else BERT's: the first token's
     vector through a layer and tanh; a decoder, alone or beside an encoder, the last token's vector as it is. `n` = 1 is for
-    a number.
+    a number. Raises SpecError for another name of the head.
     """
+    if head not in HEADS:
+        raise SpecError(f"there is no head {head!r} for labels{among(head, HEADS)}")
     spec = specification(architecture)
     own = next((own for own in spec.heads if own.name == head), None)
     found = with_rows(own, n) if own is not None else _of_class(spec, n, head) or _of_kind(spec, n, head)

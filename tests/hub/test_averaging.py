@@ -12,8 +12,9 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 
+import anyformer as af
 from anyformer.cli.main import application
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, UsageError
 from anyformer.families import preset
 from anyformer.hub import load, save
 from anyformer.hub.contents import mean
@@ -126,6 +127,14 @@ def test_what_has_no_mean_is_refused(trained: Path, tmp_path: Path) -> None:
         result = convert(given[0], tmp_path / "out", *given[1:])
         assert (result.exit_code, said in result.output) == (2, True), result.output
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_no_checkpoints_have_no_mean(n: int, trained: Path, tmp_path: Path) -> None:
+    """Counted from the other end, -1 would be all but the first."""
+    with pytest.raises(UsageError, match=f"--average {n} is no number of checkpoints; give 1 or more"):
+        af.convert(trained, tmp_path / "out", average=n)
+    assert not (tmp_path / "out").exists()
 
 
 def test_adapters_are_merged_first(trained: Path, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def _checkpoints(run: Path, last: int | None) -> list[Path]:
     """The last so many checkpoints of a run, the latest first; None: what lies there."""
     if last is None:
         return [run]
+    if last < 1:
+        raise UsageError(f"--average {last} is no number of checkpoints; give 1 or more")
     by_step = {step_and_again(path): path for path in checkpoints_in(run / CHECKPOINTS) if is_complete(path)}
     held = list({step[0]: path for step, path in by_step.items() if step}.values())  # one of each step, the last saved
     if len(held) < last:

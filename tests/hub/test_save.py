@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 from anyformer.disk.atomic import remove_unfinished
-from anyformer.errors import CheckpointError, RunFailed, SpecError
+from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError
 from anyformer.families import preset
 from anyformer.hub import load, save, weights
 from anyformer.hub.weights import FILE, INDEX
@@ -89,6 +89,13 @@ def test_what_is_there_is_not_overwritten(held: str, tmp_path: Path) -> None:
         save(build(LLAMA), out)
     assert names(tmp_path) == ["out"]
     assert (out if held == "file" else out / "mine").read_text() == "mine"
+
+
+def test_an_unknown_form_is_not_the_usual_one(tmp_path: Path) -> None:
+    form: Any = "safetensors"
+    with pytest.raises(UsageError, match="no form 'safetensors' of a directory; there are hf, anyformer, transformers"):
+        save(build(LLAMA), tmp_path / "out", form=form)
+    assert not names(tmp_path)
 
 
 def test_an_empty_directory_is_taken(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from anyformer.text import Tokenizer
 from anyformer.text.companions import GENERATION, read_companions, with_defaults, write_companions
 
 Form = Literal["hf", "anyformer", "transformers", "adapter"]
+FORMS = ("hf", "anyformer", "transformers")  # that a whole model may be asked for in
 # What is no name of a directory.
 FILES = (SUFFIX, GRAPH, ".safetensors", ".bin", ".pt", ".pth", ".json", ".yaml", ".yml")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -300,8 +301,10 @@ def planned(
 ) -> FilePlan:
     """How to write a model; `hf_type` names the one class that will do, `preferred` the first to try.
 
-    Raises SpecError where a class is asked for and none computes the model, naming the field.
+    Raises SpecError where a class is asked for and none computes the model, naming the field, UsageError for an unknown form.
     """
+    if form not in (None, *FORMS):
+        raise UsageError(f"there is no form {form!r} of a directory{among(form, FORMS)}")
     if form in ("anyformer", "transformers"):
         return FilePlan(spec, None, {}, None, wrapped=form == "transformers")
     if hf_type is not None and hf_type not in FAMILIES:

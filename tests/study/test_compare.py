@@ -66,6 +66,13 @@ def go(asked: Question, data: TextData, out: Path) -> Any:
     return run_all(asked, data, out, HOW, lambda _: Watcher())
 
 
+def test_an_unknown_equality_is_not_that_of_tokens() -> None:
+    with pytest.raises(
+        UsageError, match=r"not made equal in 'flop' \(did you mean 'flops'\?\); there are tokens, flops"
+    ):
+        question(equal="flop")
+
+
 def test_seeds_are_runs_of_their_own(tmp_path: Path, data: TextData, trained: Trained) -> None:
     runs, tuning = go(question(seeds=2), data, tmp_path)
     assert [(run.architecture, run.seed) for run in runs] == [(n, s) for n in SPECS for s in range(2)]

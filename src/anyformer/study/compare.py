@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.run_layout import CHECKPOINTS
 from anyformer.disk.seal import FORMAT, latest, read_seal, seal
-from anyformer.errors import AnyformerError, DiskFailed, RunFailed, UsageError
+from anyformer.errors import AnyformerError, DiskFailed, RunFailed, UsageError, among
 from anyformer.generation import Sampling, generate_text
 from anyformer.hub import load
 from anyformer.inference.figures import right_labels
@@ -42,6 +42,8 @@ CURVE_POINTS = 400  # at most, of a training curve
 SAMPLE_TOKENS = 120
 LONGEST_NAME = 100  # bytes of an architecture's name in its runs' directories: a disk takes 255 of all
 
+Equal = Literal["tokens", "flops"]  # what the runs have as much of
+EQUAL = get_args(Equal)
 Watch = Callable[[str], Watcher]  # a view for a run, by its title
 
 
@@ -53,7 +55,7 @@ class Question:
     recipe: Recipe
     seeds: int = 1
     learning_rates: tuple[float, ...] = ()  # the best of these is taken for each architecture; none: the recipe's
-    equal: Literal["tokens", "flops"] = "tokens"
+    equal: Equal = "tokens"
     prompt: str | None = ""  # None: no samples
     lengths: tuple[int, ...] = ()  # of windows by which the text to validate on is read too
 
@@ -62,6 +64,8 @@ class Question:
             raise UsageError(f"--seeds {self.seeds}: at least one seed is needed")
         if not self.architectures:
             raise UsageError("there is nothing to compare; name at least one architecture")
+        if self.equal not in EQUAL:
+            raise UsageError(f"runs are not made equal in {self.equal!r}{among(self.equal, EQUAL)}")
 
     @property
     def score(self) -> Score:

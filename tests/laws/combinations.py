@@ -175,6 +175,21 @@ indexers = st.builds(
     top_k=st.sampled_from([Window(1), Window(3), Window(50)]),
     layout=st.sampled_from([None, "half", "interleaved"]),
     norm_key=optional(norms),
+    norm_query=optional(norms),
+    weighed=st.booleans(),
+)
+engrams = st.builds(
+    L.EngramSpec,
+    vocab=st.just(Vocab(37)),
+    end=st.sampled_from([5, 36]),
+    width=st.just(Width(24)),
+    rows=st.sampled_from([Vocab(1), Vocab(40)]),
+    longest=st.sampled_from([2, 3, 4]),
+    n_tables=st.sampled_from([1, 2]),
+    multiple=st.just(4),
+    size=st.sampled_from([1, 3]),
+    number=st.sampled_from([0, 1]),
+    norm=optional(norms),
 )
 DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.LayerNormSpec(), shared="distances")
 
@@ -219,6 +234,8 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
     if blocks is not None:
         options |= {"scores": (), "relative_values": None, "compressor": blocks}
         chosen = chosen and chosen.but(compressor=blocks.but(norm=None), where=draw(st.sampled_from(["first", "last"])))
+    elif chosen is not None and options["mask"] in (L.Causal(), L.Everything()) and draw(st.booleans()):
+        chosen = chosen.but(every=Window(3), top_k=Window(3 * chosen.top_k))
     return L.AttentionSpec(projection=projection, indexer=chosen, **{**options, **fixed})
 
 
@@ -400,13 +417,18 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         hyper = L.HyperConnectionSpec(
             iterations=draw(st.sampled_from([Count(1), Count(4)])), norm=draw(optional(norms))
         )
-        connection = draw(st.sampled_from([joined, hyper]))
+        gated = L.GatedResidualSpec(rank=Width(3), norm=draw(optional(norms)), whole=draw(st.sampled_from([0, 1])))
+        connection = draw(st.sampled_from([joined, hyper, gated]))
         joint = each if connection is joined and inside is None else map(_without_norm_sum, each)
+        if connection is gated and gated.whole:
+            first = SublayerSpec(branches=(BranchSpec(mixer=draw(engrams)),))
+            joint = (block.but(sublayers=(first, *block.sublayers)) for block in joint)
+        ended = L.GatedStreamsSpec(n=n, rank=Width(5), norm=draw(optional(norms)))
         streams = StackSpec(
             d_model=Width(D_MODEL),
             embedding=embedding,
             blocks=tuple(block.but(connection=connection) for block in joint),
-            residual=draw(st.sampled_from([L.StreamsSpec(n=n), L.HyperStreamsSpec(n=n)])),
+            residual=draw(st.sampled_from([L.StreamsSpec(n=n), L.HyperStreamsSpec(n=n), ended])),
             norm=draw(norms),
         )
         return ModelSpec(stack=streams, heads=(head,), init=L.ByRole())
@@ -479,6 +501,9 @@ def two_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks)
         )
         branches = (BranchSpec(mixer=mixer, norm_out=draw(norms)), around)
         second = second.but(sublayers=(*second.sublayers, SublayerSpec(branches=branches, norm_in=draw(norms))))
+    if draw(st.sampled_from([False, False, False, True])):
+        found = BranchSpec(mixer=draw(engrams), norm_out=draw(optional(norms)))
+        second = second.but(sublayers=(SublayerSpec(branches=(found,)), *second.sublayers))
     return first, second
 
 

@@ -104,6 +104,7 @@ def pair(
     theirs.to(torch.get_default_dtype())  # XLNet's class makes some tensors in float32 whatever it is told
     if theirs.can_generate():
         theirs.generation_config.forced_eos_token_id = None  # BART and Marian end what is cut off, whatever was likely
+        theirs.generation_config.eos_token_id = None  # what ends n-grams ends no continuation
     head = theirs.get_output_embeddings()
     if head is not None and not spec.heads[0].tied and config.tie_word_embeddings:
         head.weight = nn.Parameter(head.weight.clone())  # T5's says so of all, and unties what files hold apart
@@ -133,18 +134,23 @@ class Margin(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def decided(spec: ModelSpec, attention: str, given: Inputs) -> Pair:
-    """Return a pair of which no indexer's choice is nearly a tie: the first such among seeds."""
-    for seed in range(20):
+def decided(spec: ModelSpec, attention: str, given: Inputs, first: int = 0) -> Pair:
+    """Return a pair of which no indexer's choice is nearly a tie: the first such among seeds from `first` on."""
+    for seed in range(first, first + 20):
         both = pair(spec, attention, seed=seed)
-        if not any(isinstance(part, IndexerSpec) for part in spec.nested()):
-            return both
-        with torch.no_grad(), Margin() as margin:
-            given.run(both.ours)
-        assert margin.least < float("inf"), "no choice was seen"
-        if margin.least > CLEAR:
+        if clear(both.ours, given):
             return both
     raise AssertionError(f"every choice is nearer to a tie than {CLEAR}")
+
+
+def clear(model: Transformer, given: Inputs) -> bool:
+    """Return whether no indexer's choice is nearly a tie."""
+    if not any(model.spec.nested(IndexerSpec)):
+        return True
+    with torch.no_grad(), Margin() as margin:
+        given.run(model)
+    assert margin.least < float("inf"), "no choice was seen"
+    return margin.least > CLEAR
 
 
 class InDouble(TorchFunctionMode):

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, PRESETS
 from anyformer.hub import convert, load, load_spec, save
-from anyformer.layers import RMSNormSpec, RouterSpec
+from anyformer.layers import EngramSpec, RMSNormSpec, RouterSpec
 from anyformer.recipe import AdamW, Constant, Recipe
 from anyformer.spec import ModelSpec, TableSpec, Vocab
 from anyformer.text.packing import NOT_PREDICTED
@@ -36,6 +36,7 @@ HOW = RunOptions(device=torch.device("cpu"), validations=0, plan=False)
 
 def small(spec: ModelSpec) -> ModelSpec:
     """With rows for the text's vocabulary."""
+    spec = edited(spec, EngramSpec, lambda engram: engram.but(vocab=Vocab(VOCAB)))
     return edited(spec, TableSpec, lambda table: table.but(rows=Vocab(VOCAB)))
 
 

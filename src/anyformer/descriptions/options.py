@@ -39,11 +39,12 @@ def difference(value: DifferentialSpec) -> str:
 
 
 def indexer(value: IndexerSpec) -> str:
-    """Which visible keys are attended to: "the best 2,048 by an indexer of 64 × 128, pairs half"."""
+    """Which visible keys are attended to: "the best 2,048, in blocks of 4, by an indexer of 64 × 128, pairs half"."""
     if value.reads == "layer":
         return f"the best {value.top_k:,}, chosen by an earlier layer ({value.choice})"
-    of = " blocks" if value.compressor else ""
+    of = " blocks" if value.compressor else f", in blocks of {value.every:,}," if value.every > 1 else ""
     said = [f"the best {value.top_k:,}{of} by an indexer of {value.n_heads} × {value.head_dim}"]
+    said += [] if value.weighed else ["heads count alike"]
     said += [f"pairs {value.layout}"] if value.layout else []
     said += ["the last features turn"] if value.where == "last" else []
     said += [norm_of(value.compressor, "of its blocks")] if value.compressor and value.compressor.norm else []

@@ -146,9 +146,9 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Conten
 
 
 def _whole(spec: ModelSpec, rows: list[TensorRow], spelled: Callable[[str], str]) -> frozenset[str]:
-    """What the files call the tensors of whole numbers."""
+    """What the files call the tensors of whole numbers, and those that follow from the settings."""
     ours = {name for name, weight in tensors(spec, Place()) if weight.below is not None}
-    return frozenset(spelled(name) for row in rows if ours & set(row.ours) for name in row.theirs)
+    return frozenset(spelled(name) for row in rows if not row.ours or ours & set(row.ours) for name in row.theirs)
 
 
 def _refuse_larger(spec: ModelSpec, weights: Weights | GGUF) -> None:

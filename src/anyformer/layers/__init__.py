@@ -19,10 +19,13 @@ from anyformer.layers.embedding import AxialPositionsSpec as AxialPositionsSpec
 from anyformer.layers.embedding import FactorisedPositionsSpec as FactorisedPositionsSpec
 from anyformer.layers.embedding import LearnedPositionsSpec as LearnedPositionsSpec, SegmentsSpec as SegmentsSpec
 from anyformer.layers.embedding import SinusoidSpec as SinusoidSpec, TokensSpec as TokensSpec
+from anyformer.layers.engram import EngramSpec as EngramSpec
 from anyformer.layers.experts import ExpertsSpec as ExpertsSpec
 from anyformer.layers.feed_forward import ExpertSpec as ExpertSpec, FeedForwardSpec as FeedForwardSpec
 from anyformer.layers.feed_forward import GatedFeedForwardSpec as GatedFeedForwardSpec
 from anyformer.layers.gated_delta_net import GatedDeltaNetSpec as GatedDeltaNetSpec
+from anyformer.layers.gated_residual import GatedResidualSpec as GatedResidualSpec
+from anyformer.layers.gated_residual import GatedStreamsSpec as GatedStreamsSpec
 from anyformer.layers.differential import DifferentialSpec as DifferentialSpec
 from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgainSpec, GlobalBlocks as GlobalBlocks
 from anyformer.layers.gqa import GQASpec as GQASpec, Projection as Projection, ProjectionSpec as ProjectionSpec

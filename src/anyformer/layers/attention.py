@@ -88,6 +88,8 @@ class AttentionSpec(MixerSpec):
             )
         if self.indexer is not None and not ignores_heads(self.mask):
             raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
+        if self.indexer is not None and self.indexer.every > 1 and self.mask not in (Causal(), Everything()):
+            raise self.refusal("mask", "hides some of what the indexer's blocks are of; take Causal or Everything")
         if (found := misfit(self)) is not None:
             raise self.refusal(*found)
 
@@ -223,7 +225,8 @@ class AttentionSpec(MixerSpec):
         elif workload.causal_exact:
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
             if self.indexer is not None and self.compressor is None:
-                pairs = n_heads * chosen_pairs(self.mask, workload.query, workload.past, self.indexer.top_k)
+                best = self.indexer.top_k, self.indexer.every
+                pairs = n_heads * chosen_pairs(self.mask, workload.query, workload.past, *best)
         pairs += n_heads * block_pairs(self, workload, chosen=True)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
@@ -240,8 +243,9 @@ class AttentionSpec(MixerSpec):
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, taken), workload)
         if (indexed := self._indexed(inner_place)) is not None:
-            exact = workload.causal_exact
-            scored = self.mask.pairs(workload.query, workload.past, 1) if exact else workload.query * keys
+            scored = workload.query * (keys // indexed[0].every)
+            if workload.causal_exact:
+                scored = indexed[0].scored(self.mask, workload.query, workload.past)
             if self.compressor is not None:
                 scored = block_pairs(self, workload, chosen=False)
             inner += indexed[0].cost(indexed[1], workload)
@@ -370,7 +374,7 @@ class Attention(Part[AttentionSpec]):
         if self.indexer is None or spec is None:
             return spec and context.memo.found[f"choice {spec.choice}"]
         seen = context.once(f"shown {mask.key} {keys.name}", lambda: visible(mask, context.tokens, keys, 1))
-        chosen = self.indexer(narrow, x, stored[INDEX], seen, self.index_rotation, context)
+        chosen = self.indexer.chosen(narrow, x, stored[INDEX], keys, seen, self.index_rotation, context)
         if spec.choice is not None:
             context.memo.found[f"choice {spec.choice}"] = chosen
         return chosen

@@ -16,11 +16,17 @@ from anyformer.spec import Few, PartSpec, Place, Weight
 
 
 class CausalConvolutionSpec(PartSpec):
-    """Activation(Σ_m w_m ⊙ x_{t - size + 1 + m} + b), with zeros before the first token of a document."""
+    """Activation(Σ_m w_m ⊙ x_{t - dilation (size - 1 - m)} + b), with zeros before the first token of a document."""
 
     size: Few = 4  # tokens that it sees, its own among them
+    dilation: Few = 1  # from one of them to the next (Engram: the longest n-gram)
     bias: bool = False
     activation: ActivationSpec | None = None
+
+    @property
+    def tail(self) -> int:
+        """How many of the last inputs a later token may see."""
+        return self.dilation * (self.size - 1)
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         n = place.shape[-1]
@@ -37,26 +43,26 @@ class CausalConvolution(Part[CausalConvolutionSpec]):
     def forward(self, x: Tensor, steps: Steps, tail: Tensor | None) -> tuple[Tensor, Tensor]:
         """(y [batch, step, channels], the tail for the next call) of x of that shape.
 
-        `tail` [batch, size - 1, channels]: the inputs before, of the document that goes on; None: there are none.
+        `tail` [batch, tail, channels]: the inputs before, of the document that goes on; None: there are none.
         """
-        last, n = self.spec.size - 1, x.shape[1]
+        last, dilation, n = self.spec.tail, self.spec.dilation, x.shape[1]
         pieces = None if steps.piece is None else F.pad(steps.piece, (last, 0))
-        if tail is None and pieces is None and saves_activations():
+        if tail is None and pieces is None and dilation == 1 and saves_activations():
             y, wide = MemoryEfficientConvolution.apply(x, self.weight[:, 0]), F.pad(x[:, -last:], (0, 0, last, 0))
         else:
             wide = F.pad(x, (0, 0, last, 0)) if tail is None else torch.cat((tail.to(x.dtype), x), 1)
-            y = x * self.weight[:, 0, last]
-            for i in range(last):
+            y = x * self.weight[:, 0, -1]
+            for m, i in enumerate(range(0, last, dilation)):
                 tap = wide[:, i : i + n]
                 if pieces is not None:
                     tap = tap * (pieces[:, i : i + n] == pieces[:, last:])[..., None]
-                y = torch.addcmul(y, tap, self.weight[:, 0, i])
+                y = torch.addcmul(y, tap, self.weight[:, 0, m])
         y = y if self.bias is None else y + self.bias
         y = y if self.spec.activation is None else self.spec.activation(y)
         return y, self._tail(wide, steps, pieces, last)
 
     def _tail(self, wide: Tensor, steps: Steps, pieces: Tensor | None, last: int) -> Tensor:
-        """The last inputs [batch, size - 1, channels] before padding, zeros for those of other documents."""
+        """The last inputs [batch, tail, channels] before padding, zeros for those of other documents."""
         if steps.real is None or pieces is None:
             return wide[:, wide.shape[1] - last :]
         at = steps.real.sum(1, keepdim=True) + torch.arange(last, device=wide.device)

@@ -63,12 +63,14 @@ class CompressorSpec(PartSpec):
 
     def pairs(self, query: int, past: int, most: int | None = None) -> int:
         """How many (query, block) are visible to `query` new tokens after `past` ones, where each sees `most` at most."""
-        return self._of_first(past + query, most) - self._of_first(past, most)
+        return blocks_seen(self.every, past + query, most) - blocks_seen(self.every, past, most)
 
-    def _of_first(self, n: int, most: int | None) -> int:
-        few = n if most is None else min(n, most * self.every)
-        whole, rest = divmod(few, self.every)
-        return self.every * whole * (whole - 1) // 2 + whole * (rest + 1) + (n - few) * (most or 0)
+
+def blocks_seen(every: int, n: int, most: int | None = None) -> int:
+    """How many whole blocks of `every` tokens, `most` at most, the first n tokens see in all."""
+    few = n if most is None else min(n, most * every)
+    whole, rest = divmod(few, every)
+    return every * whole * (whole - 1) // 2 + whole * (rest + 1) + (n - few) * (most or 0)
 
 
 class Blocks(NamedTuple):
@@ -144,13 +146,13 @@ class Compressor(Part[CompressorSpec]):
                 held[what] = _last(made, waiting, blocks.n_real)
             each.append(made)
         at = blocks.last[..., None] + waiting - spec.every + 1 + torch.arange(spec.every, device=x.device)
-        value, gate = (_gathered(made, at) for made in each)
+        value, gate = (gathered(made, at) for made in each)
         gate = gate + self.bias
         if spec.overlap:
             width = self.place.shape[-1]
             earlier = at - spec.every
-            value = torch.cat((_gathered(each[0][..., :width], earlier), value[..., width:]), 2)
-            before = _gathered(each[1][..., :width], earlier) + self.bias[:, :width]
+            value = torch.cat((gathered(each[0][..., :width], earlier), value[..., width:]), 2)
+            before = gathered(each[1][..., :width], earlier) + self.bias[:, :width]
             before = before.masked_fill(~blocks.later[..., None, None], -torch.inf)
             gate = torch.cat((before, gate[..., width:]), 2)
         exact = torch.promote_types(gate.dtype, torch.float32)
@@ -158,7 +160,7 @@ class Compressor(Part[CompressorSpec]):
         return made if self.norm is None else self.norm(made), held
 
 
-def _gathered(x: Tensor, at: Tensor) -> Tensor:
+def gathered(x: Tensor, at: Tensor) -> Tensor:
     """[batch, block, place, width] of x [batch, step, width] at steps [batch or 1, block, place]; before the first: the first."""
     at = at.clamp(min=0)
     if at.shape[0] == 1:

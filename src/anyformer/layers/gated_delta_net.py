@@ -86,7 +86,7 @@ class GatedDeltaNetSpec(RecurrentSpec):
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {
-            "tail": (self.convolution.size - 1, sum(self.widths)),
+            "tail": (self.convolution.tail, sum(self.widths)),
             "state": (self.n_heads, self.key_dim, self.value_dim),
         }
 

@@ -17,7 +17,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.block import in_turn
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.residual import Branches, SideBySideSpec
+from anyformer.layers.residual import Branches, EqualStreams, SideBySideSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, as_given
 from anyformer.spec import (
     ConnectionSpec,
@@ -93,17 +93,8 @@ class HyperStreamsSpec(SideBySideSpec):
         return super().cost(place, workload) + Cost({"streams": 2 * self.n * place.d_model * workload.tokens})
 
 
-class HyperStreams(Part[HyperStreamsSpec]):
+class HyperStreams(EqualStreams[HyperStreamsSpec]):
     end: StreamCoefficients
-
-    def open(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """The streams side by side [batch, token, n · d_model], each of them x [batch, token, d_model]."""
-        return x.repeat(1, 1, self.spec.n)
-
-    def step(self, state: Tensor, branches: Branches, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
-        """The streams after branches have read their mean [batch, token, d_model] and are added to all, and their notes."""
-        y, notes = branches(state.unflatten(-1, (self.spec.n, -1)).mean(-2), context)
-        return state + y.repeat(1, 1, self.spec.n), notes
 
     def close(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """(the weighted sum [batch, token, d_model] of the streams, the state)."""

@@ -1,7 +1,8 @@
 """A choice of keys: DeepSeek sparse attention, whose lightning indexer says which keys each query attends to.
 
 DeepSeek-AI 2025, the report of DeepSeek-V3.2 (from memory). It trains the indexer by a loss of its own, the divergence of its
-scores' softmax from attention's weights; that loss is not here, and no gradient of another reaches a choice.
+scores' softmax from attention's weights; that loss is not here, and no gradient of another reaches a choice. Qwen sparse
+attention (Qwen team 2026, Qwen3.8-Flash-Next) chooses whole blocks of keys likewise, by the mean of each (`whole_blocks`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.layers.compression import Blocks, Compressor, CompressorSpec
+from anyformer.layers.compression import Blocks, Compressor, CompressorSpec, blocks_seen, gathered
 from anyformer.layers.linear import LinearSpec
-from anyformer.layers.mask import TILE, Mask, SlidingWindow, unmarked
+from anyformer.layers.mask import TILE, Everything, Mask, SlidingWindow, unmarked
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext, as_given, exporting
+from anyformer.layers.tokens import ForwardContext, Tokens, as_given, exporting
+from anyformer.layers.whole_blocks import WholeBlocks, whole_blocks
 from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Width, Window, Workload
 
 INDEX = "index"  # its keys among what is stored
@@ -33,7 +35,8 @@ class IndexerSpec(PartSpec):
 
     Its queries are made of what attention's are made of, the latent where there is one; w, a number a head, and the one key a
     token of the stream. Keys whose scores equal the last of the best are chosen too. Its place's shape is the width of that
-    latent.
+    latent. Where it chooses blocks of `every` keys, a query sees those of its own document that came before it whole by choice,
+    and all keys behind them.
     """
 
     observed_as: ClassVar[str | None] = "indexer"
@@ -45,6 +48,10 @@ class IndexerSpec(PartSpec):
     layout: Literal["half", "interleaved"] | None = None
     where: Literal["first", "last"] = "first"
     norm_key: MapSpec | None = LayerNormSpec(eps=1e-6)
+    norm_query: MapSpec | None = None  # of each head's
+    weighed: bool = True  # whether heads have a w; all count alike otherwise
+    # keys of a block that is chosen as one, by the norm of the mean of its keys, which turns as the first of them
+    every: Window = Window(1)
     # what makes its keys, where attention's are of blocks and it chooses among these
     compressor: CompressorSpec | None = None
     # "layer": its choice is that of an earlier layer, whose indexer is like this one, and it has no weights (GLM)
@@ -57,6 +64,11 @@ class IndexerSpec(PartSpec):
             raise self.refusal(
                 "choice", "does not say what is read; give the name under which an earlier layer keeps it"
             )
+        self.require("top_k", self.top_k % self.every == 0, f"must be a multiple of every = {self.every}")
+        if self.every > 1 and self.compressor is not None:
+            raise self.refusal(
+                "every", "chooses blocks of tokens' keys, and a compressor makes one key of them; leave one out"
+            )
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         compressor = self.compressor
@@ -68,7 +80,10 @@ class IndexerSpec(PartSpec):
             else None,
             "compressor": compressor and (compressor, place.at(self.head_dim)),
             "norm_key": self.norm_key and (self.norm_key, place.at(self.head_dim)),
-            "weigh": (LinearSpec(d_out=Width(self.n_heads), axes=("heads", "d_model")), stream),
+            "norm_query": self.norm_query and (self.norm_query, place.at(self.head_dim)),
+            "weigh": (LinearSpec(d_out=Width(self.n_heads), axes=("heads", "d_model")), stream)
+            if self.weighed
+            else None,
         }
 
     def caveats(self) -> tuple[Caveat, ...]:
@@ -82,7 +97,7 @@ class IndexerSpec(PartSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The products that are made of tokens; those of pairs are `pair` FLOPs each."""
-        of_queries = self.n_heads * (self.head_dim * place.shape[-1] + place.d_model)
+        of_queries = self.n_heads * (self.head_dim * place.shape[-1] + self.weighed * place.d_model)
         of_keys = Cost({"indexer": 2 * self.head_dim * place.d_model * workload.tokens})
         if self.compressor is not None:
             of_keys = self.compressor.cost(place.at(self.head_dim), workload).named("indexer")
@@ -91,14 +106,25 @@ class IndexerSpec(PartSpec):
     @property
     def pair(self) -> int:
         """FLOPs of one score: the heads' products, and their weighted sum."""
-        return 2 * self.n_heads * (self.head_dim + 1)
+        return 2 * self.n_heads * (self.head_dim + self.weighed)
+
+    def scored(self, mask: Mask, query: int, past: int) -> int:
+        """How many (query, key or block) of `query` new tokens after `past` ones it scores, of a mask's visible ones."""
+        if self.every == 1:
+            return mask.pairs(query, past, 1)
+        if mask == Everything():
+            return query * ((past + query) // self.every)
+        return blocks_seen(self.every, past + query) - blocks_seen(self.every, past)
 
     def resized(self, to: Sizes) -> IndexerSpec:
         """Heads follow the rule for heads, and stay enough that some product of a pair is above 0: scores of 0 are equal."""
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
         assert head_dim is not None
-        small = super().resized(to)
-        return small.but(n_heads=Count(max(n_heads, min(self.n_heads, 16))), head_dim=Width(head_dim))
+        every, top_k = to.window(self.every), to.window(self.top_k)
+        few = self.but(every=Window(1), top_k=Window(max(1, top_k // every) * every))
+        small = super(IndexerSpec, few).resized(to)
+        n_heads = max(n_heads, min(self.n_heads, 16))
+        return small.but(n_heads=Count(n_heads), head_dim=Width(head_dim), every=Window(every), top_k=few.top_k)
 
 
 class Indexer(Part[IndexerSpec]):
@@ -106,13 +132,16 @@ class Indexer(Part[IndexerSpec]):
     k: nn.Module | None
     compressor: Compressor | None
     norm_key: nn.Module | None
-    weigh: nn.Module
+    norm_query: nn.Module | None
+    weigh: nn.Module | None
 
     @torch.no_grad()
     def keys(self, x: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
-        """What is kept of x [batch, token, d_model]: its keys [batch, token, head_dim]."""
+        """What is kept of x [batch, token, d_model]: its keys [batch, token, head_dim], as the map gives them if of blocks."""
         assert self.k is not None
         k = self.k(x)
+        if self.spec.every > 1:
+            return k
         k = k if self.norm_key is None else self.norm_key(k)
         return k if rotary is None else rotary.rotate(k[:, None], context)[:, 0]
 
@@ -128,6 +157,41 @@ class Indexer(Part[IndexerSpec]):
             first = blocks.first(self.compressor.spec.every)
             k = rotary.turned(k[:, None], *rotary.tables(first, k.shape[-1], k.dtype))[:, 0]
         return k, waits
+
+    def chosen(
+        self,
+        narrow: Tensor,
+        x: Tensor,
+        kept: Tensor,
+        tokens: Tokens,
+        seen: Tensor | None,
+        rotary: RotarySpec | None,
+        context: ForwardContext,
+    ) -> Tensor | None:
+        """What `forward` gives of all that is kept of `tokens`, [batch, 1, query, key]; None where there is no choice."""
+        every = self.spec.every
+        if every == 1:
+            return self(narrow, x, kept, seen, rotary, context)
+        if tokens.n < every:
+            return None
+        blocks: WholeBlocks = context.once(
+            f"whole blocks of {every} {tokens.name}", lambda: whole_blocks(tokens, every)
+        )
+        shown = blocks.seen(seen)
+        of_blocks = self(narrow, x, self._means(kept, rotary, blocks, tokens), shown, rotary, context)
+        return blocks.spread(of_blocks, shown)
+
+    @torch.no_grad()
+    def _means(self, keys: Tensor, rotary: RotarySpec | None, blocks: WholeBlocks, tokens: Tokens) -> Tensor:
+        """The keys of blocks [batch, block, head_dim], of all that is kept of `tokens` [batch, key, head_dim]."""
+        exact = torch.promote_types(keys.dtype, torch.float32)
+        k = gathered(keys, blocks.members).mean(2, dtype=exact).to(keys.dtype)
+        k = k if self.norm_key is None else self.norm_key(k)
+        if rotary is None:
+            return k
+        first, position = torch.broadcast_tensors(blocks.members[..., 0], tokens.position[:, :1])[0], tokens.position
+        position = position.expand(len(first), -1).gather(1, first)
+        return rotary.turned(k[:, None], *rotary.tables(Tokens(position), k.shape[-1], k.dtype))[:, 0]
 
     @torch.no_grad()
     def forward(
@@ -146,29 +210,46 @@ class Indexer(Part[IndexerSpec]):
         """
         spec = self.spec
         q = self.q(narrow).unflatten(-1, (spec.n_heads, spec.head_dim)).transpose(1, 2)
+        q = q if self.norm_query is None else self.norm_query(q)
         q = q if rotary is None else rotary.rotate(q, context)
-        w = self.weigh(x)
+        w = None if self.weigh is None else self.weigh(x)
         with as_given(x):
             exact = torch.promote_types(x.dtype, torch.float32)
-            w, k = w.to(exact) * spec.n_heads**-0.5, keys[:, None].to(exact).mT * spec.head_dim**-0.5
+            k = keys[:, None].to(exact).mT * spec.head_dim**-0.5
             some = max(1, AT_ONCE // max(1, q.shape[0] * q.shape[2] * k.shape[-1]))
             scores = k.new_zeros(())
-            for q_some, w_some in zip(q.to(exact).split(some, 1), w.split(some, -1), strict=True):
+            parts = q.to(exact).split(some, 1)
+            shares = [None] * len(parts) if w is None else (w.to(exact) * spec.n_heads**-0.5).split(some, -1)
+            for q_some, w_some in zip(parts, shares, strict=True):
                 each = (q_some @ k).relu()  # [batch, heads, query, key]
-                scores = scores + (w_some[:, :, None] @ each.transpose(1, 2)).transpose(1, 2)
+                if w_some is None:
+                    scores = scores + each.sum(1, keepdim=True)
+                else:
+                    scores = scores + (w_some[:, :, None] @ each.transpose(1, 2)).transpose(1, 2)
             scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
             # A graph that is exported is for lengths on both sides of top_k.
-            among = F.pad(scores, (0, spec.top_k), value=-torch.inf) if exporting() else scores
-            least = among.topk(min(spec.top_k, among.shape[-1]), -1).values[..., -1:]
+            most = spec.top_k // spec.every
+            among = F.pad(scores, (0, most), value=-torch.inf) if exporting() else scores
+            least = among.topk(min(most, among.shape[-1]), -1).values[..., -1:]
             left_out = context.decided(lambda: scores < least)
             return torch.zeros_like(scores).masked_fill(left_out, -torch.inf)
 
 
 @lru_cache(maxsize=256)
-def chosen_pairs(mask: Mask, query: int, past: int, top_k: int) -> int:
+def chosen_pairs(mask: Mask, query: int, past: int, top_k: int, every: int = 1) -> int:
     """How many (query, key) are left of those that a mask shows to `query` new tokens after `past` ones where each keeps
-    `top_k` at most: of a causal band in closed form."""
+    `top_k` at most, in whole blocks of `every`, and those behind the last: of a causal band in closed form."""
     band, total = mask.band(), past + query
+    if every > 1 and mask == Everything():
+        return query * (min(total // every * every, top_k) + total % every)
+    if every > 1:
+        left, before = (
+            every * blocks_seen(every, n, top_k // every)
+            + n // every * (every * (every - 1) // 2)
+            + (n % every) * (n % every + 1) // 2
+            for n in (total, past)
+        )
+        return left - before
     if band is not None and band[1] == 0:
         return (mask & SlidingWindow(size=Window(top_k))).pairs(query, past, 1)
     count, head = 0, torch.zeros(1, 1, 1, 1, dtype=torch.long)

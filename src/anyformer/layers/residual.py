@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
@@ -46,6 +47,22 @@ class SideBySideSpec(ResidualSpec, abstract=True):
     @property
     def n_streams(self) -> int:
         return self.n
+
+
+R = TypeVar("R", bound=SideBySideSpec)
+
+
+class EqualStreams(Part[R], Generic[R]):
+    """The module of streams that all begin as the embedding; a subclass writes `close`."""
+
+    def open(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """The streams side by side [batch, token, n · d_model], each of them x [batch, token, d_model]."""
+        return x.repeat(1, 1, self.spec.n)
+
+    def step(self, state: Tensor, branches: Branches, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
+        """The streams after branches have read their mean [batch, token, d_model] and are added to all, and their notes."""
+        y, notes = branches(state.unflatten(-1, (self.spec.n, -1)).mean(-2), context)
+        return state + y.repeat(1, 1, self.spec.n), notes
 
 
 class Add(Part[AddSpec]):

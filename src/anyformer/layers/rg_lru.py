@@ -76,7 +76,7 @@ class RGLRUSpec(RecurrentSpec):
         }
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
-        return {"tail": (self.convolution.size - 1, self.width), "state": (self.width,)}
+        return {"tail": (self.convolution.tail, self.width), "state": (self.width,)}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps and the gates; what the scan multiplies one by one is not counted."""

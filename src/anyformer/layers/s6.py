@@ -59,7 +59,7 @@ class S6Spec(RecurrentSpec):
         }
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
-        return {"tail": (self.convolution.size - 1, self.width), "state": (self.state_dim, self.width)}
+        return {"tail": (self.convolution.tail, self.width), "state": (self.state_dim, self.width)}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The four maps; what the scan multiplies one by one is not counted."""

@@ -29,7 +29,7 @@ class ShortConvolutionSpec(RecurrentSpec):
         }
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
-        return {"tail": (self.convolution.size - 1, place.d_model)}
+        return {"tail": (self.convolution.tail, place.d_model)}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps; what the convolution multiplies one by one is not counted, as of activations and norms."""

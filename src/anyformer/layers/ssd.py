@@ -92,7 +92,7 @@ class SSDSpec(RecurrentSpec):
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {
-            "tail": (self.convolution.size - 1, self.mixed),
+            "tail": (self.convolution.tail, self.mixed),
             "state": (self.n_heads, self.state_dim, self.head_dim),
         }
 

@@ -159,6 +159,10 @@ class ConnectionSpec(PartSpec, abstract=True):
         """Of a layer's sublayers those that it leaves to the stack's residual; by default none."""
         return ()
 
+    def n_whole(self) -> int:
+        """How many of the first sublayers read and write all streams as they lie, told of them by `Place.n_streams`."""
+        return 0
+
 
 class InitSpec(Spec, abstract=True):
     """How weights start, by role; applied by layers.init."""

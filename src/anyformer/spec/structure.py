@@ -69,8 +69,10 @@ class BlockSpec(PartSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         around = dataclasses.replace(place, n_sublayers=len(self.sublayers))
+        n_whole = self.connection.n_whole() if self.connection else 0
+        one = place if place.n_streams == 1 else dataclasses.replace(place, n_streams=1)
         return {
-            "sublayers": [(sublayer, place) for sublayer in self.sublayers],
+            "sublayers": [(each, place if i < n_whole else one) for i, each in enumerate(self.sublayers)],
             "connection": self.connection and (self.connection, around),
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anyformer.families.compose import changed, edited
-from anyformer.layers import AttentionSpec, RouterSpec, SegmentsSpec, TokensSpec
+from anyformer.layers import AttentionSpec, EngramSpec, RouterSpec, SegmentsSpec, TokensSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
 from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, TermSpec, Vocab
@@ -82,9 +82,12 @@ def vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     def routed(value: RouterSpec) -> RouterSpec:
         return value.but(hashed=Vocab(b.vocab_size)) if value.hashed == a.vocab_size else value
 
+    def found(value: EngramSpec) -> EngramSpec:
+        return value.but(vocab=Vocab(b.vocab_size)) if value.vocab == a.vocab_size else value
+
     heads = tuple(head.but(table=head.table and rows(head.table)) for head in a.heads)
     model = a.but(stack=tables(a.stack), encoder=a.encoder and tables(a.encoder), heads=heads)
-    return edited(model, RouterSpec, routed)
+    return edited(edited(model, RouterSpec, routed), EngramSpec, found)
 
 
 def embedding(a: StackSpec, b: StackSpec) -> StackSpec:

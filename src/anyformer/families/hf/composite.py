@@ -38,6 +38,7 @@ COMPOSITES: Mapping[str, Composite] = {
     "mistral3": Composite("Mistral3ForConditionalGeneration", "mistral", tied=True),
     "qwen3_5": Composite("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
     "qwen3_5_moe": Composite("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
+    "qwen4_exp": Composite("Qwen4ExpForConditionalGeneration", "qwen4_exp_text"),
     "smolvlm": Composite("SmolVLMForConditionalGeneration", "llama"),
 }
 # The settings beside the text model's own that change none of its numbers; TIED and TEXT are read, TOKEN_IDS go along.

@@ -62,11 +62,10 @@ PLAINLY = _mixers(
         FORGET: f"{THEIRS}.in_proj_a",
     }
 )
-PAIRS = (
+SIZES = (
     table.BIASES,
     table.at("attention_bias", bool, OutputGateSpec, "bias", default=False),
     EPS,
-    table.positions(RotarySpec(fraction=0.25), fraction=FRACTION, context=32_768),
     table.together(
         GatedDeltaNetSpec,
         {
@@ -79,13 +78,18 @@ PAIRS = (
     table.at("linear_conv_kernel_dim", int, CausalConvolutionSpec, "size", default=4),
     table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
     table.tables(tied=False),
+)
+PAIRS = (
+    *SIZES,
+    table.positions(RotarySpec(fraction=0.25), fraction=FRACTION, context=32_768),
     layer_kinds(DELTA, full_each("full_attention_interval", EVERY)),
 )
 DENSE = template(hybrid(qwen3_5(4, 8, 1, 8)), DELTA)
 SPARSE = template(hybrid(qwen3_next_moe(4, 8, 1, 8, 1, n_experts=64, top_k=1)), DELTA)
 
 
-def _experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
+def experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
+    """The sizes of a mixture with this many experts, of which so many see a token where nothing is said."""
     return (
         table.VOCABULARY,
         table.D_MODEL,
@@ -112,7 +116,7 @@ QWEN3_NEXT = table.family(
     "Qwen3NextForCausalLM",
     SPARSE,
     (
-        *_experts(512, 10),
+        *experts(512, 10),
         table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),
         table.only(decoder_sparse_step=(None, 1), mlp_only_layers=(None, [])),
         *PAIRS,
@@ -134,7 +138,7 @@ QWEN3_5_MOE = table.family(
     "qwen3_5_moe_text",
     "Qwen3_5MoeForCausalLM",
     SPARSE,
-    (*_experts(256, 8), *PAIRS),
+    (*experts(256, 8), *PAIRS),
     {**PLAINLY, **HELD, **SHARED, **GATE_OF_SHARED},
     filed=lambda spec: {**PLAINLY, **filed(), **SHARED, **GATE_OF_SHARED},
     ignored=TRAINING,

@@ -1,0 +1,142 @@
+"""Gated residual: streams of which a branch reads a mean that gates weigh, feature by feature, and writes to each a share.
+
+Qwen team 2026, Qwen3.8-Flash-Next: hyper-connections (Zhu et al. 2024, arXiv:2409.19606) with a gated norm, which stands where a
+layer's norms do otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyformer.errors import SpecError
+from anyformer.layers.block import in_turn
+from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.norm import RMSNormSpec
+from anyformer.layers.part import Part
+from anyformer.layers.residual import AddSpec, Branches, EqualStreams, SideBySideSpec
+from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.spec import ConnectionSpec, Cost, MapSpec, PartSpec, Place, Placed, Width, Workload
+
+
+class StreamGatesSpec(PartSpec):
+    """mean over streams of σ(up(silu(down(h) / n))) ⊙ h, h = norm(X): each stream normed by itself, gates made of all n."""
+
+    rank: Width  # of the map to the gates
+    norm: MapSpec | None = RMSNormSpec()
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        n, d_model = place.n_streams, place.d_model
+        down = LinearSpec(d_out=self.rank, axes=("rank", "d_model"))
+        return {
+            "norm": self.norm and (self.norm, place.at(n, d_model)),
+            "down": (down, place.at(n * d_model)),
+            "up": (LinearSpec(d_out=Width(n * d_model), axes=("d_model", "rank")), place.at(self.rank)),
+        }
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The maps to the gates; what is multiplied one by one is not counted."""
+        return Cost({"streams": 4 * self.rank * place.n_streams * place.d_model * workload.tokens})
+
+
+class StreamGates(Part[StreamGatesSpec]):
+    norm: nn.Module | None
+    down: Linear
+    up: Linear
+
+    def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """(what is read [batch, token, d_model], the streams normed) of streams side by side [batch, token, n · d_model]."""
+        n = self.place.n_streams
+        normed = state if self.norm is None else self.norm(state.unflatten(-1, (n, -1))).flatten(-2)
+        gates = self.up(F.silu(self.down(normed) / n)).sigmoid()
+        return (gates * normed).unflatten(-1, (n, -1)).mean(-2), normed
+
+
+class GatedStreamsSpec(SideBySideSpec):
+    """Streams side by side that all begin as the embedding; at the end their mean as gates weigh it.
+
+    What no connection runs on them reads their mean and is added to all.
+    """
+
+    rank: Width
+    norm: MapSpec | None = RMSNormSpec()
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        return {"end": (StreamGatesSpec(rank=self.rank, norm=self.norm), place)}
+
+
+class GatedStreams(EqualStreams[GatedStreamsSpec]):
+    end: StreamGates
+
+    def close(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """(the gated mean [batch, token, d_model] of the streams, the state)."""
+        return self.end(state)[0], state
+
+
+class GatedResidualSpec(ConnectionSpec):
+    """X_i ← X_i + 2 σ(w_i · h / n) y, y = branches(gated mean of h), h = norm(X): each sublayer has gates and shares of its own.
+
+    The first few may read and write the streams side by side instead, as they lie.
+    """
+
+    rank: Width
+    norm: MapSpec | None = RMSNormSpec()
+    whole: int = 0  # how many of the first sublayers read all streams, and add to each what is for it (Engram)
+
+    def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All: what they write to is no sum that a norm could read."""
+        return sublayers
+
+    def n_whole(self) -> int:
+        return self.whole
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        if place.n_streams == 1:
+            raise SpecError(
+                "GatedResidual connects streams side by side, and here is one; give the stack the residual GatedStreams"
+            )
+        mixed, added = GatedMixingSpec(rank=self.rank, norm=self.norm), AddSpec()
+        return {"sublayers": [(added if i < self.whole else mixed, place) for i in range(place.n_sublayers)]}
+
+
+class GatedMixingSpec(PartSpec):
+    """How one sublayer reads and writes the streams."""
+
+    rank: Width
+    norm: MapSpec | None
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        shares = LinearSpec(d_out=Width(place.n_streams), axes=("streams", "d_model"))
+        return {
+            "read": (StreamGatesSpec(rank=self.rank, norm=self.norm), place),
+            "write": (shares, place.at(place.n_streams * place.d_model)),
+        }
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The maps to the gates and to the shares."""
+        return super().cost(place, workload).named("streams")
+
+
+class GatedMixing(Part[GatedMixingSpec]):
+    read: StreamGates
+    write: Linear
+
+    def step(self, state: Tensor, branches: Branches, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
+        """The streams side by side [batch, token, n · d_model] after branches have read and written, and their notes."""
+        x, normed = self.read(state)
+        share = 2 * (self.write(normed) / self.place.n_streams).sigmoid()
+        y, notes = branches(x, context)
+        return state + (share[..., None] * y[..., None, :]).flatten(-2), notes
+
+
+class GatedResidual(Part[GatedResidualSpec]):
+    sublayers: Any
+
+    def forward(
+        self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
+        """The streams side by side [batch, token, n · d_model] after the layer, and the notes of its sublayers."""
+        return in_turn(sublayers, state, list(self.sublayers), context, stores)

@@ -1,11 +1,15 @@
-"""Law 6 for DeepSeek: every field of latent attention, of its positions and of its routers is seen in the logits."""
+"""Law 6 for DeepSeek and others that choose keys: every field of latent attention, routers and choices is seen in the logits."""
 
 from typing import Any
 
 from anyformer.layers import (
     AttentionSpec,
     CompressorSpec,
+    EngramSpec,
+    GatedDeltaNetSpec,
     GatedFeedForwardSpec,
+    GatedResidualSpec,
+    GatedStreamsSpec,
     HyperConnectionSpec,
     HyperStreamsSpec,
     IndexerSpec,
@@ -15,10 +19,11 @@ from anyformer.layers import (
     RotarySpec,
     RouterSpec,
     SharedKVSpec,
+    SiLU,
     SlidingWindow,
     YaRN,
 )
-from anyformer.spec import Count, ScaleSpec, Spec
+from anyformer.spec import Count, ScaleSpec, Spec, Vocab, Window
 from tests.laws.mutations import check_mutation, each_mutation
 
 MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
@@ -77,6 +82,17 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (GatedFeedForwardSpec, {"limit": 0.5}),
     ],
     "glm-5": [(IndexerSpec, {"top_k": 4}), (IndexerSpec, {"layout": "half"}), (RotarySpec, {"theta": 1_100_000.0})],
+    "qwen3.8-flash-next": [
+        (IndexerSpec, {"top_k": Window(8)}),
+        (IndexerSpec, {"every": Window(2)}),
+        (GatedDeltaNetSpec, {"activation": SiLU()}),
+        (GatedResidualSpec, {"norm": RMSNormSpec(eps=1e-1, weight_offset=1.0)}),
+        (GatedStreamsSpec, {"norm": RMSNormSpec(eps=1e-1, weight_offset=1.0)}),
+        (EngramSpec, {"end": 99}),
+        (EngramSpec, {"seed": 1}),
+        (EngramSpec, {"vocab": Vocab(102)}),
+        (EngramSpec, {"norm": RMSNormSpec(eps=1e-1, weight_offset=1.0)}),
+    ],
     "deepseek-v2-lite": [(RouterSpec, {"top_k": 1}), (RouterSpec, {"score": "sigmoid"})],
 }
 

@@ -83,7 +83,7 @@ class Place:
     heads: tuple[int, int] | None = (
         None  # (the first, of how many) where a process has some of a layer's heads; None: all
     )
-    n_streams: int = 1  # side by side in what it reads: of all of a stack's, or of the one that most parts of a layer see
+    n_streams: int = 1  # side by side in what it reads: all of a stack's, or the one that most parts see
     n_sublayers: int = 0  # of the layer, told to what connects them to the streams
     n_maps: int = 0  # of attention's weights in the whole stack, told to heads that read them
 

@@ -87,13 +87,13 @@ def test_a_first_sublayer_reads_and_writes_all_streams() -> None:
 
 
 def test_without_connections_equal_streams_are_one() -> None:
-    """Layers that read the mean and write to all are those of Add: the streams are alike, and so are gates of each."""
-    model, twin = randomised(streamed(LLAMA, None)), randomised(LLAMA)
+    """Layers that read the mean and write to all are those of Add; these norm nothing of what they read."""
+    model, twin = randomised(streamed(OLMO2, None)), randomised(OLMO2)
     with torch.no_grad():
         own = dict(model.named_parameters())
         for name, value in twin.named_parameters():
             value.copy_(own[name])
-        ids = ids_for(LLAMA, 2, 9)
+        ids = ids_for(OLMO2, 2, 9)
         ours, its = (each(ids, output_hidden_states=True).hidden_states for each in (model, twin))
         assert ours is not None
         assert its is not None

@@ -43,6 +43,13 @@ LATENT = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 20,
 }
+ZAYA = {
+    **{name: value for name, value in SIZES.items() if name != "intermediate_size"},
+    "head_dim": 8,
+    "moe_intermediate_size": 16,
+    "num_experts": 4,
+    "router_hidden_size": 12,
+}
 LONGCAT = {
     **{name: value for name, value in LATENT.items() if name not in ("intermediate_size", "num_hidden_layers")},
     "ffn_hidden_size": 48,
@@ -430,6 +437,24 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("minicpm3", {**LATENT, "scale_depth": None, "dim_model_base": None}),
+    ("zaya", ZAYA),
+    (
+        "zaya",
+        {
+            **ZAYA,
+            "cca_time0": 3,
+            "cca_time1": 4,
+            "lm_head_bias": True,
+            "tie_word_embeddings": False,
+            "sliding_window": 6,
+            "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+            "rms_norm_eps": 1e-2,
+            "rope_parameters": {
+                "hybrid_sliding": {"rope_type": "default", "rope_theta": 3e3, "partial_rotary_factor": 1.0},
+                "hybrid": {"rope_type": "default", "rope_theta": 3e4, "partial_rotary_factor": 0.5},
+            },
+        },
+    ),
     ("laguna", {**SIZES, **EXPERTS, **LAGUNA, "head_dim": 16}),
     (
         "laguna",
@@ -723,6 +748,11 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("axk1", {**LATENT, **ROUTED, "n_group": 3, "topk_group": 1}, "Router.n_groups = 3 must divide n_experts = 4"),
         ("minicpm3", {**LATENT, "scale_depth": 0}, "scale_depth = 0 must be above 0"),
         ("minicpm3", {**LATENT, "num_key_value_heads": 2}, "num_key_value_heads = 2 is not computed here"),
+        ("zaya", {**ZAYA, "num_experts_per_tok": 2}, "num_experts_per_tok = 2 is not computed here; only 1 is"),
+        ("zaya", {**ZAYA, "attention_bias": True}, "attention_bias = True is not computed here"),
+        ("zaya", {**ZAYA, "rope_theta": 77.0}, "rope_theta = 77.0 is not computed here"),
+        ("zaya", {**ZAYA, "layer_types": ["hybrid_sliding"] * 4}, "sliding_window = None leaves the sliding layers"),
+        ("zaya", {**ZAYA, "layer_types": ["full_attention"] * 4}, "must be 4 times hybrid_sliding or hybrid"),
         ("laguna", {**EXPERTS, **LAGUNA, "gating": ["per-head"]}, "gating = .* must be true or"),
         ("laguna", {**EXPERTS, **LAGUNA, "gating": False}, "gating = False must be true or per-element or per-head"),
         (

@@ -32,7 +32,7 @@ from anyformer.layers import CapacityFactor, DynamicNTK, LSHAttentionSpec, MoESp
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
-from anyformer.spec import Length, MixerSpec, ModelSpec, Vocab
+from anyformer.spec import Length, ModelSpec, Vocab, cached_calls
 from anyformer.text import Tokenizer
 from tests.generation.test_decode import LOWERED, decoder, lowered, windowed
 from tests.generation.test_text import TEXTS, sized
@@ -75,7 +75,7 @@ def like(model: Transformer, by: float) -> Transformer:
 
 def holds_state(spec: ModelSpec) -> bool:
     """Return whether a layer of the decoder keeps a state instead of tokens."""
-    return any(isinstance(value, MixerSpec) and value.kept_as() == "state" for value in spec.stack.nested())
+    return any(kept.how == "state" for kept in cached_calls(spec))
 
 
 def unlimited(spec: ModelSpec) -> ModelSpec:

@@ -191,6 +191,7 @@ engrams = st.builds(
     number=st.sampled_from([0, 1]),
     norm=optional(norms),
 )
+SCALED = L.ChainSpec(maps=(L.ShiftSpec(over="features"), L.GainSpec(over="features")))
 DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.LayerNormSpec(), shared="distances")
 
 
@@ -229,6 +230,14 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
     }
     if getattr(projection, "kv_heads", projection.n_heads) % 2:
         options["difference"] = None
+    if (
+        isinstance(projection, L.GQASpec)
+        and not projection.values_are_keys
+        and not fixed
+        and not draw(st.integers(0, 3))
+    ):
+        convolved = L.ConvolvedHeadsSpec(each=draw(st.sampled_from([1, 2, 4])), heads=draw(st.sampled_from([1, 3])))
+        projection = projection.but(convolved=convolved)
     chosen = draw(st.one_of(st.none(), st.none(), indexers)) if ignores_heads(options["mask"]) else None
     blocks = draw(st.one_of(st.none(), compressors)) if projection.takes_blocks and not fixed else None
     if blocks is not None:
@@ -245,11 +254,12 @@ def dropping_tokens(spec: ModelSpec) -> ModelSpec:
 
 
 def without_blocks(spec: ModelSpec) -> ModelSpec:
-    """The same whose attention keeps no blocks of past tokens."""
+    """The same whose attention keeps no blocks of past tokens, and mixes none with the next."""
 
     def without(attention: L.AttentionSpec) -> L.AttentionSpec:
         indexer = attention.indexer and attention.indexer.but(compressor=None)
-        return attention.but(compressor=None, indexer=indexer)
+        alone = changed(attention.projection, L.GQASpec, convolved=None)
+        return attention.but(compressor=None, indexer=indexer, projection=alone)
 
     return edited(spec, L.AttentionSpec, without)
 
@@ -282,6 +292,14 @@ routers = st.sampled_from(
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sqrt-softplus", renormalise=True, correction=True),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sqrt-softplus", hashed=Vocab(37), factor=1.5),
         L.RouterSpec(n_experts=Count(4), top_k=1, hashed=Vocab(20), n_identity=1),
+        L.RouterSpec(
+            n_experts=Count(3),
+            top_k=2,
+            n_identity=1,
+            empty=True,
+            stream=L.RouterStreamSpec(width=Width(12)),
+            inner=L.ChainSpec(maps=(L.LinearSpec(d_out=Width(10), bias=True), L.GELU())),
+        ),
     ]
 )
 
@@ -381,7 +399,13 @@ def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> 
     # Something must keep the stream's size in check, or a random network overflows; a norm before or after does.
     return BlockSpec(
         sublayers=tuple(
-            SublayerSpec(branches=g, norm_in=draw(norms), norm_out=draw(optional(norms)), norm_sum=draw(each))
+            SublayerSpec(
+                branches=g,
+                norm_in=draw(norms),
+                norm_out=draw(optional(norms)),
+                norm_sum=draw(each),
+                skip=draw(st.sampled_from([None, None, SCALED])),
+            )
             for g in groups
         )
     )
@@ -472,7 +496,7 @@ def head_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks
     layer, reads = draw(blocks(masks)), draw(st.sampled_from(["self", "input"]))
     terms = draw(st.sampled_from([(), (L.LearnedPositionsSpec(n_positions=Length(64)),)]))
     alone = {"indexer": None, "compressor": None} if reads == "input" else {}
-    layer = changed(layer, L.AttentionSpec, reads=reads, **alone)
+    layer = changed(changed(layer, L.GQASpec, convolved=None), L.AttentionSpec, reads=reads, **alone)
     return HeadLayersSpec(blocks=(layer,), terms=terms)  # layers of the stack that no head reads learn nothing
 
 
@@ -488,6 +512,7 @@ def two_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks)
         isinstance(mixer, L.AttentionSpec)
         and mixer.compressor is None
         and not isinstance(mixer.projection, L.LocalAndGlobalSpec)
+        and not mixer.projection.mixes
         and draw(st.booleans())
     ):
         first = changed(first, L.AttentionSpec, keys="k")
@@ -508,5 +533,5 @@ def two_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks)
 
 
 def _without_norm_sum(block: BlockSpec) -> BlockSpec:
-    """Without norms of sums: what can be undone, and what streams side by side take."""
-    return block.but(sublayers=tuple(sublayer.but(norm_sum=None) for sublayer in block.sublayers))
+    """Without norms of sums, and skips: what can be undone, and what streams side by side take."""
+    return block.but(sublayers=tuple(sublayer.but(norm_sum=None, skip=None) for sublayer in block.sublayers))

@@ -64,6 +64,16 @@ MUTATIONS: dict[str, list[Change]] = {
         (RotarySpec, {"fraction": 1.0}),
         NO_QK_NORM,
     ],
+    "zaya1-8b": [
+        (GQASpec, {"convolved": None}),
+        (RouterSpec, {"empty": False}),
+        (SublayerSpec, {"skip": None}),
+        (BranchSpec, {"norm_out": None}),
+        (EmbeddingSpec, {"norm": None}),
+        (RotarySpec, {"fraction": 1.0}),
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
+        NO_QK_NORM,
+    ],
     "lfm3-1.7b": [
         (AttentionSpec, {"gate": None}),
         (AttentionSpec, {"gate": OutputGateSpec(over="heads", activation=Softplus())}),

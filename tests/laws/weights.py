@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.layers import AddSpec, AttentionSpec, GQASpec, MoESpec, TokensSpec
+from anyformer.layers import AddSpec, AttentionSpec, GQASpec, MoESpec, TokensSpec, UnitLengthSpec
 from anyformer.layers.init import distinct
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Place, Spec, tensors
+
+UNIT = "projection.norm_key.maps.1.weight"  # of keys whose lengths are 1 (ZAYA1)
 
 
 def telling(
@@ -36,6 +38,8 @@ def telling(
         normal = torch.randn(weight.shape, generator=generator)
         if weight.role == "gain":
             found[name] = torch.tensor(weight.fill or 0.0) + 0.3 * uniform  # what is stored may be the gain minus one
+            if name.endswith(UNIT):
+                found[name] += 2.0  # products of lengths of 1 are small
             if name.endswith("projection.norm_query.weight"):  # normed queries' scores would be nearly alike
                 found[name] = (found[name] + 0.5) * min(1.0, query)  # less of those that are not scaled (Gemma 3n)
         elif weight.role == "bias":
@@ -68,6 +72,8 @@ def query_scale(spec: ModelSpec) -> float:
     """Return what queries' weights are multiplied by where scores are not scaled (T5): else all weight falls on one key."""
     for attention in spec.stack.nested():
         if isinstance(attention, AttentionSpec) and isinstance(attention.projection, GQASpec):
+            if isinstance(attention.projection.norm_query, UnitLengthSpec):
+                return 1.0
             width = attention.projection.head_dim or spec.stack.d_model // attention.projection.n_heads
             sharpness = width**-0.5 / attention.scale.value(width)
             return (
@@ -100,6 +106,8 @@ def all_served(spec: ModelSpec) -> ModelSpec:
     def served(mixture: MoESpec) -> MoESpec:
         router = mixture.router
         n = min(router.top_k, router.n_experts)
-        return mixture.but(capacity=None, router=router.but(n_identity=0, top_k=n) if router.n_identity else router)
+        return mixture.but(
+            capacity=None, router=router.but(n_identity=0, empty=False, top_k=n) if router.n_identity else router
+        )
 
     return edited(spec, MoESpec, served)

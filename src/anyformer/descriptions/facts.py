@@ -16,7 +16,7 @@ from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.spec import MapSpec, ModelSpec, Place, Spec, StackSpec, SublayerSpec, TableSpec, TermSpec
 
 PROBE = 17  # tokens on which masks are compared head by head: odd, so that patterns of blocks and strides don't fit
-Where = Literal["in", "out", "sum"]  # before a branch, after it, after the sum
+Where = Literal["in", "out", "sum", "skip"]  # before a branch, after it, after the sum, on the way around
 
 
 class Attention(NamedTuple):
@@ -69,13 +69,14 @@ def maps(sublayer: SublayerSpec) -> Iterator[tuple[Where, MapSpec]]:
         "in": [sublayer.norm_in, *(branch.norm_in for branch in sublayer.branches)],
         "out": [sublayer.norm_out, *(branch.norm_out for branch in sublayer.branches)],
         "sum": [sublayer.norm_sum],
+        "skip": [sublayer.skip],
     }
     return ((place, value) for place, found in places.items() for value in found if value is not None)
 
 
 def norm_places(sublayer: SublayerSpec) -> frozenset[Where]:
     """Where norms stand: "in" alone is pre-norm, "sum" alone post-norm."""
-    return frozenset(where for where, value in maps(sublayer) if isinstance(value, NormSpec))
+    return frozenset(where for where, value in maps(sublayer) if isinstance(value, NormSpec) and where != "skip")
 
 
 def looks_up(term: Spec) -> bool:
@@ -95,9 +96,11 @@ def position_parts(attention: AttentionSpec) -> list[Spec]:
 
 
 def one_map(projection: Any) -> str:
-    """What to say behind the kind of heads where one map makes keys and values; else nothing."""
+    """What to say behind the kind of heads where one map makes keys and values, or tokens are mixed; else nothing."""
     if isinstance(projection, SharedKVSpec):
         return ", one vector as key and value"
+    if (convolved := getattr(projection, "convolved", None)) is not None:
+        return f", convolved over {convolved.each} and {convolved.heads} tokens"
     return ", keys and values by one map" if getattr(projection, "values_are_keys", False) else ""
 
 

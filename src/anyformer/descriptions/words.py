@@ -340,6 +340,8 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
 def router(value: RouterSpec) -> str:
     """How experts are chosen and weighted."""
     said = [SCORES[value.score]]
+    said += [f"of {phrase(value.stream)}"] if value.stream else []
+    said += [f"after {phrase(value.inner)}"] if value.inner else []
     said += [f"of a stream after {norm(value.norm, exact=True)}"] if value.norm else []
     said += [f"logits × {scale(value.scale, 'd_model')}"] if value.scale else []
     said += [f"within the best {value.top_groups} of {value.n_groups} groups"] if value.n_groups > 1 else []
@@ -365,7 +367,8 @@ def scale_correction(value: MLASpec) -> list[str]:
 
 def choices(value: RouterSpec) -> list[str]:
     """What a router chooses from."""
-    return [f"{value.n_experts:,} experts", *([f"{value.n_identity:,} identities"] if value.n_identity else [])]
+    others = [f"{value.n_identity:,} {'skips' if value.empty else 'identities'}"] if value.n_identity else []
+    return [f"{value.n_experts:,} experts", *others]
 
 
 def experts(mixer: Any) -> str:

@@ -12,6 +12,7 @@ from anyformer.layers.causal_convolution import CausalConvolutionSpec as CausalC
 from anyformer.layers.compression import CompressorSpec as CompressorSpec
 from anyformer.layers.contacts import ContactsSpec as ContactsSpec
 from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
+from anyformer.layers.convolved_heads import ConvolvedHeadsSpec as ConvolvedHeadsSpec
 from anyformer.layers.disentangled import ContentToPositionSpec as ContentToPositionSpec
 from anyformer.layers.disentangled import PositionToContentSpec as PositionToContentSpec
 from anyformer.layers.disentangled import RelativeTableSpec as RelativeTableSpec
@@ -80,6 +81,7 @@ from anyformer.layers.rope_scaling import RotaryScalingSpec as RotaryScalingSpec
 from anyformer.layers.rope_scaling import YaRN as YaRN
 from anyformer.layers.rotary import RotarySpec as RotarySpec
 from anyformer.layers.router import Router as Router, RouterSpec as RouterSpec
+from anyformer.layers.router_stream import RouterStreamSpec as RouterStreamSpec
 from anyformer.layers.s6 import S6Spec as S6Spec
 from anyformer.layers.scores import ALiBiSpec as ALiBiSpec, BySegmentSpec as BySegmentSpec, Content as Content
 from anyformer.layers.scores import RelativeBucketsSpec as RelativeBucketsSpec, ScoreSpec as ScoreSpec

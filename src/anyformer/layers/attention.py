@@ -90,6 +90,8 @@ class AttentionSpec(MixerSpec):
             raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
         if self.indexer is not None and self.indexer.every > 1 and self.mask not in (Causal(), Everything()):
             raise self.refusal("mask", "hides some of what the indexer's blocks are of; take Causal or Everything")
+        if self.projection.mixes and self.reads != "self":
+            raise self.refusal("reads", "is of keys that are not made with its queries, and its projection mixes both")
         if (found := misfit(self)) is not None:
             raise self.refusal(*found)
 
@@ -145,7 +147,8 @@ class AttentionSpec(MixerSpec):
         return {**kept, INDEX: (self.indexer.head_dim,)} if own and self.indexer else kept
 
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
-        return kept_of_blocks(self, self._place(place))
+        inner_place = self._place(place)
+        return *kept_of_blocks(self, inner_place), *self.projection.beside(inner_place)
 
     def lends(self) -> Mapping[str, str]:
         return self._named(own=True)
@@ -198,14 +201,15 @@ class AttentionSpec(MixerSpec):
         return apart and self.indexer is None and self.compressor is None and heads > 0 and heads % n == 0
 
     def together(self) -> str | None:
+        if self.projection.mixes:
+            return "makes queries and keys of several tokens, which lie in two stretches"
         return "makes keys of blocks, which lie in several stretches" if self.compressor is not None else None
 
     def caveats(self) -> tuple[Caveat, ...]:
-        if self.compressor is None:
+        if self.compressor is None and not self.projection.mixes:
             return ()
-        return (
-            Caveat("rewind", "tokens that wait for their block to be whole are one state, and none can be taken back"),
-        )
+        waiting = "that wait for their block to be whole" if self.compressor else "that the next one is mixed with"
+        return (Caveat("rewind", f"tokens {waiting} are one state, and none can be taken back"),)
 
     def reach(self) -> int | None:
         return self.mask.reach()
@@ -323,7 +327,7 @@ class Attention(Part[AttentionSpec]):
         elif spec.reads == "layer":
             q, (stored, keys) = p.query(narrow, context), context.memo.found[f"keys {spec.keys}"]
         else:
-            q, new = p.project(narrow, x, context)
+            q, new = p.project(narrow, x, context, store)
             if self.indexer is not None and self.compressor is None:
                 new = {**new, INDEX: self.indexer.keys(x, self.index_rotation, context)}
             stored, keys = (new, None) if kernel.brings else (store.extend(new), store.keys)

@@ -57,6 +57,7 @@ class Sublayer(Part[SublayerSpec]):
     branches: Any
     norm_out: nn.Module | None
     norm_sum: nn.Module | None
+    skip: nn.Module | None
 
     def forward(
         self,
@@ -81,7 +82,8 @@ class Sublayer(Part[SublayerSpec]):
             y = mapped(self.spec.norm_out, self.norm_out, sum(written[1:], written[0]), context)
             return (sum(held, y) if last else y), notes
 
-        state, notes = residual.step(state, branches, context)
+        kept = mapped(self.spec.skip, self.skip, state, context)
+        state, notes = residual.step(kept, branches if self.skip is None else lambda _, c: branches(state, c), context)
         return mapped(self.spec.norm_sum, self.norm_sum, state, context), notes
 
 

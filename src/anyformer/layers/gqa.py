@@ -9,11 +9,26 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
+from anyformer.layers.convolved_heads import ConvolvedHeads, ConvolvedHeadsSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together, side_by_side
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext, Tokens
-from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Positive, Sizes, Width, Workload
+from anyformer.layers.tokens import ForwardContext, Store, Tokens
+from anyformer.spec import (
+    Cost,
+    Count,
+    KeptBeside,
+    MapSpec,
+    PartSpec,
+    Place,
+    Placed,
+    Positive,
+    Sizes,
+    Width,
+    Workload,
+)
+
+MIXED = "mixed"  # the store of what later tokens are mixed with
 
 
 class ProjectionSpec(PartSpec, abstract=True):
@@ -41,6 +56,15 @@ class ProjectionSpec(PartSpec, abstract=True):
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         """What `store` gives for one token, by name; the token axis comes before the last."""
         raise TypeError(f"{self.kind} does not say what it keeps")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it makes queries, keys or values of several tokens of a row: then it keeps a state of the last ones."""
+        return False
+
+    def beside(self, place: Place) -> tuple[KeptBeside, ...]:
+        """That state."""
+        return ()
 
     @property
     def stored_heads(self) -> int:
@@ -84,8 +108,13 @@ class Projection(Part[P], Generic[P]):
         """What is kept of the source [batch, token, d_source], the token axis before the last."""
         raise TypeError(f"{self.spec.kind} stores nothing")
 
-    def project(self, narrow: Tensor, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """(`query`, `store`) of x [batch, token, d_model] and what `narrow` gives of it, where a layer attends to itself."""
+    def project(
+        self, narrow: Tensor, x: Tensor, context: ForwardContext, store: Store
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(`query`, `store`) of x [batch, token, d_model] and what `narrow` gives of it, where a layer attends to itself.
+
+        `store`: attention's own.
+        """
         return self.query(narrow, context), self.store(x, context)
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,6 +175,7 @@ class GQASpec(ProjectionSpec):
     norm_last: bool = False  # the norms read what the rotary positions have turned (Hunyuan)
     clip: Positive | None = None  # clamp q, k and v to ± clip (OLMo)
     rotary: RotarySpec | None = None
+    convolved: ConvolvedHeadsSpec | None = None  # over the last tokens, before norms and rotation (CCA)
 
     def __post_init__(self) -> None:
         if self.n_heads % self.kv_heads:
@@ -158,6 +188,8 @@ class GQASpec(ProjectionSpec):
             raise self.refusal("value_dim", "differs from head_dim, and values are keys; leave one out")
         if self.norm_last and self.norm_over == "projection":
             raise self.refusal("norm_last", "is of heads that have turned; take norm_over: head or heads")
+        if self.convolved is not None and (self.values_are_keys or self.value_dim not in (None, self.head_dim)):
+            raise self.refusal("convolved", "takes values of a map of their own, as wide as keys; leave the others out")
 
     @property
     def kv_heads(self) -> int:
@@ -191,6 +223,8 @@ class GQASpec(ProjectionSpec):
             return LinearSpec(d_out=Width(d_out), bias=bias, role=role, axes=("heads", "d_model"))
 
         out = LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads"))
+        if self.convolved is not None and (not own or self.kv_heads * head_dim % 2):
+            raise self.refusal("convolved", "is of keys of the layer's own, and halves their width; leave it out")
         return {
             "q": (into(width, self.bias_query, "query"), place),
             "k": (into(kv_width, self.bias_key), source) if own else None,
@@ -199,7 +233,21 @@ class GQASpec(ProjectionSpec):
             "norm_query": norm(self.norm_query, n_heads),
             "norm_key": norm(self.norm_key, self.kv_heads) if own else None,
             "norm_value": norm(self.norm_value, self.kv_heads, value_dim) if own else None,
+            "convolved": self.convolved and (self.convolved, self._place_convolved(place)),
         }
+
+    def _place_convolved(self, place: Place) -> Place:
+        return place.at(self.n_heads + self.kv_heads, self.sizes(place)[1])
+
+    @property
+    def mixes(self) -> bool:
+        return self.convolved is not None
+
+    def beside(self, place: Place) -> tuple[KeptBeside, ...]:
+        if self.convolved is None:
+            return ()
+        inner = self._place_convolved(place)
+        return (KeptBeside(MIXED, self.convolved.state_shapes(inner, self.kv_heads * inner.shape[1]), "state"),)
 
     @property
     def stored_heads(self) -> int:
@@ -214,10 +262,14 @@ class GQASpec(ProjectionSpec):
         n_heads, head_dim, value_dim = self.sizes(place)
         per_query = 2 * place.d_model * n_heads * (head_dim + value_dim)
         per_key = 2 * place.d_source * self.kv_heads * (head_dim + (0 if self.values_are_keys else value_dim))
-        return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
+        mixed = self.convolved.cost(self._place_convolved(place), workload) if self.convolved else Cost()
+        return mixed + Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
     def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
-        """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector."""
+        """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector, and
+        where values are of two halves of all."""
+        if self.convolved is not None:
+            return None
         if self.norm_over == "projection" and (self.norm_query or self.norm_key):
             return None
         _, head_dim, _ = self.sizes(place)
@@ -253,6 +305,7 @@ class GQA(Projection[GQASpec]):
     norm_query: nn.Module | None
     norm_key: nn.Module | None
     norm_value: nn.Module | None
+    convolved: ConvolvedHeads | None
 
     def __init__(self, spec: GQASpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -269,11 +322,15 @@ class GQA(Projection[GQASpec]):
         k = self.k(source)
         return self._kept(k, k if self.spec.values_are_keys else self.v(source), context)
 
-    def project(self, narrow: Tensor, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def project(
+        self, narrow: Tensor, x: Tensor, context: ForwardContext, store: Store
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps can be."""
         if self.spec.values_are_keys:
             return self.query(x, context), self.store(x, context)
         q, k, v = side_by_side(x, (self.q, self.k, self.v), self.together)
+        if self.convolved is not None:
+            q, k, v = self.convolved(q, k, v, context, store.part(MIXED))
         return self._queries(q, context), self._kept(k, v, context)
 
     def _queries(self, q: Tensor, context: ForwardContext) -> Tensor:

@@ -70,7 +70,7 @@ class FixedCapacity(CapacitySpec):
 class MoESpec(MixerSpec):
     """Σ over the chosen experts of weight · expert(x), plus what an expert for all tokens makes of x.
 
-    Identities that are chosen add weight · x.
+    Identities that are chosen add weight · x, empty ones nothing.
     """
 
     counted_as: ClassVar[str | None] = "experts"
@@ -93,6 +93,16 @@ class MoESpec(MixerSpec):
             raise self.refusal("expert", remedy)
         if self.shared_gate and self.shared_expert is None:
             raise self.refusal("shared_gate", "has nothing to gate; give a shared_expert")
+
+    def lends(self) -> Mapping[str, str]:
+        return self.router.named(own=True)
+
+    def borrows(self) -> Mapping[str, str]:
+        return self.router.named(own=False)
+
+    def unfit(self, what: str, lender: MixerSpec, place: Place) -> str | None:
+        own, its = self.router.stream, isinstance(lender, MoESpec) and lender.router.stream
+        return None if own and its and own.width == its.width else "that is of another width"
 
     def together(self) -> str | None:
         return "has a capacity, which counts the tokens of a row" if self.capacity is not None else None
@@ -199,11 +209,12 @@ class MoE(Part[MoESpec]):
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return y, notes
 
-    def _identities(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _identities(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         """What a token's identities return of x [token, d_model], and the weights and choices that are left for experts."""
         experts = chosen < self.spec.router.n_experts
         share = (weights * ~experts).sum(-1, keepdim=True) * self.share
-        return x * share.to(x.dtype), weights * experts, chosen.masked_fill(~experts, -1)
+        returned = None if self.spec.router.empty else x * share.to(x.dtype)
+        return returned, weights * experts, chosen.masked_fill(~experts, -1)
 
     def _of_weighted(self, x: Tensor, chosen: Tensor, weights: Tensor, context: ForwardContext) -> Tensor:
         """The sum over a token's experts of expert(weight · x), [token, d_model] of x of that shape."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
+from anyformer.layers.router_stream import STREAM, RouterStream, RouterStreamSpec
 from anyformer.layers.tokens import Decided, ForwardContext, as_given
 from anyformer.spec import (
     Cost,
@@ -18,6 +19,7 @@ from anyformer.spec import (
     MapSpec,
     PartSpec,
     Place,
+    Placed,
     Positive,
     ScaleSpec,
     Sizes,
@@ -44,10 +46,13 @@ class RouterSpec(PartSpec):
     n_identity: int = (
         0  # more that can be chosen and return what they read (LongCat-Flash, arXiv:2509.01322, section 2.1)
     )
+    empty: bool = False  # those return nothing (ZAYA1's skip)
     score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sqrt-softplus", "sparsemixer"] = "softmax"
     # rows of a table, never trained, of the experts that each token id goes to, whatever the scores, which still weigh them
     # (Roller et al. 2021, arXiv:2106.04426; DeepSeek-V4); ids beyond it go where the first goes. None: to the best scores
     hashed: Vocab | None = None
+    stream: RouterStreamSpec | None = None  # what it reads of x, and of the routers before (ZAYA1)
+    inner: MapSpec | None = None  # of that, before the map to scores: an MLP, say
     norm: MapSpec | None = None  # of what it reads
     scale: ScaleSpec | None = None  # of the logits, by d_model
     bias: bool = False  # of the logits
@@ -67,6 +72,8 @@ class RouterSpec(PartSpec):
         choices = f"n_experts = {self.n_experts}" + (f" and n_identity = {self.n_identity}" if self.n_identity else "")
         if self.n_choices % self.n_groups:
             raise self.refusal("n_groups", f"must divide {choices}")
+        if self.empty and not self.n_identity:
+            raise self.refusal("empty", "is of identities, and there are none; give n_identity or leave it out")
         if self.top_groups > self.n_groups:
             raise self.refusal("top_groups", f"must be from 1 to n_groups = {self.n_groups}")
         size = self.n_choices // self.n_groups
@@ -100,12 +107,31 @@ class RouterSpec(PartSpec):
         """The experts that a token goes through; beside identities those of an even load, rounded."""
         return max(1, round(self.top_k * self.n_experts / self.n_choices))
 
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        streamed, inner = self._inside(place)
+        return {
+            "stream": self.stream and (self.stream, place),
+            "inner": self.inner and (self.inner, streamed),
+            "norm": self.norm and (self.norm, inner),
+        }
+
+    def _inside(self, place: Place) -> tuple[Place, Place]:
+        """Where what is inside stands: (behind the stream, behind what maps that)."""
+        streamed = place if self.stream is None else place.at(self.stream.width)
+        return streamed, streamed if self.inner is None else place.at(self.inner.width_out(streamed))
+
+    def named(self, *, own: bool) -> Mapping[str, str]:
+        """What it lends, or what it borrows."""
+        if self.stream is None or not (own or self.stream.reads == "layer"):
+            return {}
+        return {STREAM: self.stream.name}
+
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
-        n = self.n_choices
+        n, width = self.n_choices, self._inside(place)[1].shape[-1]
         one_each = Weight((n,), ("experts",), "bias", fill=0.0)
         moved = Weight((n,), ("experts",), "bias", fill=0.0, trainable=False)
         return {
-            "weight": Weight((n, place.shape[-1]), ("experts", "d_model")),
+            "weight": Weight((n, width), ("experts", "d_model")),
             "bias": one_each if self.bias else None,
             "correction": moved if self.correction else None,
             "table": Weight((self.hashed, self.top_k), ("vocab", "choices"), "table", trainable=False, below=n)
@@ -115,7 +141,10 @@ class RouterSpec(PartSpec):
         }
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        return Cost({"router": 2 * self.n_choices * place.shape[-1] * workload.tokens})
+        streamed, inner = self._inside(place)
+        found = Cost({"router": 2 * self.n_choices * inner.shape[-1] * workload.tokens})
+        found += self.stream.cost(place, workload) if self.stream else Cost()
+        return found + (self.inner.cost(streamed, workload).named("router") if self.inner else Cost())
 
     def resized(self, to: Sizes) -> Self:
         """Experts and groups follow the rule for counts; how many are chosen stays a share of them that is still a choice.
@@ -123,8 +152,9 @@ class RouterSpec(PartSpec):
         So do identities.
         """
         experts, hashed = to.count(self.n_experts), to.field(Vocab, self.hashed)
+        inside = {name: to.field(MapSpec, getattr(self, name)) for name in ("stream", "inner", "norm")}
         if experts == self.n_experts:
-            return self.but(hashed=hashed)
+            return self.but(hashed=hashed, **inside)
         identities = _share(self.n_identity, self.n_experts, experts) if self.n_identity else 0
         n = experts + identities
         groups = to.count(self.n_groups)
@@ -145,7 +175,7 @@ class RouterSpec(PartSpec):
             "n_groups": groups,
             "top_groups": top_groups,
         }
-        return self.but(**sizes, group_score=score, factor=factor, hashed=hashed)
+        return self.but(**sizes, **inside, group_score=score, factor=factor, hashed=hashed)
 
 
 def _share(top: int, of: int, n: int) -> int:
@@ -171,10 +201,14 @@ class Router(Part[RouterSpec]):
     correction: Tensor | None
     table: Tensor | None
     gain: Tensor | None
+    stream: RouterStream | None
+    inner: nn.Module | None
     norm: nn.Module | None
 
     def forward(self, x: Tensor, context: ForwardContext) -> Routing:
         """Where the tokens x [token, d_model] go."""
+        x = x if self.stream is None else self.stream(x, context)
+        x = x if self.inner is None else self.inner(x)
         with as_given(x):
             exact = torch.promote_types(x.dtype, torch.float32)
             x = x.to(exact)

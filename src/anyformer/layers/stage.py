@@ -19,7 +19,7 @@ from anyformer.layers.tokens import ForwardContext, Store
 class Carried(NamedTuple):
     """What layers behind a cut read beside the stream: the embedding's output, or what an earlier layer lends."""
 
-    what: Literal["input", "keys", "choice"]
+    what: Literal["input", "keys", "choice", "router"]
     name: str = ""  # that later layers know it by
     parts: tuple[str, ...] = ("",)  # of keys and values, the names of what is stored
 

@@ -43,7 +43,7 @@ def in_turn(maps: Sequence[MapSpec], place: Place) -> tuple[list[tuple[PartSpec,
     placed: list[tuple[PartSpec, Place]] = []
     for each in maps:
         placed.append((each, place))
-        place = place.at(each.width_out(place))
+        place = place.at(*place.shape[:-1], each.width_out(place))
     return placed, place
 
 
@@ -92,8 +92,8 @@ class MixerSpec(PartSpec, abstract=True):
         return "does not say that tokens meet in what it stores alone"
 
     def lends(self) -> Mapping[str, str]:
-        """What later layers may read of it ("keys": keys and values; "choice": which keys are attended to), each with the name
-        under which they find it."""
+        """What later layers may read of it ("keys": keys and values; "choice": which keys are attended to; "router": what a
+        router has read), each with the name under which they find it."""
         return {}
 
     def borrows(self) -> Mapping[str, str]:

@@ -53,6 +53,7 @@ class SublayerSpec(PartSpec):
     norm_in: MapSpec | None = None  # of what all branches read: pre-norm
     norm_out: MapSpec | None = None  # of what they write, summed, before the stream gets it
     norm_sum: MapSpec | None = None  # of the stream after writing: post-norm
+    skip: MapSpec | None = None  # of the stream that what they write is added to (residual scaling)
 
     def __post_init__(self) -> None:
         if self.branches and all(branch.late for branch in self.branches):
@@ -124,8 +125,8 @@ def check_lent(blocks: Sequence[BlockSpec], place: Place, lent: Lent) -> None:
 
 
 def check_residual(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:
-    """Raise SpecError for norms of sums (post-norm) where the residual's state is no sum that they could read, and for late
-    branches where it is undone, sublayer by sublayer."""
+    """Raise SpecError for norms of sums (post-norm) and skips where the residual's state is no sum that they could read, and
+    for late branches where it is undone, sublayer by sublayer."""
     for block in () if residual.sums_normed and not residual.undoes else blocks:
         left = block.sublayers if block.connection is None else block.connection.beside(block.sublayers)
         if residual.undoes and any(branch.late for sublayer in left for branch in sublayer.branches):
@@ -138,6 +139,8 @@ def check_residual(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:
                 f"Stack.residual = {residual.kind} takes no norms of sums (post-norm); take Add, or norms of what branches "
                 "read (pre-norm)"
             )
+        if any(sublayer.skip for sublayer in left):
+            raise SpecError(f"Stack.residual = {residual.kind} has no one stream that a skip could read; take Add")
 
 
 class StackSpec(PartSpec):

@@ -295,7 +295,7 @@ def _by_norm(say: Callable[[Any], str]) -> Callable[[BlockSpec, Place], str]:
 
 def _other_maps(sublayer: SublayerSpec) -> str:
     """What else than norms stands there: the gains of ReZero, a shift."""
-    at = {"in": "before a branch", "out": "after a branch", "sum": "after the sum"}
+    at = {"in": "before a branch", "out": "after a branch", "sum": "after the sum", "skip": "on the way around"}
     return each((f"{words.phrase(v)} {at[where]}" for where, v in maps(sublayer) if not isinstance(v, NormSpec)), ", ")
 
 
@@ -325,7 +325,7 @@ def _biases(stack: StackSpec, place: Place) -> Iterator[str]:
     """The maps that add a bias, by the names of the tensors, so that a user's own parts are among them."""
     for layers in distinct_layers(stack):
         for path, weight in tensors(layers.block, place):
-            *_, owner, last = path.split(".")
+            *_, owner, last = (part for part in path.split(".") if part != "maps" and not part.isdigit())
             if (last == "bias" or weight.axes == ("gates",)) and weight.trainable:
                 yield "norms" if owner.startswith("norm") else BIASES.get(owner, owner.replace("_", " "))
 

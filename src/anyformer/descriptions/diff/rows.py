@@ -93,7 +93,8 @@ def placed(sublayer: SublayerSpec) -> str:
     said = words.PLACEMENTS[norm_places(sublayer)]
     if len(sublayer.branches) > 1 and isinstance(sublayer.norm_in, NormSpec):
         said += ", one for all branches"
-    others = (words.phrase(value) for _, value in maps(sublayer) if not isinstance(value, NormSpec))
+    others = [words.phrase(value) for at, value in maps(sublayer) if at != "skip" and not isinstance(value, NormSpec)]
+    others += [f"{words.phrase(sublayer.skip)} on the way around"] if sublayer.skip else []
     return " with ".join([said, *dict.fromkeys(others)])
 
 

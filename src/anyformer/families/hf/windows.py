@@ -12,7 +12,7 @@ from anyformer.families.hf.table import Pair
 from anyformer.layers import AttentionSpec, Causal, GQASpec, RotarySpec, SlidingWindow
 from anyformer.spec import BlockSpec, ModelSpec, Spec, Window
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL = WORDS = "sliding_attention", "full_attention"  # what types are called, if a class has no other words
 ROTARY = "rotary positions"
 
 
@@ -39,7 +39,9 @@ def two_kinds(model: ModelSpec) -> ModelSpec:
     return with_layers(model, (first[SLIDING], first[FULL]))
 
 
-def layer_types(full_every: int | None, size: int, setting: str | None = None) -> Pair:
+def layer_types(
+    full_every: int | None, size: int | None, setting: str | None = None, words: tuple[str, str] = WORDS
+) -> Pair:
     """The depth, each layer's type and the window, of a template of `two_kinds`.
 
     Where nothing is said every `full_every`-th layer is full, or as many as an older `setting` says, and `size` is the window;
@@ -51,34 +53,41 @@ def layer_types(full_every: int | None, size: int, setting: str | None = None) -
         found = settings.nullable("sliding_window", int, size)
         every = full_every or (1 if found is None else n_layers + 1)
         every = every if setting is None else settings.positive(setting, int, every)
-        by_number = tuple(SLIDING if (i + 1) % every else FULL for i in range(n_layers))
-        return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, found)
+        by_number = tuple(words[(i + 1) % every == 0] for i in range(n_layers))
+        return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, found, words)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found, size = {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec)}, window_of(spec)
+        found, size = {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec, words)}, window_of(spec)
         return found if size is None else {**found, "sliding_window": size}  # some classes know no null there
 
     return Pair(read, write)
 
 
-def typed(settings: Settings, spec: ModelSpec, n_layers: int, types: tuple[str, ...], window: int | None) -> ModelSpec:
+def typed(
+    settings: Settings,
+    spec: ModelSpec,
+    n_layers: int,
+    types: tuple[str, ...],
+    window: int | None,
+    words: tuple[str, str] = WORDS,
+) -> ModelSpec:
     """The template with a layer for each type and this window. Raises CheckpointError for types that are none."""
-    blocks: dict[str, BlockSpec] = dict(zip((SLIDING, FULL), spec.stack.blocks, strict=True))
-    _check(settings, types, n_layers)
-    if window is None and SLIDING in types:
+    blocks: dict[str, BlockSpec] = dict(zip(words, spec.stack.blocks, strict=True))
+    _check(settings, types, n_layers, words)
+    if window is None and words[0] in types:
         raise settings.refusal("sliding_window", "leaves the sliding layers without a window, which this class refuses")
     spec = with_layers(spec, (blocks[kind] for kind in types))
     return spec if window is None else changed(spec, SlidingWindow, size=Window(window))
 
 
-def _check(settings: Settings, types: tuple[str, ...], n_layers: int) -> None:
-    if len(types) != n_layers or set(types) - {SLIDING, FULL}:
-        raise settings.refusal("layer_types", f"must be {n_layers} times {SLIDING} or {FULL}")
+def _check(settings: Settings, types: tuple[str, ...], n_layers: int, words: tuple[str, str] = WORDS) -> None:
+    if len(types) != n_layers or set(types) - set(words):
+        raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(words)}")
 
 
-def types_of(spec: ModelSpec) -> list[str]:
+def types_of(spec: ModelSpec, words: tuple[str, str] = WORDS) -> list[str]:
     """Each layer's type."""
-    return [FULL if window_of(block) is None else SLIDING for block in spec.stack.blocks]
+    return [words[window_of(block) is None] for block in spec.stack.blocks]
 
 
 def typed_rotary(inner: Settings, context: int, plain: RotarySpec, whole: bool = True) -> RotarySpec:
@@ -90,7 +99,9 @@ def typed_rotary(inner: Settings, context: int, plain: RotarySpec, whole: bool =
     return found
 
 
-def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: str | None = None) -> Pair:
+def rotary_by_type(
+    local: RotarySpec, full: RotarySpec, context: int, setting: str | None = None, words: tuple[str, str] = WORDS
+) -> Pair:
     """The context and the rotary positions of a template's layers, such as `two_kinds` makes: sliding ones and full ones.
 
     Each type of layer has a table of its own; in older files the full layers have the usual settings and the others a theta by
@@ -104,29 +115,31 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
         if tables is None:
             each: tuple[RotarySpec, ...] = plain[0], rotary(settings, length, plain=plain[1], fraction=None)
         else:
-            inner = tables.section(SLIDING), tables.section(FULL)
+            inner = tuple(map(tables.section, words))
             whole = local.fraction == full.fraction == 1
             each = tuple(
                 p if i is None else typed_rotary(i, length, p, whole) for i, p in zip(inner, plain, strict=True)
             )
+            tables.require("rope_type", "default")  # a word that ZAYA1's files have beside the tables
             tables.close()
-        of_type: dict[str, RotarySpec] = dict(zip((SLIDING, FULL), each, strict=True))
-        pairs = zip(spec.stack.blocks, types_of(spec), strict=True)
+        of_type: dict[str, RotarySpec] = dict(zip(words, each, strict=True))
+        pairs = zip(spec.stack.blocks, types_of(spec, words), strict=True)
         blocks = (changed(block, RotarySpec, **of_type[kind].values()) for block, kind in pairs)
         return with_layers(spec, blocks).but(context=length)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = {SLIDING: local, FULL: full}
-        for kind, block in zip(types_of(spec), spec.stack.blocks, strict=True):
+        found = dict(zip(words, (local, full), strict=True))
+        for kind, block in zip(types_of(spec, words), spec.stack.blocks, strict=True):
             found[kind] = next(block.nested(RotarySpec), found[kind])
         length = {"max_position_embeddings": spec.context or context}
         if setting is not None:
-            return {**length, setting: found[SLIDING].theta, **rotary_settings(found[FULL], fraction=None)}
+            sliding, whole = (found[word] for word in words)
+            return {**length, setting: sliding.theta, **rotary_settings(whole, fraction=None)}
         tables = {
             kind: {"rope_type": "default", THETA: each.theta, **(scaling_settings(each.scaling) or {})}
             for kind, each in found.items()
         }
-        for kind, usual in ((SLIDING, local), (FULL, full)):
+        for kind, usual in zip(words, (local, full), strict=True):
             if found[kind].fraction != 1 or usual.fraction != 1:
                 tables[kind][FRACTION] = found[kind].fraction
         return {**length, "rope_parameters": tables}

@@ -142,6 +142,8 @@ def _crossing(spec: ModelSpec, carried: Sequence[Carried], cut: int, lengths: _L
             learnt += tokens * d_model
         elif what == "choice":
             fixed += tokens * lengths.whole("stack")
+        elif isinstance(lender := lent[what, name], MoESpec):
+            learnt += tokens * (lender.router.stream.width if lender.router.stream else 0)
         else:
             kept = lent[what, name].cache_shapes(Place(d_model, (d_model,))) or {}
             numbers = {part: math.prod(kept[part]) * lengths.rows * lengths.whole("stack") for part in parts}

@@ -27,6 +27,16 @@ SIZES = {
 }
 S6 = {"vocab_size": 101, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6}
 JAMBA = {**SIZES, "mamba_d_state": 6, "num_experts": 4, "attn_layer_period": 3, "attn_layer_offset": 1}
+ZAMBA2 = {
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "intermediate_size": 24,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "n_mamba_heads": 4,
+    "mamba_d_state": 6,
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
+}
 KDA = {"linear_num_heads": 3, "linear_head_dim": 8, "linear_conv_kernel_dim": 3}
 KIMI = {
     **SIZES,
@@ -90,6 +100,24 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("jamba", JAMBA),
     ("jamba", {**JAMBA, "num_experts": 1, "mamba_dt_rank": 3, "mamba_proj_bias": True, "mamba_conv_bias": False}),
     ("jamba", {**JAMBA, "expert_layer_period": 3, "expert_layer_offset": 2, "attn_layer_period": 9}),
+    ("zamba2", ZAMBA2),
+    ("zamba2", {**ZAMBA2, "layers_block_type": ["hybrid"] * 5, "num_mem_blocks": 2, "mamba_ngroups": 2}),
+    (
+        "zamba2",
+        {
+            **ZAMBA2,
+            "num_mem_blocks": 2,
+            "use_shared_attention_adapter": True,
+            "use_mem_rope": True,
+            "add_bias_linear": True,
+            "rms_norm_eps": 1e-2,
+            "time_step_min": 0.2,
+            "hidden_act": "silu",
+            "mamba_d_conv": 3,
+            "adapter_rank": 5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 3e3},
+        },
+    ),
     ("kimi_linear", KIMI),
     ("kimi_linear", {**KIMI, "q_lora_rank": 12, "num_expert_group": 2, "topk_group": 1, "num_shared_experts": 2}),
     (
@@ -309,6 +337,16 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
             {**SIZES, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
             "partial_rotary_factor = 0.5 is not computed here; only 1.0 is",
         ),
+        ("zamba2", {**ZAMBA2, "tie_word_embeddings": False}, "tie_word_embeddings = False is not computed here"),
+        ("zamba2", {**ZAMBA2, "use_long_context": True}, "use_long_context = True is not computed here"),
+        ("zamba2", {**ZAMBA2, "num_key_value_heads": 2}, "num_key_value_heads = 2 is not computed here; only 4 is"),
+        (
+            "zamba2",
+            {**ZAMBA2, "num_attention_heads": 5},
+            "num_attention_heads = 5 does not divide twice hidden_size = 32",
+        ),
+        ("zamba2", {**ZAMBA2, "layers_block_type": None}, "must be 5 times linear_attention or hybrid"),
+        ("zamba2", {**ZAMBA2, "mamba_headdim": 10}, "mamba_expand = None times hidden_size = 32 must be"),
         ("lfm2_moe", {**LFM2_MOE, "layer_types": None}, "layer_types = None must be 4 times conv or full_attention"),
         ("lfm2_moe", {**LFM2_MOE, "num_experts_per_tok": 5}, "top_k = 5 must be from 1 to n_experts = 4"),
         ("lfm2_moe", {**LFM2_MOE, "moe_layer_freq": 2}, "moe_layer_freq = 2 is unknown here"),

@@ -62,7 +62,7 @@ def test_its_name_alone_says_that_it_sees_or_hears() -> None:
     ("name", "settings", "nearest"),
     [
         ("Funnel", ["block_sizes", "block_repeats", "pooling_type"], "xlnet"),
-        ("Zamba2", ["num_mem_blocks", "adapter_rank"], "falcon_h1"),
+        ("Zamba", ["hidden_mamba_act"], "zamba2"),
         ("ProphetNet", ["ngram"], "bart"),
     ],
 )

@@ -16,6 +16,7 @@ from anyformer.families.hf.mapping import class_of, fitting, ours_of, theirs_of
 from anyformer.hub import load
 from anyformer.layers import (
     ALiBiSpec,
+    AsideSpec,
     GatedDeltaNetSpec,
     GatedFeedForwardSpec,
     IndexerSpec,
@@ -33,6 +34,7 @@ from tests.laws.tolerance import (
     FLOAT32_READ,
     FLOAT64,
     FLOAT64_ALIBI,
+    FLOAT64_ASIDE,
     FLOAT64_SPARSE,
     FLOAT64_TABLE,
     close,
@@ -151,8 +153,12 @@ class Margin(TorchFunctionMode):
 
 
 def decided(spec: ModelSpec, attention: str, given: Inputs, first: int = 0) -> Pair:
-    """Return a pair of which no indexer's choice is nearly a tie: the first such among seeds from `first` on."""
-    for seed in range(first, first + 20):
+    """Return a pair of which no indexer's choice is nearly a tie: the first such among seeds from `first` on.
+
+    With the first three what a state of Zamba 2 is read for is nearly nothing: gradients 6e-4 apart, in float64 5e-13.
+    """
+    aside = any(isinstance(part, AsideSpec) for part in spec.nested())
+    for seed in range(max(first, 3) if aside else first, first + 20):
         both = pair(spec, attention, seed=seed)
         if clear(both.ours, given):
             return both
@@ -337,6 +343,8 @@ def rounding(spec: ModelSpec) -> float:
         return FLOAT64_TABLE  # Marian's; the oracle of the paper's interleaved ones computes them in float64
     if any(isinstance(part, GatedFeedForwardSpec) and part.sparsity for part in spec.nested()):
         return FLOAT64_SPARSE
+    if any(isinstance(part, AsideSpec) for part in spec.nested()):
+        return FLOAT64_ASIDE
     return FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in spec.nested()) else FLOAT64
 
 

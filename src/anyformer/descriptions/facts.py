@@ -9,7 +9,17 @@ import torch
 
 from anyformer.descriptions.grouping import distinct_layers, places
 from anyformer.errors import InputError
-from anyformer.layers import AttentionSpec, LocalAndGlobalSpec, MLASpec, MoESpec, NormSpec, SegmentsSpec, SharedKVSpec
+from anyformer.layers import (
+    AttentionSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    LocalAndGlobalSpec,
+    MLASpec,
+    MoESpec,
+    NormSpec,
+    SegmentsSpec,
+    SharedKVSpec,
+)
 from anyformer.layers.causality import HEADS, POSITIONS
 from anyformer.layers.mask import Mask, visible
 from anyformer.layers.tokens import Tokens, plain_tokens
@@ -99,9 +109,19 @@ def one_map(projection: Any) -> str:
     """What to say behind the kind of heads where one map makes keys and values, or tokens are mixed; else nothing."""
     if isinstance(projection, SharedKVSpec):
         return ", one vector as key and value"
-    if (convolved := getattr(projection, "convolved", None)) is not None:
-        return f", convolved over {convolved.each} and {convolved.heads} tokens"
-    return ", keys and values by one map" if getattr(projection, "values_are_keys", False) else ""
+    if not isinstance(projection, GQASpec):
+        return ""
+    said = [", of the stream and the embedding side by side"] if projection.with_input else []
+    said += [shared_maps(projection)]
+    if projection.convolved is not None:
+        said += [f", convolved over {projection.convolved.each} and {projection.convolved.heads} tokens"]
+    return "".join([*said, ", keys and values by one map" if projection.values_are_keys else ""])
+
+
+def shared_maps(value: GQASpec | GatedFeedForwardSpec) -> str:
+    """What to say behind attention or a feed-forward whose maps others have too, or to which more are added; else nothing."""
+    said = [f", maps shared ({value.common})"] if value.common is not None else []
+    return "".join([*said, f", of its own a rank of {value.adapter:,}" if value.adapter is not None else ""])
 
 
 def n_shared_experts(mixture: MoESpec) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts, shows_nothing
+from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts, shared_maps, shows_nothing
 from anyformer.layers import (
     GELU,
     AddByDepthSpec,
@@ -334,7 +334,7 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
     said += [f"clamped at {number(mixer.limit)}"] if exact and mixer.limit is not None else []
     said += [f"up + {number(mixer.up_offset)}"] if exact and mixer.up_offset else []
     said += [f"{number(100 * mixer.sparsity)} % at 0"] if exact and mixer.sparsity is not None else []
-    return ", ".join([*said, *inner])
+    return ", ".join([*said, *inner]) + (shared_maps(mixer) if exact else "")
 
 
 def router(value: RouterSpec) -> str:

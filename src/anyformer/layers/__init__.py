@@ -5,6 +5,7 @@ from anyformer.layers.activation import ActivationSpec as ActivationSpec, ELU as
 from anyformer.layers.activation import ReLU as ReLU, ReLU2 as ReLU2, SELU as SELU, SiLU as SiLU, Sigmoid as Sigmoid
 from anyformer.layers.activation import Softplus as Softplus, Swish as Swish, Tanh as Tanh, XIELU as XIELU
 from anyformer.layers.altup import AltUpSpec as AltUpSpec, StreamsSpec as StreamsSpec
+from anyformer.layers.aside import AsideSpec as AsideSpec
 from anyformer.layers.attention import AttentionSpec as AttentionSpec
 from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack

@@ -90,8 +90,8 @@ class AttentionSpec(MixerSpec):
             raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
         if self.indexer is not None and self.indexer.every > 1 and self.mask not in (Causal(), Everything()):
             raise self.refusal("mask", "hides some of what the indexer's blocks are of; take Causal or Everything")
-        if self.projection.mixes and self.reads != "self":
-            raise self.refusal("reads", "is of keys that are not made with its queries, and its projection mixes both")
+        if (self.projection.mixes or self.projection.reads_input) and self.reads != "self":
+            raise self.refusal("reads", "is of keys that are not made with its queries, and its projection makes both")
         if (found := misfit(self)) is not None:
             raise self.refusal(*found)
 
@@ -166,7 +166,7 @@ class AttentionSpec(MixerSpec):
         return 0 if self.reads == "memory" else self.projection.sizes(self._place(place))[0]
 
     def reads_input(self) -> bool:
-        return self.reads == "input"
+        return self.reads == "input" or self.projection.reads_input
 
     def unfit(self, what: str, lender: MixerSpec, place: Place) -> str | None:
         if what == "choice":

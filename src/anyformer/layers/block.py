@@ -67,10 +67,11 @@ class Sublayer(Part[SublayerSpec]):
         stores: Iterator[Store],
         held: list[Tensor],
         last: bool,
+        aside: Tensor | None = None,
     ) -> tuple[Any, list[Notes]]:
         """The residual's state of a stream [batch, token, d_model] after its branches, and a note of each.
 
-        `held`: what late branches, of this shape, have for the last sublayer to write.
+        `held`: what late branches, of this shape, have for the last sublayer to write; `aside`: what is added to what they read.
         """
 
         def branches(x: Tensor, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
@@ -83,23 +84,30 @@ class Sublayer(Part[SublayerSpec]):
             return (sum(held, y) if last else y), notes
 
         kept = mapped(self.spec.skip, self.skip, state, context)
-        state, notes = residual.step(kept, branches if self.skip is None else lambda _, c: branches(state, c), context)
+        read = state if aside is None else state + aside
+        usual = aside is None and self.skip is None
+        state, notes = residual.step(kept, branches if usual else lambda _, c: branches(read, c), context)
         return mapped(self.spec.norm_sum, self.norm_sum, state, context), notes
 
 
 def in_turn(
-    sublayers: Iterable[Sublayer], state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    sublayers: Iterable[Sublayer],
+    state: Any,
+    residual: Any,
+    context: ForwardContext,
+    stores: Iterator[Store],
+    aside: Tensor | None = None,
 ) -> tuple[Any, list[Notes]]:
     """The residual's state of a stream [batch, token, d_model] after these sublayers, and their notes.
 
-    `residual`: how they read and write it; a list has one for each.
+    `residual`: how they read and write it; a list has one for each. `aside`: what the first reads beside it.
     """
     notes: list[Notes] = []
     held: list[Tensor] = []
     each = list(sublayers)  # not [*…], which PyTorch 2.11's compiler cannot read
     for i, sublayer in enumerate(each):
         own = residual[i] if isinstance(residual, list) else residual
-        state, more = sublayer(state, own, context, stores, held, i == len(each) - 1)
+        state, more = sublayer(state, own, context, stores, held, i == len(each) - 1, None if i else aside)
         notes += more
     return state, notes
 

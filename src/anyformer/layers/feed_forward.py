@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import Activation, ActivationSpec
-from anyformer.layers.linear import Linear, LinearSpec, Together, side_by_side
+from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.tokens import ForwardContext, Notes, Store
@@ -85,20 +85,23 @@ class GatedFeedForwardSpec(ExpertSpec):
     limit: Positive | None = None  # gate ≤ limit, -limit ≤ up ≤ limit
     up_offset: float = 0.0
     sparsity: TrueShare | None = None  # of the gate's features, what goes into the activation as 0 (Gemma 3n)
+    common: str | None = None  # the maps are those of all feed-forwards that have this name (Zamba)
+    adapter: Width | None = None  # the rank of what is added to gate and up, of its own (Zamba 2)
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         into = LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model"))
         return {
-            "gate": (into, place),
-            "up": (into, place),
+            "gate": (named(into, self.common, "gate"), place),
+            "up": (named(into, self.common, "up"), place),
+            "adapter": (low_rank(self.adapter, 2 * self.d_ff), place) if self.adapter else None,
             "activation": (self.activation, place),
             "norm": self.norm and (self.norm, place.at(self.d_ff)),
-            "down": (_down(self.bias_out), place.at(self.d_ff)),
+            "down": (named(_down(self.bias_out), self.common, "down"), place.at(self.d_ff)),
         }
 
     def narrowed(self, place: Place, ranks: int) -> GatedFeedForwardSpec | None:
         """Its share of the features; None where all are normed, or the largest of all are found, together."""
-        alone = self.norm is None and self.sparsity is None
+        alone = self.norm is None and self.sparsity is None and self.adapter is None
         return self.but(d_ff=self.divided("d_ff", ranks)) if alone else None
 
     def inner(self, *hidden: Tensor, module: Any) -> Tensor:
@@ -115,6 +118,7 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
     activation: nn.Module
     norm: nn.Module | None
     down: Any
+    adapter: nn.Module | None
 
     def __init__(self, spec: GatedFeedForwardSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -123,6 +127,8 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
         gate, up = side_by_side(x, (self.gate, self.up), self.together)
+        if self.adapter is not None:
+            gate, up = (a + b for a, b in zip((gate, up), self.adapter(x).chunk(2, -1), strict=True))
         return _down_of(self, context, gate, up), {}
 
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
 from anyformer.layers.convolved_heads import ConvolvedHeads, ConvolvedHeadsSpec
-from anyformer.layers.linear import Linear, LinearSpec, Together, side_by_side
+from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext, Store, Tokens
@@ -65,6 +66,11 @@ class ProjectionSpec(PartSpec, abstract=True):
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
         """That state."""
         return ()
+
+    @property
+    def reads_input(self) -> bool:
+        """Whether it reads the embedding's output too."""
+        return False
 
     @property
     def stored_heads(self) -> int:
@@ -175,6 +181,10 @@ class GQASpec(ProjectionSpec):
     norm_last: bool = False  # the norms read what the rotary positions have turned (Hunyuan)
     clip: Positive | None = None  # clamp q, k and v to ± clip (OLMo)
     rotary: RotarySpec | None = None
+    with_input: bool = False  # what is read is the stream and the embedding's output, side by side (Zamba)
+    norm_in: MapSpec | None = None  # of both
+    common: str | None = None  # the maps are those of all attention that has this name (Zamba)
+    adapter: Width | None = None  # the rank of what is added to queries, keys and values, of its own (Zamba 2)
     convolved: ConvolvedHeadsSpec | None = None  # over the last tokens, before norms and rotation (CCA)
 
     def __post_init__(self) -> None:
@@ -188,6 +198,10 @@ class GQASpec(ProjectionSpec):
             raise self.refusal("value_dim", "differs from head_dim, and values are keys; leave one out")
         if self.norm_last and self.norm_over == "projection":
             raise self.refusal("norm_last", "is of heads that have turned; take norm_over: head or heads")
+        if self.values_are_keys and self.adapter is not None:
+            raise self.refusal("adapter", "is of values of a map of their own, and values are keys; leave one out")
+        if self.norm_in is not None and not self.with_input:
+            raise self.refusal("norm_in", "is of the stream and the input, and it reads the stream; set with_input")
         if self.convolved is not None and (self.values_are_keys or self.value_dim not in (None, self.head_dim)):
             raise self.refusal("convolved", "takes values of a map of their own, as wide as keys; leave the others out")
 
@@ -211,8 +225,9 @@ class GQASpec(ProjectionSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         n_heads, head_dim, value_dim = self.sizes(place)
-        width, kv_width = n_heads * head_dim, self.kv_heads * head_dim
-        source, own = place.at(place.d_source), place.d_source > 0
+        width, kv_width, v_width = n_heads * head_dim, self.kv_heads * head_dim, self.kv_heads * value_dim
+        source, own, common = place.at(self._d_in(place.d_source)), place.d_source > 0, self.common
+        stream = place.at(self._d_in(place.d_model))
         apart = own and not self.values_are_keys
 
         def norm(spec: MapSpec | None, n: int, width: int = head_dim) -> Placed:
@@ -226,15 +241,26 @@ class GQASpec(ProjectionSpec):
         if self.convolved is not None and (not own or self.kv_heads * head_dim % 2):
             raise self.refusal("convolved", "is of keys of the layer's own, and halves their width; leave it out")
         return {
-            "q": (into(width, self.bias_query, "query"), place),
-            "k": (into(kv_width, self.bias_key), source) if own else None,
-            "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source) if apart else None,
-            "o": (out, place.at(n_heads * value_dim)),
+            "q": (named(into(width, self.bias_query, "query"), common, "q"), stream),
+            "k": (named(into(kv_width, self.bias_key), common, "k"), source) if own else None,
+            "v": (named(into(v_width, self.bias_value, "inner"), common, "v"), source) if apart else None,
+            "o": (named(out, common, "o"), place.at(n_heads * value_dim)),
+            "norm_in": self.norm_in and (self.norm_in, stream),
+            "adapters": [(low_rank(self.adapter, n), stream) for n in (width, kv_width, v_width)]
+            if self.adapter
+            else [],
             "norm_query": norm(self.norm_query, n_heads),
             "norm_key": norm(self.norm_key, self.kv_heads) if own else None,
             "norm_value": norm(self.norm_value, self.kv_heads, value_dim) if own else None,
             "convolved": self.convolved and (self.convolved, self._place_convolved(place)),
         }
+
+    def _d_in(self, width: int) -> int:
+        return 2 * width if self.with_input else width
+
+    @property
+    def reads_input(self) -> bool:
+        return self.with_input
 
     def _place_convolved(self, place: Place) -> Place:
         return place.at(self.n_heads + self.kv_heads, self.sizes(place)[1])
@@ -260,15 +286,18 @@ class GQASpec(ProjectionSpec):
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The matrix products: q and o of `workload.query` tokens a row, k and v of `workload.memory` tokens of the source."""
         n_heads, head_dim, value_dim = self.sizes(place)
-        per_query = 2 * place.d_model * n_heads * (head_dim + value_dim)
-        per_key = 2 * place.d_source * self.kv_heads * (head_dim + (0 if self.values_are_keys else value_dim))
+        per_query = 2 * n_heads * (self._d_in(place.d_model) * head_dim + place.d_model * value_dim)
+        kv_width = self.kv_heads * (head_dim + (0 if self.values_are_keys else value_dim))
+        per_key = 2 * self._d_in(place.d_source) * kv_width
+        if self.adapter:
+            per_query += 2 * self.adapter * (3 * self._d_in(place.d_model) + n_heads * head_dim + kv_width)
         mixed = self.convolved.cost(self._place_convolved(place), workload) if self.convolved else Cost()
         return mixed + Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
     def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
         """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector, and
         where values are of two halves of all."""
-        if self.convolved is not None:
+        if self.convolved is not None or self.adapter is not None:
             return None
         if self.norm_over == "projection" and (self.norm_query or self.norm_key):
             return None
@@ -295,6 +324,8 @@ class GQASpec(ProjectionSpec):
             norm_query=to.field(MapSpec, self.norm_query),
             norm_key=to.field(MapSpec, self.norm_key),
             norm_value=to.field(MapSpec, self.norm_value),
+            norm_in=to.field(MapSpec, self.norm_in),
+            adapter=to.field(Width, self.adapter),
         )
 
 
@@ -305,6 +336,8 @@ class GQA(Projection[GQASpec]):
     norm_query: nn.Module | None
     norm_key: nn.Module | None
     norm_value: nn.Module | None
+    norm_in: nn.Module | None
+    adapters: Any
     convolved: ConvolvedHeads | None
 
     def __init__(self, spec: GQASpec, place: Place) -> None:
@@ -326,9 +359,14 @@ class GQA(Projection[GQASpec]):
         self, narrow: Tensor, x: Tensor, context: ForwardContext, store: Store
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps can be."""
+        if self.spec.with_input:
+            x = torch.cat((x, context.given("input")), -1)
+            x = x if self.norm_in is None else self.norm_in(x)
         if self.spec.values_are_keys:
             return self.query(x, context), self.store(x, context)
         q, k, v = side_by_side(x, (self.q, self.k, self.v), self.together)
+        if self.spec.adapter is not None:
+            q, k, v = (y + adapter(x) for y, adapter in zip((q, k, v), self.adapters, strict=True))
         if self.convolved is not None:
             q, k, v = self.convolved(q, k, v, context, store.part(MIXED))
         return self._queries(q, context), self._kept(k, v, context)

@@ -247,6 +247,16 @@ class ChainSpec(MapSpec):
         return {"maps": in_turn(self.maps, place)[0]}
 
 
+def named(spec: LinearSpec, common: str | None, which: str) -> LinearSpec:
+    """The map, or with a name the one that all maps of this name and kind are."""
+    return spec if common is None else spec.but(shared=f"{common}_{which}")
+
+
+def low_rank(rank: Width, d_out: int) -> ChainSpec:
+    """W = B A of so many dimensions between (Hu et al. 2021, arXiv:2106.09685)."""
+    return ChainSpec(maps=(LinearSpec(d_out=rank), LinearSpec(d_out=Width(d_out))))
+
+
 class Chain(Part[ChainSpec]):
     maps: list[torch.nn.Module]
 

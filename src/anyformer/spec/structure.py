@@ -139,6 +139,10 @@ def check_residual(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:
                 f"Stack.residual = {residual.kind} takes no norms of sums (post-norm); take Add, or norms of what branches "
                 "read (pre-norm)"
             )
+        if residual.undoes and block.connection is not None:
+            raise SpecError(
+                f"Stack.residual = {residual.kind} undoes sublayers, and a connection has its own way; take Add"
+            )
         if any(sublayer.skip for sublayer in left):
             raise SpecError(f"Stack.residual = {residual.kind} has no one stream that a skip could read; take Add")
 

@@ -60,6 +60,7 @@ def mixer(
     n_groups: int,
     activation: str = "hidden_act",
     usual: int | None = None,
+    heads: int = 128,
 ) -> tuple[table.Pair, ...]:
     """The settings of every Mamba-2 mixer; the numbers go where nothing is said, and a head's width follows from the others.
 
@@ -69,7 +70,7 @@ def mixer(
     least = names.get("least")
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        d_model, n_heads = spec.stack.d_model, settings.positive(names["n_heads"], int, 128)
+        d_model, n_heads = spec.stack.d_model, settings.positive(names["n_heads"], int, heads)
         said = settings.written(names["head_dim"])
         head_dim = None if said in (None, "auto") else settings.positive(names["head_dim"], int)
         own = settings.nullable(names["width"], int, usual) if "width" in names else None

@@ -1,0 +1,50 @@
+"""A layer that computes something aside: its last sublayers read it beside the stream, which it does not enter.
+
+Glorioso et al. 2024 (Zamba), arXiv:2405.16712, section 2, equation 6: a shared block of attention and a feed-forward, and what it
+gives is added to what Mamba reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from anyformer.errors import SpecError
+from anyformer.layers.block import in_turn
+from anyformer.layers.part import Part
+from anyformer.layers.residual import AddSpec
+from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.spec import ConnectionSpec, Few, Place, Placed
+
+
+class AsideSpec(ConnectionSpec):
+    """z = the first `n` sublayers of x, one on another and none around itself; the next one reads x + z and writes to x."""
+
+    n: Few = 2
+
+    def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
+        return sublayers[self.n :]
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        if place.n_streams != 1:
+            raise SpecError(
+                "Aside reads one stream, and here are several side by side; give the stack the residual Add"
+            )
+        if place.n_sublayers <= self.n:
+            raise SpecError(f"Aside.n = {self.n} leaves none of {place.n_sublayers} sublayers to read it; lower it")
+        return {"alone": (AddSpec(scale=0.0), place)}
+
+
+class Aside(Part[AsideSpec]):
+    alone: Any
+
+    def forward(
+        self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
+        """The stream [batch, token, d_model] after the layer, and the notes of its sublayers."""
+        each, n = list(sublayers), self.spec.n
+        aside, notes = in_turn(each[:n], state, self.alone, context, stores)
+        state, more = in_turn(each[n:], state, residual, context, stores, aside)
+        return state, notes + more

@@ -51,6 +51,15 @@ def test_like_eager(causal: bool, added: tuple[int, int] | None, kv_heads: int, 
             assert distance(mine, exact) < 10 * FLOAT64
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_its_values_lie_as_compilers_are_told(turned: bool) -> None:
+    """However queries lie: one heads' joining is a view, planned before there are numbers."""
+    q, k, v = (torch.randn(BATCH, N, HEADS, 8).transpose(1, 2) for _ in "qkv")
+    bias = torch.zeros(BATCH, HEADS, N, N)
+    found = call(Rows(), [q if turned else q.contiguous(), k, v], Fused(False, bias, None), None)
+    assert found.transpose(1, 2).is_contiguous()
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_dropout(causal: bool) -> None:
     """Values that are one-hot show which weights are left; the gradients are those of exactly these weights."""

@@ -22,6 +22,7 @@ from anyformer.layers.block import Stack, mapped
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import mean_loss
 from anyformer.layers.head import Head
+from anyformer.layers.indexer import IndexerSpec
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part, SharedParts
 from anyformer.layers.scores import ScoreSpec
@@ -132,7 +133,7 @@ class Transformer(Part[ModelSpec]):
         placed = {id(block): block for stack in spec.stacks.values() for block in stack.layers}  # as depth makes them
         keys = {value.key: value for part in (spec, *placed.values()) for value in part.nested()}
         self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}
-        self._by_count = any(isinstance(value, ScoreSpec) and value.by_count for value in keys.values())
+        self._by_count = any(isinstance(value, ScoreSpec | IndexerSpec) and value.by_count for value in keys.values())
         self._kernels: dict[tuple[str | None, str], Mapping[str, Kernel]] = {}
 
     def forward(

@@ -135,6 +135,49 @@ GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, 
 GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
 LAGUNA = {"num_experts": 4, "shared_expert_intermediate_size": 20}
 KOLIBRI = {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 20}
+M3 = {
+    **SIZES,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "head_dim": 16,
+    "partial_rotary_factor": 0.5,
+    "rotary_dim": 8,
+    "dense_intermediate_size": 40,
+    "shared_intermediate_size": 20,
+    "index_n_heads": 4,
+    "index_head_dim": 12,
+    "index_block_size": 3,
+    "index_topk_blocks": 3,
+    "index_local_blocks": 2,
+    "routed_scaling_factor": 1.5,
+    "swiglu_alpha": 1.5,
+    "swiglu_limit": 0.7,
+    "layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse", "full_attention"],
+    "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
+}
+RELEASED_M3: dict[str, Any] = {
+    "sparse_attention_config": {
+        "use_sparse_attention": True,
+        "sparse_index_dim": 12,
+        "sparse_num_index_heads": 2,
+        "sparse_topk_blocks": 2,
+        "sparse_block_size": 5,
+        "sparse_score_type": "max",
+        "sparse_init_block": 0,
+        "sparse_local_block": 1,
+        "sparse_attention_freq": [0, 1, 1, 1],
+        "sparse_disable_index_value": [0, 1, 1, 1],
+    },
+    "moe_layer_freq": [0, 1, 1, 1],
+    "hidden_act": "swigluoai",
+    "n_shared_experts": 1,
+    "use_gemma_norm": True,
+    "use_qk_norm": True,
+    "qk_norm_type": "per_head",
+    "scoring_func": "sigmoid",
+    "use_routing_bias": True,
+}
+OF_M3 = RELEASED_M3["sparse_attention_config"]
 LONG = {"rope_type": "longrope", "rope_theta": 1e3, "original_max_position_embeddings": 64}
 LONG |= {"short_factor": [1.1, 1.5, 2.0, 3.0], "long_factor": [1.1, 1.5, 2.0, 3.0]}
 MPT = {"vocab_size": 101, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}
@@ -456,6 +499,14 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("laguna", {**SIZES, **EXPERTS, **LAGUNA, "head_dim": 16}),
+    ("minimax_m3_vl_text", M3),
+    (
+        "minimax_m3_vl_text",
+        {
+            **{name: value for name, value in M3.items() if not name.startswith("index_") and "types" not in name},
+            **RELEASED_M3,
+        },
+    ),
     (
         "laguna",
         {
@@ -772,6 +823,31 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
             "rope_scaling = .* is passed over by this class; call it rope_parameters",
         ),
         ("cohere2_moe", {"sliding_window": None}, "sliding_window = None is no window, without which this"),
+        ("minimax_m3_vl_text", {**M3, "rotary_dim": 64}, "rotary_dim = 64 is not computed here; only 8 is"),
+        ("minimax_m3_vl_text", {**M3, "index_local_blocks": 0}, "index_local_blocks = 0 must be above 0"),
+        ("minimax_m3_vl_text", {**M3, "index_local_blocks": 4}, "BlockIndexer.near = 4 must be from 1 to top_k = 3"),
+        ("minimax_m3_vl_text", {**M3, "index_n_heads": 3}, "makes 3 choices, which do not divide 4 heads"),
+        ("minimax_m3_vl_text", {**M3, "index_head_dim": 6}, "index_head_dim = 6 is less than the 8 features of a head"),
+        (
+            "minimax_m3_vl_text",
+            {**M3, "layer_types": ["conv"] * 4},
+            "layer_types = .* must be 4 times full_attention or",
+        ),
+        ("minimax_m3_vl_text", {**M3, "mlp_layer_types": ["dense"]}, "mlp_layer_types = .* must be 4 times dense or"),
+        ("minimax_m3_vl_text", {**M3, "moe_layer_freq": [2] * 4}, "moe_layer_freq = .* must be 4 times 0 or 1"),
+        *(
+            (
+                "minimax_m3_vl_text",
+                {**M3, "sparse_attention_config": {**OF_M3, name: value}},
+                f"{name} = .* is not computed",
+            )
+            for name, value in (
+                ("use_sparse_attention", False),
+                ("sparse_init_block", 1),
+                ("sparse_score_type", "mean"),
+                ("sparse_disable_index_value", [0] * 4),
+            )
+        ),
         ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, r"moe_topk = \[1, 2\] must be a number above 0, or 4 of them"),
         ("hunyuan_v1_moe", {"num_shared_expert": 2}, "num_shared_expert = 2 is not computed here"),
         ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),

@@ -40,6 +40,7 @@ TEXTS = {
     "gemma3n_text": "gemma3n-e4b",
     "gemma4_text": "gemma4-e2b",
     "llama4_text": "llama4-scout",
+    "minimax_m3_vl_text": "minimax-m3",
     "qwen3_5_text": "qwen3.5-9b",
     "qwen3_5_moe_text": "qwen3.5-35b-a3b",
     "qwen4_exp_text": "qwen3.8-flash-next",

@@ -191,6 +191,17 @@ engrams = st.builds(
     number=st.sampled_from([0, 1]),
     norm=optional(norms),
 )
+block_indexers = st.builds(
+    L.BlockIndexerSpec,
+    n_heads=st.sampled_from([Count(1), Count(2), Count(4)]),
+    head_dim=st.sampled_from([Width(4), Width(10)]),
+    top_k=st.sampled_from([Window(2), Window(3)]),
+    layout=st.sampled_from([None, "half", "interleaved"]),
+    norm_key=optional(norms),
+    norm_query=optional(norms),
+    every=st.sampled_from([Window(1), Window(3)]),
+    near=st.sampled_from([Count(1), Count(2)]),
+)
 SCALED = L.ChainSpec(maps=(L.ShiftSpec(over="features"), L.GainSpec(over="features")))
 DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.LayerNormSpec(), shared="distances")
 
@@ -239,10 +250,13 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         convolved = L.ConvolvedHeadsSpec(each=draw(st.sampled_from([1, 2, 4])), heads=draw(st.sampled_from([1, 3])))
         projection = projection.but(convolved=convolved)
     chosen = draw(st.one_of(st.none(), st.none(), indexers)) if ignores_heads(options["mask"]) else None
+    of_blocks = draw(optional(block_indexers)) if chosen else None
     blocks = draw(st.one_of(st.none(), compressors)) if projection.takes_blocks and not fixed else None
     if blocks is not None:
         options |= {"scores": (), "relative_values": None, "compressor": blocks}
         chosen = chosen and chosen.but(compressor=blocks.but(norm=None), where=draw(st.sampled_from(["first", "last"])))
+    elif of_blocks is not None and projection.n_heads % of_blocks.n_heads == 0:
+        chosen = of_blocks
     elif chosen is not None and options["mask"] in (L.Causal(), L.Everything()) and draw(st.booleans()):
         chosen = chosen.but(every=Window(3), top_k=Window(3 * chosen.top_k))
     return L.AttentionSpec(projection=projection, indexer=chosen, **{**options, **fixed})

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.layers import CompressorSpec, FirstTokenSpec, GlobalBlocks, LastTokenSpec, LogSteps, RGLRUSpec
+from anyformer.layers import (
+    BlockIndexerSpec,
+    CompressorSpec,
+    FirstTokenSpec,
+    GlobalBlocks,
+    LastTokenSpec,
+    LogSteps,
+    RGLRUSpec,
+)
 from anyformer.model import Output, Transformer
 from anyformer.spec import HeadSpec, ModelSpec
 from tests.laws.models import waives
@@ -120,7 +128,7 @@ class Inputs:
         if pad is not None and spec.encoder is None:
             return self.without(pad)
         padded = self.pieces == (WHOLE,) and not bool(self.real.all())
-        kinds = GlobalBlocks | RGLRUSpec | CompressorSpec
+        kinds = GlobalBlocks | RGLRUSpec | CompressorSpec | BlockIndexerSpec
         counted = any(isinstance(v, kinds) or (isinstance(v, LogSteps) and v.start) for v in spec.nested())
         if padded and counted:
             # There, padding takes places in the blocks, or positions that queries grow by (Llama 4), or is read (Griffin).

@@ -11,6 +11,7 @@ from anyformer.layers import (
     AttentionSpec,
     AxialPositionsSpec,
     BlockEnds,
+    BlockIndexerSpec,
     Everything,
     FactorisedPositionsSpec,
     GQASpec,
@@ -45,6 +46,7 @@ ABSOLUTE = (
     | SinusoidSpec
     | SameBlock
     | BlockEnds
+    | BlockIndexerSpec
 )
 
 

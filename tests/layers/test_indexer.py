@@ -97,7 +97,7 @@ def of_theirs(n: int, some: int | None = None) -> tuple[torch.Tensor, torch.Tens
     context = ForwardContext(tokens=plain_tokens(n, x.device), kernels={})
     rotary = CHOICE.rotation(RotarySpec(layout="interleaved"), 4)
     keys = ours.keys(x, rotary, context)
-    got = (ours(narrow, x, keys, seen[:, None], rotary, context)[:, 0] == 0) & seen
+    got = (ours(narrow, x, keys, context.tokens, seen[:, None], rotary, context)[:, 0] == 0) & seen
     q = rotary.rotate(ours.q(narrow).unflatten(-1, (9, 8)).transpose(1, 2), context)
     scores = torch.zeros(2, n, n)
     for head in range(9):
@@ -133,7 +133,7 @@ def test_equal_scores_are_chosen_together() -> None:
         torch.nn.init.zeros_(parameter)
     context = ForwardContext(tokens=plain_tokens(7, torch.device("cpu")), kernels={})
     x = torch.randn(1, 7, 24)
-    assert (ours(x[..., :12], x, ours.keys(x, None, context), None, None, context) == 0).all()
+    assert (ours(x[..., :12], x, ours.keys(x, None, context), context.tokens, None, None, context) == 0).all()
 
 
 def test_its_cost_is_all_pairs_scored_and_the_chosen_attended_to() -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from anyformer.descriptions import words
+from anyformer.descriptions import options, words
 from anyformer.descriptions.diff.diff import DiffRow, rows_of
 from anyformer.descriptions.diff.rows import SIZES
 from anyformer.descriptions.facts import head_sharing, norm_places, position_parts, position_terms
@@ -132,7 +132,7 @@ def _positions(preset: Preset) -> str:
 
 
 def _sees(attention: AttentionSpec) -> str:
-    best = f", the best {attention.indexer.top_k:,}" if attention.indexer else ""
+    best = f", {options.best(attention.indexer)}" if attention.indexer else ""
     blocks = f", blocks of {attention.compressor.every:,}" if attention.compressor else ""
     return words.seen(attention.mask) + blocks + best
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from anyformer.descriptions.words import norm, number, phrase
 from anyformer.layers import (
     AttentionSpec,
+    BlockIndexerSpec,
     CompressorSpec,
     DifferentialSpec,
     IndexerSpec,
@@ -41,15 +42,26 @@ def difference(value: DifferentialSpec) -> str:
 def indexer(value: IndexerSpec) -> str:
     """Which visible keys are attended to: "the best 2,048, in blocks of 4, by an indexer of 64 × 128, pairs half"."""
     if value.reads == "layer":
-        return f"the best {value.top_k:,}, chosen by an earlier layer ({value.choice})"
-    of = " blocks" if value.compressor else f", in blocks of {value.every:,}," if value.every > 1 else ""
-    said = [f"the best {value.top_k:,}{of} by an indexer of {value.n_heads} × {value.head_dim}"]
-    said += [] if value.weighed else ["heads count alike"]
+        return f"{best(value)}, chosen by an earlier layer ({value.choice})"
+    of = " blocks" if value.compressor else f", in blocks of {value.every:,}," if value.mean_of > 1 else ""
+    said = [f"{best(value)}{of} by an indexer of {value.n_heads} × {value.head_dim}"]
+    if isinstance(value, BlockIndexerSpec):
+        near = "the own among them" if value.near == 1 else f"the last {value.near} among them"
+        said += [near, "a choice a head of it"]
+    elif not value.weighed:
+        said += ["heads count alike"]
+    said += [f"{norm(value.norm_query, exact=True)} of its queries"] if value.norm_query else []
     said += [f"pairs {value.layout}"] if value.layout else []
     said += ["the last features turn"] if value.where == "last" else []
     said += [norm_of(value.compressor, "of its blocks")] if value.compressor and value.compressor.norm else []
     said += [f"read by later layers ({value.choice})"] if value.choice else []
     return ", ".join(said)
+
+
+def best(value: IndexerSpec) -> str:
+    """How many keys or blocks are chosen: "the best 16 blocks of 128"."""
+    of = f" blocks of {value.every:,}" if isinstance(value, BlockIndexerSpec) else ""
+    return f"the best {value.top_k:,}{of}"
 
 
 def blocks(value: CompressorSpec) -> str:

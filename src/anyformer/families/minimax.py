@@ -1,13 +1,27 @@
-"""MiniMax-01, lightning attention in seven of eight layers (arXiv:2501.08313); MiniMax-M2, which attends everywhere (2025)."""
+"""MiniMax-01, lightning attention in seven of eight layers (arXiv:2501.08313); MiniMax-M2, which attends everywhere (2025), and
+M3, to blocks that an indexer chooses (2026)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, every
+from anyformer.families.compose import changed, edited, every, with_layers
+from anyformer.families.gemma import NORM
+from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
-from anyformer.layers import AddByDepthSpec, GQASpec, LightningAttentionSpec, RMSNormSpec, RotarySpec, RouterSpec
-from anyformer.spec import Count, ModelSpec, SublayerSpec, Width
+from anyformer.layers import (
+    GELU,
+    AddByDepthSpec,
+    AttentionSpec,
+    BlockIndexerSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    LightningAttentionSpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+)
+from anyformer.spec import Count, ModelSpec, SublayerSpec, Width, Window
 
 
 def minimax(*sizes: int, n_experts: int = 32, top_k: int = 2, head_dim: int = 128, attends: int = 8) -> ModelSpec:
@@ -25,13 +39,31 @@ def minimax(*sizes: int, n_experts: int = 32, top_k: int = 2, head_dim: int = 12
     return model.but(stack=stack.but(embedding=embedding, residual=AddByDepthSpec(power=0.25), norm=None))
 
 
+ROUTER = RouterSpec(n_experts=Count(128), top_k=4, score="sigmoid", correction=True, renormalise=True)
+
+
 def minimax_m2(*sizes: int, n_experts: int = 256, top_k: int = 8) -> ModelSpec:
     """Mixtral with a router like DeepSeek-V3's, half of each head rotating, queries and keys normed as one vector each."""
     model = llama(*sizes, head_dim=128, vocab_size=200_064, theta=5e6, context=196_608)
     norm = RMSNormSpec(eps=1e-6)
     model = changed(model, GQASpec, norm_query=norm, norm_key=norm, norm_over="projection")
-    router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sigmoid", correction=True, renormalise=True)
-    return with_experts(changed(model, RotarySpec, fraction=0.5), router)
+    return with_experts(changed(model, RotarySpec, fraction=0.5), ROUTER.but(n_experts=Count(n_experts), top_k=top_k))
+
+
+def minimax_m3(*sizes: int, d_expert: int, n_dense: int = 3) -> ModelSpec:
+    """M2 with gains around 0, also of each head's queries and keys, and gpt-oss's clamped gates; behind the dense layers experts
+    beside a shared one, and attention to the best 16 blocks of 128 keys."""
+    model = llama(*sizes, head_dim=128, vocab_size=200_064, theta=5e6, context=524_288)
+    model = changed(changed(model, GQASpec, norm_query=NORM, norm_key=NORM), RotarySpec, fraction=0.5)
+    model = changed(model, RMSNormSpec, **NORM.values())
+    model = changed(model, GatedFeedForwardSpec, activation=GELU(form="quick"), limit=7.0, up_offset=1.0)
+    blocks = experts_after(model, n_dense, ROUTER.but(factor=2.0), d_expert, d_expert).stack.blocks
+    heads = next(model.nested(GQASpec))
+    indexer = BlockIndexerSpec(
+        n_heads=Count(heads.kv_heads), head_dim=Width(128), top_k=Window(16), norm_query=NORM, norm_key=NORM
+    )
+    choosing = [changed(block, AttentionSpec, indexer=indexer) for block in blocks[n_dense:]]
+    return with_layers(model, (*blocks[:n_dense], *choosing))
 
 
 MINIMAX = Origin("minimax-01", "mixtral", 2025, "arXiv:2501.08313, section 2").lineage(
@@ -47,5 +79,17 @@ MINIMAX_M2 = Origin("minimax-m2", "mixtral", 2025, "the release of MiniMax-M2, O
     Preset("minimax-m2", minimax_m2(62, 3072, 48, 1536, 8), "230B", "228.69B, which the release rounds"),
     family="minimax",
     sizes="MiniMax 2025, the released configuration (theta and context from memory); active parameters: 10B",
+    tokenizer="byte-level BPE, 200,064",
+)
+MINIMAX_M3 = Origin("minimax-m3", "minimax-m2", 2026, "transformers' class of MiniMax-M3").lineage(
+    "an indexer chooses 16 blocks of 128 keys for each head of keys; three dense layers, wider experts beside a shared one, "
+    "clamped gates, QK-norm by head",
+    Preset(
+        "minimax-m3",
+        minimax_m3(60, 6144, 64, 12_288, 4, d_expert=3072),
+    ),
+    family="minimax",
+    sizes="MiniMax 2026, the sizes of transformers' class; which layers are dense and choose, and how much of a head rotates, "
+    "are of the release, from memory, which counts 428B with what sees, 23B active",
     tokenizer="byte-level BPE, 200,064",
 )

@@ -174,9 +174,10 @@ def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[Te
     if isinstance(weights, GGUF):
         return weights.rows(spec)
     held = family.rows(spec)
-    if family.files is None:
+    files = family.files or family.released
+    if files is None:
         return held
-    filed = family.files(spec)
+    filed = files(spec)
     alone = {name for row in held if not row.also for name in row.theirs}  # a duplicate may lie in either layout
     names = alone - {name for row in filed for name in row.theirs}
     spelled = weights.spelling(held, family.prefix)

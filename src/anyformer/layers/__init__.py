@@ -9,6 +9,7 @@ from anyformer.layers.aside import AsideSpec as AsideSpec
 from anyformer.layers.attention import AttentionSpec as AttentionSpec
 from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack
+from anyformer.layers.block_indexer import BlockIndexerSpec as BlockIndexerSpec
 from anyformer.layers.causal_convolution import CausalConvolutionSpec as CausalConvolutionSpec
 from anyformer.layers.compression import CompressorSpec as CompressorSpec
 from anyformer.layers.contacts import ContactsSpec as ContactsSpec

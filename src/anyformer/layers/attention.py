@@ -12,11 +12,12 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.blocks_beside import block_pairs, kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
+from anyformer.layers.choice import choice, choice_misfit, heads_of
 from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.indexer import INDEX, Indexer, IndexerSpec, chosen_pairs
-from anyformer.layers.mask import And, Causal, Everything, Mask, Prefix, ignores_heads, visible
+from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
+from anyformer.layers.mask import And, Causal, Everything, Mask, Prefix, ignores_heads
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
@@ -36,6 +37,7 @@ from anyformer.spec import (
     Placed,
     Positive,
     ScaleSpec,
+    Sizes,
     Spec,
     Weight,
     Workload,
@@ -61,7 +63,8 @@ class AttentionSpec(MixerSpec):
     keys: str | None = None
     query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
     difference: DifferentialSpec | None = None  # of pairs of heads (DiffLlama)
-    indexer: IndexerSpec | None = None  # which visible keys each query attends to, alike for all heads (DeepSeek-V3.2)
+    # which visible keys each query attends to, alike for all heads (DeepSeek-V3.2) or for some each (MiniMax-M3)
+    indexer: IndexerSpec | None = None
     # keys and values of blocks of past tokens beside those that the mask shows; an indexer then chooses among blocks
     compressor: CompressorSpec | None = None
 
@@ -78,22 +81,17 @@ class AttentionSpec(MixerSpec):
             raise SpecError(
                 f"Attention.difference is of pairs of heads, and there are {heads} of keys and values; take an even number"
             )
-        if self.indexer is not None and self.reads not in ("self", "layer"):
-            raise self.refusal(
-                "indexer", f"chooses among a text's own keys, and it reads {self.reads!r}; leave one out"
-            )
-        if self.chooses and self.reads == "layer":
-            raise self.refusal(
-                "indexer", "scores keys that are not stored for it; let it read the choice of a layer too"
-            )
-        if self.indexer is not None and not ignores_heads(self.mask):
-            raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
-        if self.indexer is not None and self.indexer.every > 1 and self.mask not in (Causal(), Everything()):
-            raise self.refusal("mask", "hides some of what the indexer's blocks are of; take Causal or Everything")
         if (self.projection.mixes or self.projection.reads_input) and self.reads != "self":
             raise self.refusal("reads", "is of keys that are not made with its queries, and its projection makes both")
-        if (found := misfit(self)) is not None:
+        if (found := choice_misfit(self) or misfit(self)) is not None:
             raise self.refusal(*found)
+
+    def resized(self, to: Sizes) -> AttentionSpec:
+        """An indexer that chooses for some heads each goes by how many there are now."""
+        if self.indexer is None:
+            return super().resized(to)
+        plain = super(AttentionSpec, self.but(indexer=None)).resized(to)
+        return plain.but(indexer=self.indexer.resized(to).fitted(heads_of(self), heads_of(plain)))
 
     @property
     def chooses(self) -> bool:
@@ -229,8 +227,7 @@ class AttentionSpec(MixerSpec):
         elif workload.causal_exact:
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
             if self.indexer is not None and self.compressor is None:
-                best = self.indexer.top_k, self.indexer.every
-                pairs = n_heads * chosen_pairs(self.mask, workload.query, workload.past, *best)
+                pairs = n_heads * self.indexer.chosen_pairs(self.mask, workload.query, workload.past)
         pairs += n_heads * block_pairs(self, workload, chosen=True)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
@@ -247,7 +244,7 @@ class AttentionSpec(MixerSpec):
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, taken), workload)
         if (indexed := self._indexed(inner_place)) is not None:
-            scored = workload.query * (keys // indexed[0].every)
+            scored = workload.query * (keys // indexed[0].mean_of)
             if workload.causal_exact:
                 scored = indexed[0].scored(self.mask, workload.query, workload.past)
             if self.compressor is not None:
@@ -262,6 +259,8 @@ class AttentionSpec(MixerSpec):
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
         added = (*self.scores, *([self.relative_values] if self.relative_values else []))
         together = any(each is not None for each in (self.norm, self.difference, self.compressor))
+        if self.indexer is not None and self.indexer.choices > 1:
+            together = True  # each choice is of other heads
         if together or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
             return None
         projection = self.projection.narrowed(self._place(place), ranks)
@@ -297,7 +296,7 @@ class Attention(Part[AttentionSpec]):
     gate: Any
     norm: Any
     difference: Differential | None
-    indexer: Indexer | None
+    indexer: Choosing[Any] | None
     compressor: Compressor | None
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
@@ -337,7 +336,7 @@ class Attention(Part[AttentionSpec]):
         if self.compressor is not None:
             stored, keys, chosen = with_blocks(self, narrow, x, stored, keys, context, store)
         else:
-            chosen = self.chosen(narrow, x, stored, keys, context, spec.mask)
+            chosen = choice(self, narrow, x, stored, keys, context, spec.mask)
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
@@ -363,25 +362,6 @@ class Attention(Part[AttentionSpec]):
         if self.norm is not None:
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         return p.output(y, context), {"attention": weights} if context.weights and weights is not None else {}
-
-    def chosen(
-        self,
-        narrow: Tensor,
-        x: Tensor,
-        stored: Mapping[str, Tensor],
-        keys: Tokens,
-        context: ForwardContext,
-        mask: Mask,
-    ) -> Tensor | None:
-        """What hides the keys that are not chosen, [batch, 1, query, key]; None where there is no choice."""
-        spec = self.spec.indexer
-        if self.indexer is None or spec is None:
-            return spec and context.memo.found[f"choice {spec.choice}"]
-        seen = context.once(f"shown {mask.key} {keys.name}", lambda: visible(mask, context.tokens, keys, 1))
-        chosen = self.indexer.chosen(narrow, x, stored[INDEX], keys, seen, self.index_rotation, context)
-        if spec.choice is not None:
-            context.memo.found[f"choice {spec.choice}"] = chosen
-        return chosen
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
         bias = partial(self._sum, self.by_position, None) if self.by_position else None

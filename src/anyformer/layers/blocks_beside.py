@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.choice import choice
 from anyformer.layers.compression import COUNT, Blocks, beside, blocks_of
 from anyformer.layers.indexer import INDEX
 from anyformer.layers.local_global import MarkedKeys, MarkedQueries
@@ -114,7 +115,7 @@ def with_blocks(
     seen, tokens = held.extend(new), held.keys or blocks.tokens
     if not tokens.n:
         return stored, keys, None
-    chosen = attention.chosen(narrow, x, seen, tokens, context, CAUSAL)
+    chosen = choice(attention, narrow, x, seen, tokens, context, CAUSAL)
     stored = {name: torch.cat((value, seen[name]), -2) for name, value in stored.items()}
     both = context.once(f"{keys.name} and {tokens.name}", lambda: beside(keys, tokens, len(x)))
     return stored, both, chosen if chosen is None else F.pad(chosen, (keys.n, 0))

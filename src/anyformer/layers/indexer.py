@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ class IndexerSpec(PartSpec):
     """
 
     observed_as: ClassVar[str | None] = "indexer"
+    by_count: ClassVar[bool] = False  # as of scores: whether it goes faster where positions count by one
 
     n_heads: Count
     head_dim: Width
@@ -104,17 +105,31 @@ class IndexerSpec(PartSpec):
         return Cost({"indexer": 2 * of_queries * workload.tokens}) + of_keys
 
     @property
+    def choices(self) -> int:
+        """How many choices it makes, each for as many of attention's heads."""
+        return 1
+
+    @property
     def pair(self) -> int:
         """FLOPs of one score: the heads' products, and their weighted sum."""
         return 2 * self.n_heads * (self.head_dim + self.weighed)
 
+    @property
+    def mean_of(self) -> int:
+        """How many keys it scores as one, their mean."""
+        return self.every
+
     def scored(self, mask: Mask, query: int, past: int) -> int:
         """How many (query, key or block) of `query` new tokens after `past` ones it scores, of a mask's visible ones."""
-        if self.every == 1:
+        if self.mean_of == 1:
             return mask.pairs(query, past, 1)
         if mask == Everything():
             return query * ((past + query) // self.every)
         return blocks_seen(self.every, past + query) - blocks_seen(self.every, past)
+
+    def chosen_pairs(self, mask: Mask, query: int, past: int) -> int:
+        """How many (query, key) are left of those that a mask shows to `query` new tokens after `past` ones."""
+        return chosen_pairs(mask, query, past, self.top_k, self.every)
 
     def resized(self, to: Sizes) -> IndexerSpec:
         """Heads follow the rule for heads, and stay enough that some product of a pair is above 0: scores of 0 are equal."""
@@ -126,14 +141,21 @@ class IndexerSpec(PartSpec):
         n_heads = max(n_heads, min(self.n_heads, 16))
         return small.but(n_heads=Count(n_heads), head_dim=Width(head_dim), every=Window(every), top_k=few.top_k)
 
+    def fitted(self, before: tuple[int, int], after: tuple[int, int]) -> Self:
+        """That for attention of other heads: (of queries, of keys) before it was resized and after."""
+        return self
 
-class Indexer(Part[IndexerSpec]):
+
+I = TypeVar("I", bound=IndexerSpec)
+
+
+class Choosing(Part[I], Generic[I]):
+    """What an indexer keeps of tokens or of blocks; a subclass scores it, and chooses, in `forward`."""
+
     q: nn.Module
     k: nn.Module | None
     compressor: Compressor | None
     norm_key: nn.Module | None
-    norm_query: nn.Module | None
-    weigh: nn.Module | None
 
     @torch.no_grad()
     def keys(self, x: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
@@ -158,30 +180,38 @@ class Indexer(Part[IndexerSpec]):
             k = rotary.turned(k[:, None], *rotary.tables(first, k.shape[-1], k.dtype))[:, 0]
         return k, waits
 
-    def chosen(
+
+class Indexer(Choosing[IndexerSpec]):
+    norm_query: nn.Module | None
+    weigh: nn.Module | None
+
+    @torch.no_grad()
+    def forward(
         self,
         narrow: Tensor,
         x: Tensor,
-        kept: Tensor,
-        tokens: Tokens,
+        keys: Tensor,
+        among: Tokens,
         seen: Tensor | None,
         rotary: RotarySpec | None,
         context: ForwardContext,
     ) -> Tensor | None:
-        """What `forward` gives of all that is kept of `tokens`, [batch, 1, query, key]; None where there is no choice."""
+        """0 for a chosen key and -inf for another, [batch, 1, query, key]; None where all are chosen.
+
+        `narrow` [batch, query, …] is what queries are made of, x [batch, query, d_model]; `keys` [batch, key, head_dim] are all
+        that is kept, of the tokens `among`, `seen` [batch or 1, 1, query, key] the visible pairs. In float32 at least, as a
+        router's choice.
+        """
         every = self.spec.every
         if every == 1:
-            return self(narrow, x, kept, seen, rotary, context)
-        if tokens.n < every:
+            return self._chosen(narrow, x, keys, seen, rotary, context)
+        if among.n < every:
             return None
-        blocks: WholeBlocks = context.once(
-            f"whole blocks of {every} {tokens.name}", lambda: whole_blocks(tokens, every)
-        )
+        blocks: WholeBlocks = context.once(f"whole blocks of {every} {among.name}", lambda: whole_blocks(among, every))
         shown = blocks.seen(seen)
-        of_blocks = self(narrow, x, self._means(kept, rotary, blocks, tokens), shown, rotary, context)
+        of_blocks = self._chosen(narrow, x, self._means(keys, rotary, blocks, among), shown, rotary, context)
         return blocks.spread(of_blocks, shown)
 
-    @torch.no_grad()
     def _means(self, keys: Tensor, rotary: RotarySpec | None, blocks: WholeBlocks, tokens: Tokens) -> Tensor:
         """The keys of blocks [batch, block, head_dim], of all that is kept of `tokens` [batch, key, head_dim]."""
         exact = torch.promote_types(keys.dtype, torch.float32)
@@ -193,8 +223,7 @@ class Indexer(Part[IndexerSpec]):
         position = position.expand(len(first), -1).gather(1, first)
         return rotary.turned(k[:, None], *rotary.tables(Tokens(position), k.shape[-1], k.dtype))[:, 0]
 
-    @torch.no_grad()
-    def forward(
+    def _chosen(
         self,
         narrow: Tensor,
         x: Tensor,
@@ -203,11 +232,7 @@ class Indexer(Part[IndexerSpec]):
         rotary: RotarySpec | None,
         context: ForwardContext,
     ) -> Tensor:
-        """0 for a chosen key and -inf for another, [batch, 1, query, key].
-
-        `narrow` [batch, query, …] is what queries are made of, x [batch, query, d_model]; `keys` [batch, key, head_dim] are all
-        that is kept, `seen` [batch or 1, 1, query, key] the visible pairs. In float32 at least, as a router's choice.
-        """
+        """Likewise among keys, of tokens or of blocks."""
         spec = self.spec
         q = self.q(narrow).unflatten(-1, (spec.n_heads, spec.head_dim)).transpose(1, 2)
         q = q if self.norm_query is None else self.norm_query(q)
@@ -227,12 +252,16 @@ class Indexer(Part[IndexerSpec]):
                 else:
                     scores = scores + (w_some[:, :, None] @ each.transpose(1, 2)).transpose(1, 2)
             scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
-            # A graph that is exported is for lengths on both sides of top_k.
-            most = spec.top_k // spec.every
-            among = F.pad(scores, (0, most), value=-torch.inf) if exporting() else scores
-            least = among.topk(min(most, among.shape[-1]), -1).values[..., -1:]
-            left_out = context.decided(lambda: scores < least)
+            left_out = below_the_best(scores, spec.top_k // spec.every, context)
             return torch.zeros_like(scores).masked_fill(left_out, -torch.inf)
+
+
+def below_the_best(scores: Tensor, top_k: int, context: ForwardContext) -> Tensor:
+    """Which scores [..., n] are less than the last of their `top_k` best."""
+    # A graph that is exported is for lengths on both sides of top_k.
+    among = F.pad(scores, (0, top_k), value=-torch.inf) if exporting() else scores
+    least = among.topk(min(top_k, among.shape[-1]), -1).values[..., -1:]
+    return context.decided(lambda: scores < least)
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from anyformer.descriptions import words
+from anyformer.descriptions import options, words
 from anyformer.descriptions.diagram.grid import (
     Box,
     Diagram,
@@ -260,7 +260,7 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
     said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
     said += ["sink"] if mixer.sink else []
     said += [f"blocks of {mixer.compressor.every:,}"] if mixer.compressor else []
-    said += [f"the best {mixer.indexer.top_k:,} by an indexer"] if mixer.indexer else []
+    said += [f"{options.best(mixer.indexer)} by an indexer"] if mixer.indexer else []
     said += ["differences of pairs"] if mixer.difference else []
     said += ["output gate"] if mixer.gate else []
     said += ["reads the embedding"] if mixer.reads == "input" else []

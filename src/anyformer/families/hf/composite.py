@@ -35,6 +35,7 @@ COMPOSITES: Mapping[str, Composite] = {
     "llava": Composite("LlavaForConditionalGeneration", "llama"),
     "llava_next": Composite("LlavaNextForConditionalGeneration", "llama"),
     "llava_onevision": Composite("LlavaOnevisionForConditionalGeneration", "qwen2"),
+    "minimax_m3_vl": Composite("MiniMaxM3SparseForConditionalGeneration", "minimax_m3_vl_text"),
     "mistral3": Composite("Mistral3ForConditionalGeneration", "mistral", tied=True),
     "qwen3_5": Composite("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
     "qwen3_5_moe": Composite("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
@@ -44,7 +45,7 @@ COMPOSITES: Mapping[str, Composite] = {
 # The settings beside the text model's own that change none of its numbers; TIED and TEXT are read, TOKEN_IDS go along.
 OF_SENSES = re.compile(
     r"vision|image|video|audio|project(or|ion)|multimodal|patch|pixel|spatial|downsample|upsample|thumbnail|tile|adapter|alignment|"
-    r"boi_|eoi_|boa_|eoa_|scale_factor|_token(_id|_index)?$|_tokens?_per_|mm_|vocab_offset|ignore_index"
+    r"boi_|eoi_|boa_|eoa_|merged_hidden_size|scale_factor|_token(_id|_index)?$|_tokens?_per_|mm_|vocab_offset|ignore_index"
 )
 # Before the names of the text model's tensors: as the classes have it now, and as files were written before.
 OF_TEXT = re.compile(r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")

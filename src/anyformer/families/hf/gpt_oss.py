@@ -35,6 +35,13 @@ def _alpha(spec: ModelSpec) -> dict[str, Any]:
     return {"swiglu_alpha": activation.beta if isinstance(activation, Swish) else QUICK}
 
 
+# What gates are clamped to, and the activation.
+GATES = (
+    table.Pair(_activation, _alpha),
+    table.at("swiglu_limit", float, GatedFeedForwardSpec, "limit", default=7.0),
+)
+
+
 def _repeated(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Take what the released files say a second time by another name; it must be the same."""
     settings.require("experts_per_token", one(spec, RouterSpec, "router").top_k)
@@ -66,8 +73,7 @@ GPT_OSS = table.family(
         table.heads(n_kv_heads=8),
         table.Pair(_head_dim),
         table.at("attention_bias", bool, GQASpec, *table.ALL_BIASES, default=True),
-        table.Pair(_activation, _alpha),
-        table.at("swiglu_limit", float, GatedFeedForwardSpec, "limit", default=7.0),
+        *GATES,
         table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=150_000.0, scaling=YaRN(factor=32.0, truncate=False)), context=131_072),
         *mixtral_routing(128, 4),

@@ -221,8 +221,9 @@ def bare(family: Family) -> Family:
 
         return found
 
-    files = family.files and without(family.files)
-    return family._replace(to_spec=to_spec, to_config=to_config, rows=without(family.rows), files=files)
+    files, released = (rows and without(rows) for rows in (family.files, family.released))
+    rows = without(family.rows)
+    return family._replace(to_spec=to_spec, to_config=to_config, rows=rows, files=files, released=released)
 
 
 def writes_alone(spec: ModelSpec) -> bool:

@@ -62,6 +62,8 @@ class Family(NamedTuple):
     # The head that its classes put on a model for so many labels, by its name; None where none has such a head.
     head: Callable[[ModelSpec, int, str], HeadSpec | None] | None = None
     fixed_masks: bool = False  # its class makes them itself, and asks no configuration whether they hide later tokens
+    # the rows of released files, where its class writes none that are laid out so
+    released: Callable[[ModelSpec], list[TensorRow]] | None = None
 
 
 def class_of(family: Family, config: Mapping[str, Any]) -> str:

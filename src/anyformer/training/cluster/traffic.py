@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.indexer import INDEX
+from anyformer.layers.indexer import INDEX, IndexerSpec
 from anyformer.layers.moe import MoESpec
 from anyformer.layers.stage import Carried, Stage
 from anyformer.layers.stretch import meeting, stretch
@@ -141,7 +141,8 @@ def _crossing(spec: ModelSpec, carried: Sequence[Carried], cut: int, lengths: _L
         if what == "input":
             learnt += tokens * d_model
         elif what == "choice":
-            fixed += tokens * lengths.whole("stack")
+            choices = next(lent[what, name].nested(IndexerSpec)).choices
+            fixed += choices * tokens * lengths.whole("stack")
         elif isinstance(lender := lent[what, name], MoESpec):
             learnt += tokens * (lender.router.stream.width if lender.router.stream else 0)
         else:

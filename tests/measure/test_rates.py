@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from anyformer.costs.hardware.rates import Rates
 from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import UsageError
 from anyformer.measure import here, rates
+from anyformer.measure.calibrate import Machine
 from anyformer.measure.runs import decoding_step, training_step
 
 CPU = torch.device("cpu")
@@ -101,6 +103,30 @@ def test_it_is_kept_and_read_again(machine: tuple[Device, Path, float], monkeypa
     again = here.calibrate("cpu", ("float32",))
     assert (again.device, again.rates, again.seconds) == (found, found.rates, 0.0)
     assert here.found_device("this") == found
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_another_dtype_does_not_forget_those_that_are_known(
+    machine: tuple[Device, Path, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, anew: bool
+) -> None:
+    found, folder, _ = machine
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path))
+    asked: list[str] = []
+
+    def measured(_: torch.device, kinds: tuple[torch.dtype, ...], say: object) -> Rates:
+        asked.extend(str(kind).removeprefix("torch.") for kind in kinds)
+        assert found.rates is not None
+        return dataclasses.replace(found.rates, products=dict.fromkeys(asked, found.rates.products["float32"]))
+
+    monkeypatch.setattr(rates, "measured_rates", measured)
+    monkeypatch.setattr(here, "measure_peaks", lambda device, _: Machine.here(device))
+    here.calibrate("cpu", ("bfloat16",), anew=anew)
+    assert asked == ["bfloat16", "float32"]
+    kept = here.kept(CPU)
+    assert kept is not None
+    assert kept.rates is not None
+    assert kept.rates.knows("float32")
 
 
 @pytest.mark.parametrize("broken", ["version", "machine", "rates", "text"])

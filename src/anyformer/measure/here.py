@@ -63,9 +63,12 @@ def calibrate(
             raise UsageError(f"--dtype {each!r} is unknown{among(each, DTYPES)}")
     where = choose_device(device)
     kinds = tuple(DTYPES[each] for each in dtypes) or native_dtypes(where)
-    known = None if anew else kept(where)
-    if known is not None and all(known.rates and known.rates.knows(dtype_name(kind)) for kind in kinds):
+    known = kept(where)
+    measured = known.rates.products if known is not None and known.rates is not None else {}
+    if known is not None and not anew and all(dtype_name(kind) in measured for kind in kinds):
         return Calibration(known, 0.0)
+    held = (kind for name, kind in DTYPES.items() if name in measured)
+    kinds = tuple(dict.fromkeys((*kinds, *held)))  # a record is written whole, and what was known stays known
     from anyformer.measure.rates import measured_rates  # which imports training; what was measured is known without
 
     start = time.perf_counter()

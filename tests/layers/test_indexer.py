@@ -82,6 +82,7 @@ def of_theirs(n: int, some: int | None = None) -> tuple[torch.Tensor, torch.Tens
     )
     theirs = DeepseekV32Indexer(config, 0)
     ours = Indexer(CHOICE, Place(d_model=24, shape=(12,)))
+    weigh: Any = ours.weigh
     names = {"q": theirs.wq_b, "k": theirs.wk, "norm_key": theirs.k_norm, "weigh": theirs.weights_proj}
     torch.manual_seed(0)
     for name, module in names.items():
@@ -104,7 +105,7 @@ def of_theirs(n: int, some: int | None = None) -> tuple[torch.Tensor, torch.Tens
         for i in range(n):
             for j in range(n):
                 products = (q[:, head, i] * keys[:, j]).sum(-1) / 8**0.5
-                scores[:, i, j] += ours.weigh(x)[:, i, head] * products.clamp(min=0) / 3
+                scores[:, i, j] += weigh(x)[:, i, head] * products.clamp(min=0) / 3
     return got, expected, scores
 
 

@@ -165,9 +165,9 @@ class Oracle:
         made: list[Mapping[str, Tensor]] = []
 
         def project(
-            plain: Any, layer: int, narrow: Tensor, x: Tensor, context: Any
+            plain: Any, layer: int, narrow: Tensor, x: Tensor, context: Any, store: Any
         ) -> tuple[Tensor, Mapping[str, Tensor]]:
-            q, stored = plain(narrow, x, context)
+            q, stored = plain(narrow, x, context, store)
             made.append({name: value[..., -LENGTH:, :].detach() for name, value in stored.items()})
             if not past:
                 return q, stored

@@ -162,7 +162,7 @@ class Choosing(Part[I], Generic[I]):
         """What is kept of x [batch, token, d_model]: its keys [batch, token, head_dim], as the map gives them if of blocks."""
         assert self.k is not None
         k = self.k(x)
-        if self.spec.every > 1:
+        if self.spec.mean_of > 1:
             return k
         k = k if self.norm_key is None else self.norm_key(k)
         return k if rotary is None else rotary.rotate(k[:, None], context)[:, 0]

@@ -207,7 +207,7 @@ def test_labels_are_compared_by_accuracy(tmp_path: Path) -> None:
         (("--objective", "replaced-tokens"), "a generator of its own"),
         (("--objective", "masked-lm"), "MaskedLM cannot train this architecture: its masks are causal"),
         (("--objective", "classification"), "is no labelled text"),
-        (("--truncate",), "--truncate is for labelled text"),
+        (("--truncate",), "--truncate is for examples that a row holds whole"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(given: tuple[str, ...], says: str, text: Path, tmp_path: Path) -> None:

@@ -140,7 +140,8 @@ def test_new_heads_are_named_and_long_texts_counted(tmp_path: Path) -> None:
     assert recipe.read(tmp_path / "run" / "recipe.yaml").objective == recipe.Classification(truncate=True)
     refused(run(*wanted, "--out", tmp_path / "c", *sizes, "--seq-len", "8"), "a row holds 8", "--truncate")
     refused(
-        run("train", "gpt2", "--data", text, "--truncate", "--out", tmp_path / "d"), "--truncate is for labelled text"
+        run("train", "gpt2", "--data", text, "--truncate", "--out", tmp_path / "d"),
+        "--truncate is for examples that a row holds whole",
     )
     refused(
         run("train", "gpt2", "--objective", "classification", "--data", text, "--out", tmp_path / "d", *SIZES),

@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import anyformer as af
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
-from anyformer.families.compose import changed as with_fields
+from anyformer.families.compose import edited
 from anyformer.families.hf.composite import COMPOSITES, alone
 from anyformer.hub.weights import FILE
 from anyformer.layers import IndexerSpec
@@ -91,7 +91,11 @@ def theirs(hf_type: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> An
             lambda config: real(config) if config.model_type == composite.text else nn.Linear(2, 2),
         )
     # Of an indexer's few heads many pairs score 0, of which either side may take others.
-    text_model = with_fields(shrink(preset(TEXTS[composite.text]).spec), IndexerSpec, n_heads=Count(16))
+    text_model = edited(
+        shrink(preset(TEXTS[composite.text]).spec),
+        IndexerSpec,
+        lambda each: each if each.choices > 1 else each.but(n_heads=Count(16)),
+    )
     text = FAMILIES[composite.text].to_config(text_model)
     others: dict[str, Any] = {name: dict(EYES) for name in kind.sub_configs if name != "text_config"}
     others = {"gemma3n": {}, "apertus1p5": CODES}.get(hf_type, others)

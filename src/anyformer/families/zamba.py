@@ -31,7 +31,7 @@ def hybrid(mamba: BlockSpec, d_model: int, n_heads: int, d_ff: int, rank: int, *
     attention = attend(n_heads, head_dim=2 * d_model // n_heads, scale=ScaleSpec(factor=2**0.5, power=-0.5))
     heads = attention.projection.but(
         with_input=True,
-        norm_in=RMSNormSpec(eps=EPS, shared="block_norm"),
+        norm_read=RMSNormSpec(eps=EPS, shared="block_norm"),
         adapter=Width(rank) if low else None,
     )
     feed = gated(d_ff, GELU()).but(adapter=Width(rank))

@@ -182,7 +182,7 @@ class GQASpec(ProjectionSpec):
     clip: Positive | None = None  # clamp q, k and v to ± clip (OLMo)
     rotary: RotarySpec | None = None
     with_input: bool = False  # what is read is the stream and the embedding's output, side by side (Zamba)
-    norm_in: MapSpec | None = None  # of both
+    norm_read: MapSpec | None = None  # of both
     common: str | None = None  # the maps are those of all attention that has this name (Zamba)
     adapter: Width | None = None  # the rank of what is added to queries, keys and values, of its own (Zamba 2)
     convolved: ConvolvedHeadsSpec | None = None  # over the last tokens, before norms and rotation (CCA)
@@ -200,8 +200,8 @@ class GQASpec(ProjectionSpec):
             raise self.refusal("norm_last", "is of heads that have turned; take norm_over: head or heads")
         if self.values_are_keys and self.adapter is not None:
             raise self.refusal("adapter", "is of values of a map of their own, and values are keys; leave one out")
-        if self.norm_in is not None and not self.with_input:
-            raise self.refusal("norm_in", "is of the stream and the input, and it reads the stream; set with_input")
+        if self.norm_read is not None and not self.with_input:
+            raise self.refusal("norm_read", "is of the stream and the input, and it reads the stream; set with_input")
         if self.convolved is not None and (self.values_are_keys or self.value_dim not in (None, self.head_dim)):
             raise self.refusal("convolved", "takes values of a map of their own, as wide as keys; leave the others out")
 
@@ -245,7 +245,7 @@ class GQASpec(ProjectionSpec):
             "k": (named(into(kv_width, self.bias_key), common, "k"), source) if own else None,
             "v": (named(into(v_width, self.bias_value, "inner"), common, "v"), source) if apart else None,
             "o": (named(out, common, "o"), place.at(n_heads * value_dim)),
-            "norm_in": self.norm_in and (self.norm_in, stream),
+            "norm_read": self.norm_read and (self.norm_read, stream),
             "adapters": [(low_rank(self.adapter, n), stream) for n in (width, kv_width, v_width)]
             if self.adapter
             else [],
@@ -324,7 +324,7 @@ class GQASpec(ProjectionSpec):
             norm_query=to.field(MapSpec, self.norm_query),
             norm_key=to.field(MapSpec, self.norm_key),
             norm_value=to.field(MapSpec, self.norm_value),
-            norm_in=to.field(MapSpec, self.norm_in),
+            norm_read=to.field(MapSpec, self.norm_read),
             adapter=to.field(Width, self.adapter),
         )
 
@@ -336,7 +336,7 @@ class GQA(Projection[GQASpec]):
     norm_query: nn.Module | None
     norm_key: nn.Module | None
     norm_value: nn.Module | None
-    norm_in: nn.Module | None
+    norm_read: nn.Module | None
     adapters: Any
     convolved: ConvolvedHeads | None
 
@@ -361,7 +361,7 @@ class GQA(Projection[GQASpec]):
         """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps can be."""
         if self.spec.with_input:
             x = torch.cat((x, context.given("input")), -1)
-            x = x if self.norm_in is None else self.norm_in(x)
+            x = x if self.norm_read is None else self.norm_read(x)
         if self.spec.values_are_keys:
             return self.query(x, context), self.store(x, context)
         q, k, v = side_by_side(x, (self.q, self.k, self.v), self.together)

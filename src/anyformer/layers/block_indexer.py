@@ -10,7 +10,7 @@ from math import gcd
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best, chosen_pairs
 from anyformer.layers.mask import Causal, Mask
@@ -81,8 +81,6 @@ class BlockIndexerSpec(IndexerSpec):
 
 
 class BlockIndexer(Choosing[BlockIndexerSpec]):
-    norm_query: nn.Module | None
-
     @torch.no_grad()
     def forward(
         self,
@@ -95,10 +93,7 @@ class BlockIndexer(Choosing[BlockIndexerSpec]):
         context: ForwardContext,
     ) -> Tensor:
         """As the indexer's, [batch, choice, query, key]."""
-        spec = self.spec
-        q = self.q(narrow).unflatten(-1, (spec.n_heads, spec.head_dim))
-        q = (q if self.norm_query is None else self.norm_query(q)).transpose(1, 2)
-        q = q if rotary is None else rotary.rotate(q, context)
+        spec, q = self.spec, self.queries(narrow, rotary, context)
         block, n = context.once(f"blocks of {spec.every} {among.name}", lambda: numbered(among, spec.every))
         query, key = context.tokens.as_queries().position, among.as_keys().position
         ago = query // spec.every - key // spec.every

@@ -156,6 +156,13 @@ class Choosing(Part[I], Generic[I]):
     k: nn.Module | None
     compressor: Compressor | None
     norm_key: nn.Module | None
+    norm_query: nn.Module | None
+
+    def queries(self, narrow: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
+        """[batch, heads, query, head_dim] of what queries are made of [batch, query, …]."""
+        q = self.q(narrow).unflatten(-1, (self.spec.n_heads, self.spec.head_dim)).transpose(1, 2)
+        q = q if self.norm_query is None else self.norm_query(q)
+        return q if rotary is None else rotary.rotate(q, context)
 
     @torch.no_grad()
     def keys(self, x: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
@@ -182,7 +189,6 @@ class Choosing(Part[I], Generic[I]):
 
 
 class Indexer(Choosing[IndexerSpec]):
-    norm_query: nn.Module | None
     weigh: nn.Module | None
 
     @torch.no_grad()
@@ -233,10 +239,7 @@ class Indexer(Choosing[IndexerSpec]):
         context: ForwardContext,
     ) -> Tensor:
         """Likewise among keys, of tokens or of blocks."""
-        spec = self.spec
-        q = self.q(narrow).unflatten(-1, (spec.n_heads, spec.head_dim)).transpose(1, 2)
-        q = q if self.norm_query is None else self.norm_query(q)
-        q = q if rotary is None else rotary.rotate(q, context)
+        spec, q = self.spec, self.queries(narrow, rotary, context)
         w = None if self.weigh is None else self.weigh(x)
         with as_given(x):
             exact = torch.promote_types(x.dtype, torch.float32)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from anyformer.errors import TextError
 from anyformer.recipe import Examples, Recipe
-from anyformer.text import PairSampler, Tokenizer
+from anyformer.text import PairSampler, Tokenizer, length_batches, some_of
 from anyformer.training.data.feed import C, Feed, Rows, SampledFeed, TrainingData
 
 
@@ -65,6 +65,12 @@ class FramedData(ExampleData[C, E]):
 
     def __init__(self, train: C, held_out: C | None, tokenizer: Tokenizer) -> None:
         super().__init__(train, held_out, tokenizer.with_frame())
+
+
+def read_by_length(lengths: np.ndarray, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
+    """Numbers of all examples once, or of about `most_tokens`, in batches of like length; one that is longer is a batch."""
+    batches = length_batches(lengths, max(batch_tokens, int(lengths.max())))
+    return iter(some_of(batches, most_tokens, batch_tokens))
 
 
 def fed_by_length(examples: Encoded, recipe: Recipe, where: str, lines: Sequence[int]) -> Feed:

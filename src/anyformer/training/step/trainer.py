@@ -311,8 +311,8 @@ class Trainer:
         """The sum, over batches that the processes share out, of what a function makes of a pass; without gradients."""
         by = LossContext(self.model, self.model.head(), self.device)
         with torch.no_grad(), autocast(self.recipe.precision, self.device):
-            found = [function(by, rows) * counts for rows, counts in self.world.dealt(batches)]
-        return self.world.summed(reduce(add, found))
+            found = reduce(add, (function(by, rows) * counts for rows, counts in self.world.dealt(batches)))
+        return self.world.summed(found)
 
     def beside(self) -> dict[str, dict[str, Tensor]]:
         """Tensors that a checkpoint holds beside the model's: an auxiliary model's, the objective's, segment memories."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text import Batch, length_batches, some_of
+from anyformer.text import Batch
 from anyformer.text.conversations import ExchangeCorpus
-from anyformer.training.data.examples import ExampleData, fed_by_length
+from anyformer.training.data.examples import ExampleData, fed_by_length, read_by_length
 from anyformer.training.data.feed import Feed
 from anyformer.training.objectives.answers.encoded import EncodedConversations, EncodedExchanges
 
@@ -25,9 +25,7 @@ class ConversationValidation:
         self._conversations, self.document_nbytes = conversations, conversations.nbytes
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Batch, np.ndarray]]:
-        lengths = self._conversations.lengths
-        batches = length_batches(lengths, max(batch_tokens, int(lengths.max())))
-        for numbers in some_of(batches, most_tokens, batch_tokens):
+        for numbers in read_by_length(self._conversations.lengths, batch_tokens, most_tokens):
             rows = self._conversations.batch(numbers)
             yield rows, rows.source
 

@@ -15,7 +15,8 @@ from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.model import Output
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
-from anyformer.text import NOT_PREDICTED, length_batches
+from anyformer.text import NOT_PREDICTED
+from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.answers import DPO, SFT
 from anyformer.training.objectives.answers.data import ConversationData
@@ -66,7 +67,7 @@ class DPOObjective(Objective[DPO]):
 
         def batches() -> Iterator[PreferenceRows]:
             for pairs in parts:
-                for numbers in length_batches(pairs.lengths, max(recipe.batch_tokens, int(pairs.lengths.max()))):
+                for numbers in read_by_length(pairs.lengths, recipe.batch_tokens):
                     yield pairs.batch(numbers)
 
         def said(by: LossContext, rows: Rows) -> Tensor:
@@ -93,9 +94,12 @@ class DPOObjective(Objective[DPO]):
             each = -F.logsigmoid(margin)
             slope = self.said.beta * torch.sigmoid(-margin)
             weights = torch.stack((slope, -slope), 1)[:, :, None].expand(predicted.shape).flatten(0, 1)
-        total, _ = cross_entropy(by.head, out.last_hidden_state, predicted.flatten(0, 1), weights=weights)
+        total = each.sum()
+        if torch.is_grad_enabled():  # that sum, with the gradient of the weighed one
+            weighed, _ = cross_entropy(by.head, out.last_hidden_state, predicted.flatten(0, 1), weights=weights)
+            total = weighed + (total - weighed).detach()
         parts = {"chosen": LossPart(nats[:, 0].sum(), (predicted[:, 0] != NOT_PREDICTED).sum())}
-        return Losses(total + (each.sum() - total).detach(), each[:, None], out.notes, parts)
+        return Losses(total, each[:, None], out.notes, parts)
 
     def _nats(self, by: LossContext, out: Output, rows: Rows) -> Tensor:
         """-log p [pair, 2] of both answers."""

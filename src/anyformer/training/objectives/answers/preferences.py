@@ -9,9 +9,9 @@ import numpy as np
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text import length_batches, some_of
 from anyformer.text.conversations import ExchangeCorpus
 from anyformer.text.sources import wrong
+from anyformer.training.data.examples import read_by_length
 from anyformer.training.objectives.answers.data import ExchangeData
 from anyformer.training.objectives.answers.encoded import EncodedExchanges, Texts, side_by_side
 
@@ -59,9 +59,7 @@ class PreferenceValidation:
         self._pairs, self.document_nbytes = pairs, pairs.nbytes
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[PreferenceRows, np.ndarray]]:
-        longest = int(self._pairs.lengths.max())
-        batches = length_batches(self._pairs.lengths, max(batch_tokens, longest))
-        for numbers in some_of(batches, most_tokens, batch_tokens):
+        for numbers in read_by_length(self._pairs.lengths, batch_tokens, most_tokens):
             yield self._pairs.batch(numbers), self._pairs.sources[numbers][:, None]
 
 

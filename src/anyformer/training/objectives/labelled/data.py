@@ -9,9 +9,9 @@ import numpy as np
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text import LabelledCorpus, Tokenizer, length_batches, some_of
+from anyformer.text import LabelledCorpus, Tokenizer
 from anyformer.text.labelled import EncodedLabelled, LabelledRows
-from anyformer.training.data.examples import FramedData, fed_by_length
+from anyformer.training.data.examples import FramedData, fed_by_length, read_by_length
 from anyformer.training.data.feed import Feed
 
 
@@ -23,8 +23,7 @@ class LabelledValidation:
         self.document_nbytes = np.array([sum(len(t.encode()) for t in row.texts) for row in examples.corpus.rows])
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[LabelledRows, np.ndarray]]:
-        batches = length_batches(self.examples.lengths, max(batch_tokens, int(self.examples.lengths.max())))
-        for numbers in some_of(batches, most_tokens, batch_tokens):
+        for numbers in read_by_length(self.examples.lengths, batch_tokens, most_tokens):
             rows = self.examples.batch(numbers)
             yield rows, np.broadcast_to(numbers[:, None], rows.labels.shape)
 

@@ -11,7 +11,8 @@ import numpy as np
 from anyformer.errors import TextError
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text import EncodedPairs, PairSampler, ParallelCorpus, Tokenizer, length_batches, some_of
+from anyformer.text import EncodedPairs, PairSampler, ParallelCorpus, Tokenizer
+from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Feed, Rows, SampledFeed, TrainingData, Validation
 
 
@@ -23,9 +24,7 @@ class PairValidation:
         self.document_nbytes = np.array([len(target.encode()) for _, target in corpus.pairs], dtype=np.int64)
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
-        longest = int(self._pairs.lengths.max())
-        batches = length_batches(self._pairs.lengths, max(batch_tokens, longest))
-        for numbers in some_of(batches, most_tokens, batch_tokens):
+        for numbers in read_by_length(self._pairs.lengths, batch_tokens, most_tokens):
             batch = self._pairs.batch(numbers)
             yield batch, np.where(batch.target_mask, numbers[:, None], -1)
 

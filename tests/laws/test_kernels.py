@@ -12,6 +12,7 @@ from anyformer.errors import KernelError
 from anyformer.families import preset
 from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.eager import Dense, Eager
+from anyformer.kernels.sdpa import SDPA, Fused
 from anyformer.layers import AttentionSpec, BySegmentSpec, ReversibleSpec, RouterSpec
 from anyformer.layers.tokens import How
 from anyformer.model import Output, Transformer
@@ -123,6 +124,22 @@ def test_eager_is_the_definition(cap: float | None, with_sink: bool) -> None:
     assert weights is not None
     whole = 1.0 - weights.sum(-1)[seen.any(-1)]
     assert (whole > 1e-4).all() if with_sink else whole.abs().max() < 1e-5, "a sink takes a share of every row"
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+@pytest.mark.parametrize("masked", [0, 1, 6])
+def test_one_query_in_bfloat16(kv_heads: int, masked: int) -> None:
+    """A row alone is given to PyTorch's operator twice, those of a group together."""
+    numbers = torch.Generator().manual_seed(kv_heads)
+    q, k, v = (torch.randn(2, n, m, 8, generator=numbers).bfloat16() for n, m in ((6, 1), (kv_heads, 9), (kv_heads, 9)))
+    mask = torch.rand(2, masked, 1, 9, generator=numbers) < 0.6 if masked else None
+    if mask is not None:
+        mask[..., 0] = True
+    y, _ = SDPA()(q, k, v, Fused(False, mask, None), How(0.3))
+    q, k, v = (x.double() for x in (q, k, v))
+    seen = torch.ones(2, 6, 1, 9, dtype=torch.bool) if mask is None else mask.expand(2, 6, 1, 9)
+    assert y.shape == (2, 6, 1, 8)
+    assert distance(y.double(), slow_attention(q, k, v, seen, 0.3, None, None)) < 0.01
 
 
 def test_choice_and_refusal() -> None:

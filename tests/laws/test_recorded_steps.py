@@ -1,33 +1,38 @@
 """A step of decoding that is recorded and replayed without Python gives what passes give, whatever the model, and asks the
-device for nothing on its way: on a CPU, where operators are recorded as they reach PyTorch, and those that a GPU would be waited
-for are seen."""
+device for nothing on its way: by the tape that a CPU replays, where operators that a GPU would be waited for are seen."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.cache import KVCache
 from anyformer.families import preset
 from anyformer.generation import captured as recording_of
+from anyformer.generation import decode, generate_ids
 from anyformer.generation.captured import CapturedStep, captured
 from anyformer.generation.compiled import not_in_slots
 from anyformer.generation.static_cache import StaticCache
+from anyformer.generation.tape import taped
+from anyformer.hub import load, save
 from anyformer.layers import MoESpec
-from anyformer.layers.tokens import recorded
+from anyformer.layers.held import HeldWeight
+from anyformer.layers.tokens import recorded, recording
 from anyformer.model import Transformer
-from anyformer.resizing import shrink
+from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from tests.laws.models import DECODERS, every_writer, ids_for, randomised, runner
 from tests.laws.tolerance import FLOAT32, close
@@ -65,26 +70,18 @@ def _flags(index: list[Any]) -> bool:
 
 
 class Recorder:
-    """In place of CUDA: the operators of a step, on the tensors that it was recorded with, again and again without Python."""
+    """A tape, and what a GPU would have been waited for."""
 
     def __init__(self) -> None:
         self.watched = Watched()
 
-    def __call__(self, step: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        made: list[Tensor] = []
-
-        def traced() -> Tensor:
-            made.append(step())
-            return made[0]
-
-        with self.watched, torch.no_grad():
-            graph = make_fx(traced)()
-        # CUDA records without computing; here the first replay was computed while it was recorded.
-        return lambda: made.pop() if made else graph()
+    def __call__(self, step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Tensor] | None]:
+        with self.watched:
+            return taped(step)
 
 
 def replayed(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, list[str]]:
-    """(logits of the tokens from READ on, what the recorded step would have waited for)."""
+    """(logits of the tokens from READ on, what the recorded step would have waited for), with more slots given on the way."""
     recorder, tolist = Recorder(), Tensor.tolist
 
     def listed(each: Tensor) -> Any:
@@ -93,7 +90,7 @@ def replayed(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -
         return tolist(each)
 
     monkeypatch.setattr(Tensor, "tolist", listed)
-    step, cache = CapturedStep(model, recorder), KVCache(model.spec, batch=len(ids), length=32)
+    step, cache = CapturedStep(model, recorder), KVCache(model.spec, batch=len(ids), length=READ + 4, longest=32)
     with torch.inference_mode():
         runner(model)(ids[:, :READ], cache=cache)
         static = StaticCache(cache)
@@ -144,7 +141,7 @@ def test_a_step_that_would_be_waited_for_is_not_tried(
     assert norm is not None
     plain = norm.forward
     monkeypatch.setattr(norm, "forward", lambda x: (read(x), plain(x))[1])
-    step, cache = CapturedStep(model, lambda step: (asked.append(step), step)[1]), KVCache(spec, length=32)
+    step, cache = CapturedStep(model, lambda step: (asked.append(step), (step(), step))[1]), KVCache(spec, length=32)
     with torch.inference_mode():
         model(ids[:, :READ], cache=cache)
         static = StaticCache(cache)
@@ -205,7 +202,10 @@ def test_it_is_recorded_where_the_weights_are(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     spec = shrink(preset("llama2").spec)
     model, ids, found = randomised(spec), ids_for(spec, 1, READ + 2), list[Any]()
-    step, cache = CapturedStep(model, lambda step: (found.append(list(current)), step)[1]), KVCache(spec, length=32)
+    step, cache = (
+        CapturedStep(model, lambda step: (found.append(list(current)), (step(), step))[1]),
+        KVCache(spec, length=32),
+    )
     with torch.inference_mode():
         model(ids[:, :READ], cache=cache)
         static = StaticCache(cache)
@@ -217,14 +217,16 @@ def test_it_is_recorded_where_the_weights_are(monkeypatch: pytest.MonkeyPatch) -
 def test_flex_is_looked_at_too() -> None:
     """Its operator is of another sort than all others."""
     spec = shrink(preset("llama2").spec)
-    model, ids = randomised(spec), ids_for(spec, 1, READ + 1)
+    model, ids = randomised(spec), ids_for(spec, 1, READ + 3)
     model.kernel = "flex"
     step, cache = CapturedStep(model), KVCache(spec, length=32)
     with torch.inference_mode():
         expected = model(ids, kernel="eager").logits[:, -1]
         model(ids[:, :READ], cache=cache, kernel="eager")
+        static = StaticCache(cache)
         with warnings.catch_warnings(action="ignore"):
-            close(step(ids[:, READ:], None, StaticCache(cache)), expected, FLOAT32)
+            logits = [step(ids[:, i : i + 1], None, static) for i in range(READ, READ + 3)]
+    close(logits[-1], expected, FLOAT32)
 
 
 def test_under_autocast_nothing_is_recorded() -> None:
@@ -271,6 +273,110 @@ def test_a_step_that_reads_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     assert len(asked) == 1, "it is not tried again"
 
 
-def test_a_cpu_records_nothing() -> None:
-    spec = next(iter(DECODERS.values()))
-    assert captured(randomised(spec), ids_for(spec, 1, 4), 100) is None
+@pytest.mark.parametrize("read", [*READERS.values(), Tensor.tolist, Tensor.numpy], ids=[*READERS, "tolist", "numpy"])
+def test_no_tape_of_what_reads(read: Callable[[Tensor], Any]) -> None:
+    """A number that Python was given would be the same in each step."""
+    x = torch.ones(1, 2, 3)
+    with torch.inference_mode():
+        given, again = taped(lambda: (read(x), x + 1)[1])
+    assert torch.equal(given, x + 1)
+    assert again is None
+
+
+def tree_add(given: dict[str, Tensor]) -> Tensor:
+    """As whoever shows PyTorch's modes a call of their own."""
+    if has_torch_function(tuple(given.values())):
+        return handle_torch_function(tree_add, tuple(given.values()), given)
+    return given["one"] + given["other"]
+
+
+def test_no_tape_of_what_is_not_seen() -> None:
+    """What a call gave that nobody wrote down would be the same in each step."""
+    x = torch.ones(3)
+
+    def unseen() -> Tensor:
+        with torch._C.DisableTorchFunction():
+            y = x * 2
+        return y + x
+
+    with torch.inference_mode():
+        given, again = taped(unseen)
+        assert torch.equal(given, 3 * x)
+        assert again is None
+        hidden = taped(lambda: tree_add({"one": x * 2, "other": x}))
+        assert torch.equal(hidden[0], given)
+        assert hidden[1] is None
+
+
+def test_a_tape_makes_each_sort_of_call_again() -> None:
+    """Methods, functions, operators, properties, several results, what is written in place or into parts, casts that keep."""
+    x, at = torch.randn(2, 4), torch.zeros(1, dtype=torch.long)
+    table = torch.zeros(5, 4)
+
+    def step() -> Tensor:
+        low, high = x.mT.mT.float().chunk(2, -1)
+        y = torch.cat([high, F.relu(low, inplace=False)], dim=-1).contiguous()
+        y += torch.ops.aten.mul(y, 2)
+        y[0] = x[1]
+        at.add_(1)
+        table.index_copy_(0, at, y.sum(0, keepdim=True))
+        best = (x @ table.T).max(-1)
+        return 1 - best.values[..., None] * y.to(torch.float64)
+
+    def steps(once: Callable[[], Tensor]) -> list[Tensor]:
+        found = list[Tensor]()
+        at.zero_()
+        table.zero_()
+        for i in range(3):
+            x.copy_(torch.randn(2, 4, generator=torch.Generator().manual_seed(i)))
+            found.append(once())
+        return found
+
+    with torch.inference_mode():
+        _, again = taped(step)
+        assert again is not None
+        expected = steps(step)
+        assert all(torch.equal(one, other) for one, other in zip(steps(again), expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_weights_in_few_bits_are_on_the_tape(dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As what their kind makes of a call, not as calls of it."""
+    spec = resize(preset("llama2").spec, d_model=64, vocab_size=64, n_layers=2)
+    save(randomised(spec), tmp_path / "model")
+    model, ids = load(tmp_path / "model", dtype=dtype)[0].eval(), ids_for(spec, 1, READ)
+    assert any(isinstance(each, HeldWeight) for each in model.parameters())
+    with torch.inference_mode(), recording():
+        model(ids[:, :1])  # what is made once
+        logits, again = taped(lambda: model(ids[:, :1]).logits)
+        assert again is not None
+        monkeypatch.setattr(HeldWeight, "__torch_function__", lambda *_: pytest.fail("a kind of tensors was asked"))
+        assert torch.equal(again(), logits)
+        monkeypatch.undo()
+    taped_one = generate_ids(model, ids, max_new_tokens=48)
+    assert captured_at_all(model)
+    monkeypatch.setattr(decode, "captured", lambda *_: None)
+    assert torch.equal(taped_one, generate_ids(model, ids, max_new_tokens=48))
+
+
+def test_what_a_cpu_records() -> None:
+    """One text whose cache is small, and no mixture, of which it would read what nobody chose."""
+    spec = shrink(preset("llama2").spec)
+    model, ids = randomised(spec), ids_for(spec, 1, READ)
+    assert captured(model, ids, 32) is not None
+    assert captured(model, ids, 31) is None
+    assert captured(model, ids_for(spec, 2, READ), 32) is None
+    assert captured(model, ids, 10**7) is None
+    assert captured(randomised(shrink(preset("mixtral-8x7b").spec)), ids, 32) is None
+
+
+def test_long_texts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With slots added again and again."""
+    spec = shrink(preset("gemma3-1b").spec)
+    model, ids = randomised(spec), ids_for(spec, 1, READ)
+    lengthened, lengthen = list[int](), StaticCache.lengthen
+    monkeypatch.setattr(StaticCache, "lengthen", lambda each: (lengthened.append(each.n), lengthen(each)))
+    recorded_one = generate_ids(model, ids, max_new_tokens=200)
+    assert len(lengthened) > 1
+    monkeypatch.setattr(decode, "captured", lambda *_: None)
+    assert torch.equal(recorded_one, generate_ids(model, ids, max_new_tokens=200))

@@ -38,6 +38,8 @@ class CompiledStep:
     Raises UsageError where a call cannot be compiled.
     """
 
+    lengthens = False  # its graph is of one number of slots
+
     def __init__(self, model: Transformer, backend: str | Callable[..., Any] = "inductor") -> None:
         if any(isinstance(weight, Reordered) for weight in model.parameters()):
             raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")

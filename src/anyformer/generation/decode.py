@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from anyformer.generation.captured import CapturedStep, captured
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
-from anyformer.generation.static_cache import StaticCache, static_length, static_nbytes
+from anyformer.generation.static_cache import LEAST, StaticCache, static_length, static_nbytes
 from anyformer.layers.attention import has_prefix
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.embedding import learned_positions
@@ -31,8 +32,8 @@ class Decoding(Iterator[dict[int, int]]):
     where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Row i draws from a generator
     of its own, of seed + i. A row ends with any of the `closing_ids` (which it gives), after
     `max_new_tokens`, or when `stop` is called on it. Ended rows leave the batch and the cache. `cache=False` computes
-    every step anew, the slow way to the same tokens. `compiled`: what steps behind the prompt run by; without, a GPU replays a
-    graph of them where it can (`captured`). By either, rows that have ended stay in the batch, whose shape it is made for.
+    every step anew, the slow way to the same tokens. `compiled`: what steps behind the prompt run by; without, they are recorded
+    and replayed where that pays (`captured`). By either, rows that have ended stay in the batch, whose shape it is made for.
     Raises InputError for prompts that the model cannot continue.
     """
 
@@ -70,8 +71,10 @@ class Decoding(Iterator[dict[int, int]]):
         source_tokens = 0 if self.encoder_ids is None else self.encoder_ids.shape[1]
         if cache and compiled is None:
             self.graph = captured(model, self.ids, max_new_tokens, source_tokens)
-        static = self.graph is not None
-        self.cache = cache_for(model, self.ids, max_new_tokens, source_tokens, static=static) if cache else None
+        how: dict[str, Any] = {"static": self.graph is not None}
+        if self.graph is not None and self.graph.lengthens:
+            how = {"room": LEAST}
+        self.cache = cache_for(model, self.ids, max_new_tokens, source_tokens, **how) if cache else None
         self._ahead: Callable[[], list[int]] | None = None  # tokens that a device was asked for already
 
     @torch.inference_mode()
@@ -180,16 +183,23 @@ def arriving(ids: Tensor) -> Callable[[], list[int]]:
 
 
 def cache_for(
-    model: Transformer, prompt: Tensor, max_new_tokens: int, source_tokens: int = 0, *, static: bool = False
+    model: Transformer,
+    prompt: Tensor,
+    max_new_tokens: int,
+    source_tokens: int = 0,
+    *,
+    static: bool = False,
+    room: int = ROOM,
 ) -> KVCache:
     """A cache for a prompt [batch, token] and what is written after it, beside an encoder's tokens; the last is never read.
 
-    A full one grows while a long text is written. One that is `static` cannot: UsageError is raised where it has no room.
+    With `room` for so many of those at first, a full one grows while a long text is written. One that is `static` cannot:
+    UsageError is raised where it has no room.
     """
     n = prompt.shape[1]
     length = n + max_new_tokens - 1
     if not static:
-        return growing_cache(model, len(prompt), n, length)
+        return growing_cache(model, len(prompt), n, length, room=room)
     nbytes, slots = static_nbytes(model, len(prompt), length, source_tokens), static_length(length)
     remedy = "ask for fewer new tokens, or decode without compiling"
     refuse_beyond_memory(nbytes, prompt.device, f"a cache of {slots:,} tokens", remedy)
@@ -197,10 +207,17 @@ def cache_for(
 
 
 def growing_cache(
-    model: Transformer, rows: int, n_prompt: int, length: int, *, slack: int = 0, spec: ModelSpec | None = None
+    model: Transformer,
+    rows: int,
+    n_prompt: int,
+    length: int,
+    *,
+    slack: int = 0,
+    spec: ModelSpec | None = None,
+    room: int = ROOM,
 ) -> KVCache:
-    """A cache with room for a prompt and some tokens behind it, for as many as `length` in the end."""
-    return model.new_cache(rows, min(length, n_prompt + ROOM), longest=length, slack=slack, spec=spec)
+    """A cache with `room` for some tokens behind a prompt, for as many as `length` in all."""
+    return model.new_cache(rows, min(length, n_prompt + room), longest=length, slack=slack, spec=spec)
 
 
 def next_logits(

@@ -113,8 +113,6 @@ class StaticCache(KVCache):
         if not read.n:
             raise CacheError("a static cache goes on where a prompt ends; run the prompt with the cache first")
         self.batch, self.slack, self.plain = read.batch, 0, False
-        # Not how many tokens it holds: a compiler would make a graph for each such number.
-        self.n = max((index.slots for index in read.slot_indexes.values()), default=1)
         self.last = read.last.clone()
         slots: dict[tuple[str, int | None], StaticSlots | StaticBlocks] = {
             key: StaticBlocks(index) if isinstance(index, BlockIndex) else StaticSlots(index)
@@ -128,6 +126,7 @@ class StaticCache(KVCache):
         self.slot_indexes = dict[tuple[str, int | None], SlotIndex](slots)
         rooms = (end - index.n for end, index in zip(ends, full, strict=True))
         self.room = min(rooms, default=None)  # None: any number
+        self._count()
         self.memory_tokens = None if read.memory_tokens is None else _padded(read.memory_tokens)
         self.stores = []
         for store in read.stores:
@@ -149,6 +148,21 @@ class StaticCache(KVCache):
             *self._tensors(),
         ):
             torch._dynamo.mark_static_address(value, guard=False)
+
+    def _count(self) -> None:
+        # Not how many tokens it holds: a compiler would make a graph for each such number.
+        self.n = max((index.slots for index in self.slot_indexes.values()), default=1)
+
+    def lengthen(self) -> None:
+        """Have a quarter more slots, 64 at least, which stores make where they next write; rings stay."""
+        more = max(LEAST, self.n // 4)
+        for index in self.slot_indexes.values():
+            if not index.ring:
+                index.slots += -(-more // index.every) if isinstance(index, BlockIndex) else more
+                index.facts = {name: index.roomy(held, -1) for name, held in index.facts.items()}
+        if self.room is not None:
+            self.room += more
+        self._count()
 
     def take_room(self) -> None:
         """Take the slot of one more pass. Raises CacheError where there is none."""

@@ -16,7 +16,7 @@ from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError
 from anyformer.families import preset
 from anyformer.hub import load, save, weights
 from anyformer.hub.weights import FILE, INDEX
-from anyformer.layers import RMSNormSpec
+from anyformer.layers import FeedForwardSpec, RMSNormSpec
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.text import Tokenizer
@@ -60,6 +60,22 @@ def test_a_model_without_a_class_says_why(tmp_path: Path) -> None:
     assert str(saved).endswith("norm_in.cast = 'after'")
     assert names(saved.path) == ["model.safetensors", "spec.yaml"]
     assert load(saved.path)[0].spec == spec
+
+
+def test_layers_that_are_one_module_are_none_of_a_class(tmp_path: Path) -> None:
+    """Tiled layers are one value: what all of them hold is shared, which no file of GPT-2's class says."""
+    gpt2 = shrink(preset("gpt2").spec)
+    layer = gpt2.stack.blocks[0]
+    for i, one in enumerate(
+        (layer.but(shared="layer"), edited(layer, FeedForwardSpec, lambda feed: feed.but(shared="feed")))
+    ):
+        spec = gpt2.but(stack=gpt2.stack.but(blocks=(one,) * gpt2.n_layers))
+        model = build(spec)
+        saved = save(model, tmp_path / str(i))
+        assert (saved.form, str(saved.reason).endswith("'")) == ("anyformer", True), saved.reason
+        read, _ = load(saved.path)
+        assert read.spec == spec
+        assert all(torch.equal(a, b) for a, b in zip(read.parameters(), model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("form", ["hf", "anyformer"])

@@ -226,7 +226,7 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
     try:
         return _fitting(families, spec)
     except SpecError:
-        users = Counter(name for part in spec.nested() if (name := getattr(part, "shared", None)) is not None)
+        users = Counter[str | None](_shared_names(spec))
         alone = edited(spec, PartSpec, lambda part: part.but(shared=None) if users[part.shared] == 1 else part)
         with suppress(SpecError):
             if alone != spec:
@@ -253,6 +253,16 @@ def _fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[
         far = sum(max(n_values(a), n_values(b)) for _, a, b in found)
         reasons.append((far, f"{architecture} has {short(would)} for {path} = {short(is_)}"))
     raise SpecError(f"no class of transformers computes this model; the nearest, {min(reasons)[1]}")
+
+
+def _shared_names(value: Any) -> Iterator[str]:
+    """The name of each shared part wherever it stands: in each layer of those that are tiled too."""
+    if isinstance(value, Spec):
+        if (name := getattr(value, "shared", None)) is not None:
+            yield name
+        value = tuple(value.values().values())
+    for inner in value if isinstance(value, tuple) else ():
+        yield from _shared_names(inner)
 
 
 def computed(spec: ModelSpec) -> ModelSpec:

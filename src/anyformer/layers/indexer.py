@@ -97,12 +97,14 @@ class IndexerSpec(PartSpec):
         return rotary.but(fraction=n / self.head_dim, where=self.where, layout=self.layout or rotary.layout)
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        """The products that are made of tokens; those of pairs are `pair` FLOPs each."""
+        """The products that are made of tokens; those of pairs are `pair` FLOPs each. No query asks where no block is whole."""
+        every = self.mean_of if self.compressor is None else self.compressor.every
+        asking = workload.tokens if workload.past + workload.query >= every else 0
         of_queries = self.n_heads * (self.head_dim * place.shape[-1] + self.weighed * place.d_model)
         of_keys = Cost({"indexer": 2 * self.head_dim * place.d_model * workload.tokens})
         if self.compressor is not None:
             of_keys = self.compressor.cost(place.at(self.head_dim), workload).named("indexer")
-        return Cost({"indexer": 2 * of_queries * workload.tokens}) + of_keys
+        return Cost({"indexer": 2 * of_queries * asking}) + of_keys
 
     @property
     def choices(self) -> int:

@@ -258,5 +258,8 @@ def test_a_thinned_stack_keeps_who_lends() -> None:
     few, times = thinned(spec)
     assert few.stack.blocks == tuple(spec.stack.blocks[i] for i in (0, 1, 3, 4))
     assert times == [1, 1, 1, 2]
+    twice = spec.stack.blocks[0].sublayers[:1] + spec.stack.blocks[1].sublayers  # reads what the layer itself lends
+    whole = spec.but(stack=spec.stack.but(blocks=(spec.stack.blocks[0].but(sublayers=twice),) * 3))
+    assert thinned(whole)[1] == [1, 2]
     in_turn = ("self", "layer", "self", "layer", "self", "layer", "self", "layer")
     assert thinned(lending(spec, *in_turn))[1] == [1, 1, 3, 3]

@@ -123,14 +123,22 @@ def _thinned(stack: StackSpec) -> tuple[StackSpec, list[int]]:
     asked = list(kept)
     while asked:  # what a layer reads of an earlier one has to be lent
         i = asked.pop()
-        lenders = {
-            _lender(stack, i, *each) for mixer in stack.blocks[i].mixers for each in mixer.borrows().items()
-        } - kept
+        lenders = _lenders(stack, i) - kept
         kept |= lenders
         asked += lenders
     times = dict.fromkeys(kept, 1) | {same[-1]: 1 + len(set(same) - kept) for same in numbers.values()}
     left = sorted(kept)
     return stack.but(blocks=tuple(stack.blocks[i] for i in left)), [times[i] for i in left]
+
+
+def _lenders(stack: StackSpec, layer: int) -> set[int]:
+    """The layers of which this one reads what none of its own mixers lends before."""
+    found: set[int] = set()
+    own: set[tuple[str, str]] = set()
+    for mixer in stack.blocks[layer].mixers:
+        found |= {_lender(stack, layer, *each) for each in mixer.borrows().items() if each not in own}
+        own |= set(mixer.lends().items())
+    return found
 
 
 def _lender(stack: StackSpec, layer: int, what: str, name: str) -> int:

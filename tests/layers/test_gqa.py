@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import SpecError
-from anyformer.layers import ForwardContext, GQASpec, LayerNormSpec, RMSNormSpec, RotarySpec
+from anyformer.layers import AttentionSpec, ForwardContext, GQASpec, LayerNormSpec, RMSNormSpec, RotarySpec
 from anyformer.layers.tokens import plain_tokens
 from anyformer.spec import Count, Place, Width
 from tests.laws.tolerance import close, distance
@@ -73,3 +73,12 @@ def test_values_that_are_keys_have_no_map_of_their_own() -> None:
         spec.but(bias_value=True)
     with pytest.raises(SpecError, match="value_dim = 4 differs from head_dim"):
         spec.but(value_dim=Width(4))
+
+
+@pytest.mark.parametrize("reads", ["memory", "layer", "input"])
+def test_adapters_are_of_what_is_read_at_once(reads: Literal["memory", "layer", "input"]) -> None:
+    """Elsewhere queries, keys and values are made apart, and nothing would be added to them."""
+    heads, keys = GQASpec(n_heads=Count(2), adapter=Width(3)), "k" if reads == "layer" else None
+    with pytest.raises(SpecError, match=f"Attention.reads = '{reads}' is of keys that are not made with its queries"):
+        AttentionSpec(projection=heads, reads=reads, keys=keys)
+    AttentionSpec(projection=heads)

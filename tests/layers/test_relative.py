@@ -17,6 +17,7 @@ from anyformer.generation.static_cache import StaticCache
 from anyformer.layers import (
     AttentionSpec,
     Causal,
+    ConvolvedHeadsSpec,
     Everything,
     GQASpec,
     Mask,
@@ -345,3 +346,20 @@ def test_what_cannot_be_is_refused() -> None:
         build(spec)(torch.zeros(1, 3).long(), kernel="sdpa")
     with pytest.raises(SpecError, match=r"ShawKeys\.farthest = 0 must be at least 1"):
         changed(CASES["shaw, causal"][0], ShawKeysSpec, farthest=Window(0))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"n_kv_heads": Count(1)}, {"with_input": True}, {"adapter": Width(2)}, {"convolved": ConvolvedHeadsSpec()}],
+)
+def test_distances_are_projected_as_tokens_are_only_where_these_are_so(fields: dict[str, Any]) -> None:
+    """DeBERTa's: one line where the specification is made; in a pass maps of other widths met, or other numbers."""
+    spec = shrink(preset("deberta-v3-base").spec)
+    with pytest.raises(
+        SpecError, match=r"Attention.scores = .* projects distances as the layer projects its tokens"
+    ) as error:
+        changed(spec, GQASpec, **fields)
+    assert "\n" not in str(error.value)
+    attention = next(spec.nested(AttentionSpec))
+    with pytest.raises(SpecError, match="give it a projection of its own"):
+        attention.but(reads="layer", keys="k")

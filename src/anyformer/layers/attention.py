@@ -81,8 +81,10 @@ class AttentionSpec(MixerSpec):
             raise SpecError(
                 f"Attention.difference is of pairs of heads, and there are {heads} of keys and values; take an even number"
             )
-        if (self.projection.mixes or self.projection.reads_input) and self.reads != "self":
+        if self.projection.of_one and self.reads != "self":
             raise self.refusal("reads", "is of keys that are not made with its queries, and its projection makes both")
+        if (why := next(filter(None, (score.unfit(self) for score in self.scores)), None)) is not None:
+            raise self.refusal("scores", why)
         if (found := choice_misfit(self) or misfit(self)) is not None:
             raise self.refusal(*found)
 

@@ -7,12 +7,12 @@ its tokens (arXiv:2006.03654, section 5 of the appendix; arXiv:2111.09543).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import SpecError
-from anyformer.layers.gqa import GQA
+from anyformer.layers.gqa import GQASpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
@@ -74,6 +74,16 @@ class DisentangledSpec(ScoreSpec, abstract=True):
     projection: LinearSpec | None = None
     reads_content = True
 
+    def unfit(self, attention: Any) -> str | None:
+        own = attention.projection
+        as_tokens = isinstance(own, GQASpec) and own.kv_heads == own.n_heads and not own.of_one
+        if self.projection is not None or (as_tokens and attention.reads != "layer"):
+            return None
+        return (
+            f"hold {self.kind}, which projects distances as the layer projects its tokens: by maps of the stream alone, with as "
+            "many heads of keys as of queries; give it a projection of its own"
+        )
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         projection = self.projection and self.projection.but(d_out=place.shape[0] * place.shape[1])
         return {"table": (self.table, place), "projection": projection and (projection, place.at(place.d_model))}
@@ -126,11 +136,5 @@ def _products(x: Tensor, vectors: Tensor) -> Tensor:
 def _by_head(part: ContentToPosition | PositionToContent, content: Content, name: str) -> Tensor:
     """The table's vectors, projected, as [heads, row, head_dim]."""
     map_, (n_heads, width) = part.projection, part.place.shape
-    if map_ is None:
-        map_ = getattr(content.projection, name) if isinstance(content.projection, GQA) else None
-        if map_ is None or content.k.shape[1] != n_heads:
-            raise SpecError(
-                f"{part.spec.kind} projects distances as the layer projects its tokens, which takes as many heads of keys as "
-                "of queries; give it a projection of its own"
-            )
+    map_ = getattr(content.projection, name) if map_ is None else map_
     return map_(part.table()).unflatten(-1, (n_heads, width)).transpose(0, 1)

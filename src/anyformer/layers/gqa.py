@@ -73,6 +73,11 @@ class ProjectionSpec(PartSpec, abstract=True):
         return False
 
     @property
+    def of_one(self) -> bool:
+        """Whether it makes queries, keys and values of one reading alone, not some of what another layer or text gives."""
+        return self.mixes or self.reads_input
+
+    @property
     def stored_heads(self) -> int:
         """Heads of keys and values, all of one width, where these are what it stores and what kernels are given; else 0."""
         return 0
@@ -261,6 +266,10 @@ class GQASpec(ProjectionSpec):
     @property
     def reads_input(self) -> bool:
         return self.with_input
+
+    @property
+    def of_one(self) -> bool:
+        return super().of_one or self.adapter is not None
 
     def _place_convolved(self, place: Place) -> Place:
         return place.at(self.n_heads + self.kv_heads, self.sizes(place)[1])

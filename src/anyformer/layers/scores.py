@@ -46,6 +46,10 @@ class ScoreSpec(PartSpec, abstract=True):
     # Whether it is faster where no distance in a text exceeds the number of its keys, which a pass then has to find out.
     by_count: ClassVar[bool] = False
 
+    def unfit(self, attention: Any) -> str | None:
+        """Why it is no summand of the scores of an attention, whose specification is given, or None."""
+        return None
+
     @property
     def of_distance(self) -> bool:
         """Whether all that it adds to a head's pair hangs on how far the key is from the query, and on which side."""

@@ -18,15 +18,18 @@ from anyformer.costs import CONVENTIONS, cost
 from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import edited
+from anyformer.families.deepseek import predicting_further
 from anyformer.layers import (
     AttentionSpec,
     Causal,
     Everything,
     Heads,
+    HyperStreamsSpec,
     Mask,
     Prefix,
     RelativeSinusoidSpec,
     SlidingWindow,
+    StreamsSpec,
     SymmetricWindow,
 )
 from anyformer.layers.causality import later_tokens_seen
@@ -34,7 +37,7 @@ from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Output, build
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Place, Window, Workload
+from anyformer.spec import Count, HeadLayersSpec, ModelSpec, Place, ResidualSpec, Window, Workload
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, hashing, ids_for, solving
 from tests.laws.weights import all_served
@@ -127,6 +130,33 @@ def test_presets_training_flops(spec: ModelSpec) -> None:
 def test_combinations_flops(spec: ModelSpec, n: int) -> None:
     spec = all_served(spec)
     assert spec.cost(Place(), Workload(batch=2, query=n, causal_exact=False)).flops == counted(spec, 2, n)
+
+
+@pytest.mark.parametrize("name", ["qwen3.8-flash-next", "deepseek-v4-flash"])
+def test_where_no_block_is_whole_an_indexer_asks_for_none(name: str) -> None:
+    """Of blocks of keys, and of keys of blocks."""
+    spec = all_served(shrink(preset(name).spec))
+    for n in (1, 2, 4, 6):
+        assert spec.cost(Place(), Workload(batch=2, query=n, causal_exact=False)).flops == counted(spec, 2, n)
+
+
+@pytest.mark.parametrize("streams", [StreamsSpec(n=Count(2)), HyperStreamsSpec(n=Count(2))])
+def test_layers_behind_the_stack_open_streams_of_their_own(streams: ResidualSpec) -> None:
+    """Those of a head, and those that predict further tokens."""
+    spec = shrink(preset("llama3-8b").spec)
+    spec = spec.but(stack=spec.stack.but(residual=streams))
+    layers = HeadLayersSpec(blocks=spec.stack.blocks[:1])
+    headed = spec.but(heads=(spec.heads[0].but(layers=layers),))
+    load = Workload(batch=2, query=9, causal_exact=False)
+    assert headed.cost(Place(), load).flops == counted(headed, 2, 9)
+    further, convention = predicting_further(spec, 2), CONVENTIONS["full-attention"]
+    model = build(further, device="meta")
+    with flop_counter() as counter:
+        out = model(torch.zeros(2, 9, dtype=torch.long, device="meta"), output_ahead=True)
+        for hidden in out.ahead:
+            model.head()(hidden)
+    said = (*convention.forward(further, load).values(), *convention.forward(further, load, ahead=True).values())
+    assert sum(said) == counter.get_total_flops()
 
 
 def of_cross(**fields: Any) -> ModelSpec:

@@ -147,7 +147,14 @@ class ModelSpec(PartSpec):
         for name, part, inner_place in inside(self, place):
             if not isinstance(part, AheadSpec) and not (isinstance(part, HeadSpec) and part.by_name):
                 total += part.cost(inner_place, of_encoder if name == "encoder" else workload)
+            if isinstance(part, HeadSpec) and part.layers is not None:
+                total += self._begun_again(workload)
         return total
+
+    def _begun_again(self, workload: Workload) -> Cost:
+        """Of the stack's residual, opened and closed by layers behind it."""
+        width, residual = self.stack.d_model, self.stack.residual
+        return residual.cost(Place(width, (width,), n_streams=residual.n_streams), workload)
 
     def cost_ahead(self, place: Place, workload: Workload) -> Cost:
         """The FLOPs that predicting further tokens adds to a pass of training: the modules, and the head for each."""
@@ -155,7 +162,7 @@ class ModelSpec(PartSpec):
         assert isinstance(heads, list)
         for k, (_, module, inner_place) in enumerate((p for p in inside(self, place) if p[0].startswith("ahead.")), 1):
             fewer = dataclasses.replace(workload, query=max(0, workload.query - k))
-            total += module.cost(inner_place, fewer) + heads[0][0].cost(heads[0][1], fewer)
+            total += module.cost(inner_place, fewer) + heads[0][0].cost(heads[0][1], fewer) + self._begun_again(fewer)
         return total
 
 

@@ -44,6 +44,14 @@ def theirs_of(read: Any, write: Any, width: int) -> Any:
     return theirs
 
 
+def reading_all(**fields: Any) -> ModelSpec:
+    """LLaMA with n-grams before each layer, in a sublayer with these fields."""
+    grams = EngramSpec(vocab=Vocab(LLAMA.vocab_size), end=1, width=Width(16), rows=Vocab(20), n_tables=2)
+    first = SublayerSpec(branches=(BranchSpec(mixer=grams),), **fields)
+    blocks = (block.but(sublayers=(first, *block.sublayers)) for block in LLAMA.stack.blocks)
+    return LLAMA.but(stack=LLAMA.stack.but(blocks=tuple(blocks)))
+
+
 @pytest.mark.parametrize("spec", [LLAMA, OLMO2], ids=["llama", "olmo2"])
 def test_connections_are_those_of_transformers(spec: ModelSpec) -> None:
     """What each sublayer reads and what becomes of the streams, with transformers' classes around what it wrote."""
@@ -120,6 +128,9 @@ def test_what_is_learned_is_counted() -> None:
             "GatedResidual connects streams side by side, and here is one",
         ),
         (lambda: streamed(BERT, GatedResidualSpec(rank=RANK)), "takes no norms of sums"),
+        (lambda: streamed(LLAMA, GatedResidualSpec(rank=RANK, whole=3)), "has 3 of 2 sublayers read all streams"),
+        (lambda: streamed(LLAMA, GatedResidualSpec(rank=RANK, whole=1)), r"takes mixers that do \(Engram\)"),
+        (lambda: streamed(reading_all(norm_in=NORM), GatedResidualSpec(rank=RANK, whole=1)), "no norm, none late"),
     ],
 )
 def test_refusals(make: Callable[[], object], said: str) -> None:

@@ -27,13 +27,18 @@ class AsideSpec(ConnectionSpec):
     def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
         return sublayers[self.n :]
 
+    def misfit(self, sublayers: tuple[Any, ...]) -> str | None:
+        if len(sublayers) <= self.n:
+            return f"leaves none of {len(sublayers)} sublayers to read what the first {self.n} give; lower n"
+        if any(each.skip for each in sublayers[: self.n]):
+            return f"has no way around the first {self.n} sublayers that a skip could read; leave it out there"
+        return None
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         if place.n_streams != 1:
             raise SpecError(
                 "Aside reads one stream, and here are several side by side; give the stack the residual Add"
             )
-        if place.n_sublayers <= self.n:
-            raise SpecError(f"Aside.n = {self.n} leaves none of {place.n_sublayers} sublayers to read it; lower it")
         return {"alone": (AddSpec(scale=0.0), place)}
 
 

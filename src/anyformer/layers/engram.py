@@ -37,6 +37,7 @@ class EngramSpec(RecurrentSpec):
     """
 
     counted_as: ClassVar[str | None] = "n-gram embeddings"
+    takes_streams: ClassVar[bool] = True
 
     vocab: Vocab  # rows of the tokens' table: ids are below it
     end: int  # the id of the token that ends a text

@@ -90,6 +90,18 @@ class GatedResidualSpec(ConnectionSpec):
         """All: what they write to is no sum that a norm could read."""
         return sublayers
 
+    def misfit(self, sublayers: tuple[Any, ...]) -> str | None:
+        if self.whole > len(sublayers):
+            return f"has {self.whole} of {len(sublayers)} sublayers read all streams; lower whole"
+        for sublayer in sublayers[: self.whole]:
+            narrow = any(part.norm_in or part.norm_out for part in (sublayer, *sublayer.branches))
+            if narrow or not all(branch.mixer.takes_streams and not branch.late for branch in sublayer.branches):
+                return (
+                    f"has its first {self.whole} sublayers read and write all streams, which takes mixers that do (Engram), by "
+                    "themselves: no norm, none late; lower whole"
+                )
+        return None
+
     def n_whole(self) -> int:
         return self.whole
 

@@ -55,6 +55,7 @@ class MixerSpec(PartSpec, abstract=True):
     """What a branch does between its norms: attention, a feed-forward, experts, a convolution."""
 
     counted_as: ClassVar[str | None] = "other mixers"
+    takes_streams: ClassVar[bool] = False  # whether it may read and write all streams side by side (`Place.n_streams`)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
         """What decoding keeps of each token, by name; the token axis comes before the last. None: nothing."""
@@ -158,6 +159,10 @@ class ConnectionSpec(PartSpec, abstract=True):
     def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
         """Of a layer's sublayers those that it leaves to the stack's residual; by default none."""
         return ()
+
+    def misfit(self, sublayers: tuple[Any, ...]) -> str | None:
+        """Why it does not connect a layer of these sublayers, or None."""
+        return None
 
     def n_whole(self) -> int:
         """How many of the first sublayers read and write all streams as they lie, told of them by `Place.n_streams`."""

@@ -80,6 +80,8 @@ class BlockSpec(PartSpec):
     def __post_init__(self) -> None:
         if self.sublayers and any(branch.late for branch in self.sublayers[-1].branches):
             raise self.refusal("sublayers", "has a late branch in the last, where nothing comes later; leave late out")
+        if self.connection is not None and (why := self.connection.misfit(self.sublayers)) is not None:
+            raise self.refusal("connection", why)
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

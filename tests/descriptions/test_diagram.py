@@ -206,6 +206,34 @@ def test_branches_stand_side_by_side() -> None:
     assert above["feed-forward"].y + above["feed-forward"].height < above["attention"].y, "the first is below"
 
 
+def test_what_lies_aside_is_added_to_what_reads_it() -> None:
+    """Zamba 2: attention, a feed-forward and a map without ways of their own, then Mamba around all of them."""
+    drawn = diagram(preset("zamba2-2.7b"))
+    frames = [[box for box in drawn.boxes if inside(rectangle(box), rectangle(frame))] for frame in drawn.frames]
+    boxes = next(boxes for boxes in frames if boxes[0].kind == "attention")
+    kinds = [box.kind for box in boxes]
+    assert kinds == ["attention", "norm", "feed-forward", "map", "sum", "norm", "state", "sum"]
+    sums = [(box.x + 1, box.y) for box in boxes if box.kind == "sum"]
+    begin = [line.points[0][1] for line in drawn.lines if line.points[-1] in sums]
+    assert len(begin) == 2
+    assert min(begin) > boxes[0].y, "both begin below attention"
+
+
+def test_what_stands_on_the_way_around_is_drawn_there() -> None:
+    """ZAYA1 scales and shifts the stream that a branch writes to."""
+    drawn = diagram(preset("zaya1-8b"))
+    on_way = [box for box in named(drawn, "map") if box.x > named(drawn, "attention")[0].x + 20]
+    assert len(on_way) == 2
+    for box in on_way:
+        leaves = next(line for line in drawn.lines if line.points[0] == (box.x + box.width // 2, box.y))
+        assert any(each.kind == "sum" and leaves.points[-1] == (each.x + 1, each.y) for each in drawn.boxes)
+        assert any(line.points[-1] == (box.x + box.width // 2, box.y + box.height) for line in drawn.lines)
+
+
+def named(drawn: Diagram, kind: str) -> list[Box]:
+    return [box for box in drawn.boxes if box.kind == kind]
+
+
 def test_the_encoder_leads_to_cross_attention() -> None:
     drawn = diagram(preset("transformer-base"))
     (cross,) = (box for box in drawn.boxes if box.lines[0] == "Cross-attention")

@@ -157,19 +157,22 @@ def beside(pieces: Sequence[Piece], *, joined: bool = True, fed: Sequence[bool] 
     return Piece(width // 2, width - width // 2, height, tuple(marks), tuple(reads))
 
 
-def added(inner: Piece, symbol: str = "⊕") -> Piece:
-    """A piece with the way around it: what goes in is added to what comes out."""
-    start, top = 1, inner.height + 3
-    channel = inner.right + 2
-    placed = inner.moved(0, 2)
+def added(inner: Piece, around: Piece | None = None) -> Piece:
+    """A piece with the way around it: what goes in, or what stands on that way makes of it, is added to what comes out."""
+    on_way = around or Piece(0, 0, 0, ())
+    start, top = 1, max(inner.height, on_way.height) + 3
+    channel = inner.right + 2 + on_way.left
+    placed, end = inner.moved(0, 2), 2 + on_way.height
     marks = (
         Stroke(((0, 0), (0, 2))),
         *placed.marks,
         Stroke(((0, inner.height + 2), (0, top))),
-        Box(0, top, 0, 0, (symbol,), "sum"),
-        Stroke(((0, start), (channel, start), (channel, top), (1, top))),
+        Box(0, top, 0, 0, ("⊕",), "sum"),
+        *on_way.moved(channel, 2).marks,
+        Stroke(((0, start), (channel, start), (channel, 2)), around is not None),
+        Stroke(((channel, end), (channel, top), (1, top))),
     )
-    return Piece(max(inner.left, 1), channel + 1, top, marks, placed.reads)
+    return Piece(max(inner.left, 1), channel + on_way.right + 1, top, marks, placed.reads)
 
 
 def summed(inner: Piece) -> Piece:

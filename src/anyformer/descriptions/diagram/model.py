@@ -32,6 +32,7 @@ from anyformer.descriptions.facts import (
 from anyformer.descriptions.grouping import by_layer, pattern, places
 from anyformer.layers import (
     AddSpec,
+    AsideSpec,
     AttentionSpec,
     LayerNormSpec,
     LearnedPositionsSpec,
@@ -44,6 +45,7 @@ from anyformer.layers import (
 )
 from anyformer.spec import (
     Architecture,
+    BlockSpec,
     BranchSpec,
     HeadSpec,
     MapSpec,
@@ -102,7 +104,7 @@ def _term(term: Any, width: int) -> list[str]:
 def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
     """A frame for each stretch of alike layers, or for each kind where the stretches are too many."""
     around = getattr(stack.residual, "scale", 1.0) != 0.0
-    drawn = by_layer(stack, lambda block: _sublayers(block.sublayers, place, around))
+    drawn = by_layer(stack, lambda block: _layer(block, place, around))
     found, n = pattern(drawn), len(drawn)
     notes, kinds = _notes(stack), sorted(dict.fromkeys(drawn), key=lambda kind: -drawn.count(kind))
     outlines = {tuple(each.kind for each in _boxes(kind)) for kind in kinds}
@@ -163,17 +165,26 @@ def _notes(stack: StackSpec) -> list[str]:
     return said
 
 
-def _sublayers(sublayers: Sequence[SublayerSpec], place: Place, around: bool) -> Piece:
-    """Sublayers in turn, and late branches from where they begin to the end, past those."""
+def _layer(block: BlockSpec, place: Place, around: bool) -> Piece:
+    """A layer; what it computes aside, one sublayer on another, is added to what the next one reads."""
+    if not isinstance(block.connection, AsideSpec):
+        return _sublayers(block.sublayers, place, around)
+    n = block.connection.n
+    aside = added(_sublayers(block.sublayers[:n], place, around=False))
+    return _sublayers(block.sublayers[n:], place, around, aside)
+
+
+def _sublayers(sublayers: Sequence[SublayerSpec], place: Place, around: bool, first: Piece | None = None) -> Piece:
+    """Sublayers in turn, and late branches from where they begin to the end, past those. `first`: what makes what they read."""
     pieces = []
     for i, sublayer in enumerate(sublayers):
         late = [branch for branch in sublayer.branches if branch.late]
         if late:
             at_once = sublayer.but(branches=tuple(branch for branch in sublayer.branches if not branch.late))
-            rest = _sublayers([at_once, *sublayers[i + 1 :]], place, around)
+            rest = _sublayers([at_once, *sublayers[i + 1 :]], place, around, None if i else first)
             past = [stacked([*_maps(sublayer.norm_in), _branch(branch, place)]) for branch in late]
             return stacked([*pieces, summed(beside([rest, *past]))], 0)
-        pieces.append(_sublayer(sublayer, place, around))
+        pieces.append(_sublayer(sublayer, place, around, None if i else first))
     return stacked(pieces, 0)
 
 
@@ -181,11 +192,11 @@ def _branch(branch: BranchSpec, place: Place) -> Piece:
     return stacked([*_maps(branch.norm_in), _mixer(branch.mixer, place), *_maps(branch.norm_out)])
 
 
-def _sublayer(sublayer: SublayerSpec, place: Place, around: bool) -> Piece:
+def _sublayer(sublayer: SublayerSpec, place: Place, around: bool, first: Piece | None) -> Piece:
     """A sublayer, with the way around it where there is one."""
     branches = beside([_branch(branch, place) for branch in sublayer.branches])
-    inner = stacked([*_maps(sublayer.norm_in), branches, *_maps(sublayer.norm_out)])
-    inner = added(inner) if around else inner
+    inner = stacked([*filter(None, [first]), *_maps(sublayer.norm_in), branches, *_maps(sublayer.norm_out)])
+    inner = added(inner, *_maps(sublayer.skip)) if around else inner
     return stacked([inner, *_maps(sublayer.norm_sum)])
 
 

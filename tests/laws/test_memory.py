@@ -16,7 +16,7 @@ from anyformer.layers import BatchNormSpec
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer, build
 from anyformer.recipe import DropoutSpec
-from anyformer.resizing import shrink
+from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, parameters
 from tests.laws.combinations import decoders
 from tests.laws.memory import TWELVE, counted, peak
@@ -38,6 +38,13 @@ def predicted(spec: ModelSpec, batch: int, seq_len: int, **options: Any) -> int:
 def test_presets(spec: ModelSpec) -> None:
     options: dict[str, Any] = {"precision": "float32", "recompute": "none"}
     assert predicted(spec, 3, 40, **options) == pytest.approx(counted(spec, 3, 40, **options), rel=CLOSE)
+
+
+def test_layers_that_are_undone_keep_the_last_state_alone() -> None:
+    """However many are alike, of which two are observed; and what each of them keeps besides."""
+    spec = resize(preset("reformer-enwik8").spec, n_layers=5, d_model=32, vocab_size=300)
+    options: dict[str, Any] = {"precision": "float32", "recompute": "none"}
+    assert predicted(spec, 2, 24, **options) == pytest.approx(counted(spec, 2, 24, **options), rel=CLOSE)
 
 
 @pytest.mark.in_turn

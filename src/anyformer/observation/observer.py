@@ -175,7 +175,8 @@ class Observer(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage._cdata in self._alive and torch._C._current_autograd_node() is None:
             number = self._alive[storage._cdata][0]
-            self.kept[number] = (storage.nbytes(), self.born[number])
+            # Of the layer that keeps it first, for which another may have made it: what is undone keeps the last state alone.
+            self.kept.setdefault(number, (storage.nbytes(), self.born[number]._replace(layer=self._where[-1].layer)))
         return tensor
 
     def _gradient(self, parameter: Tensor) -> None:

@@ -103,6 +103,11 @@ def test_experts_share_no_activation_that_learns() -> None:
     spec = MoESpec(router=RouterSpec(n_experts=Count(2), top_k=1), expert=expert)
     with pytest.raises(SpecError, match="XIELU cannot be a part of an expert: only linear maps are stacked"):
         spec.build(PLACE)
+    for one in (expert.but(activation=SiLU(), common="both"), expert.but(activation=SiLU(), shared="both_gate")):
+        with pytest.raises(
+            SpecError, match=r"GatedFeedForward\.gate is shared as 'both_gate', and experts are stacked"
+        ):
+            spec.but(expert=one).build(PLACE)
     normed = expert.but(activation=SiLU(), norm=RMSNormSpec(weight=False))
     assert sum(p.numel() for p in spec.but(expert=normed).build(PLACE).parameters()) == 2 * 6 + 2 * 3 * 60
 

@@ -70,6 +70,9 @@ class ExpertsSpec(PartSpec):
             if not isinstance(placed, tuple):
                 raise SpecError(f"{self.expert.kind}.{name} cannot be a part of an expert: it is no single part")
             part, inner_place = placed
+            if (shared := part.shared or self.expert.shared) is not None:
+                said = f"is shared as {shared!r}, and experts are stacked, each with its own; leave the name out"
+                raise SpecError(f"{self.expert.kind}.{name} {said}")
             if isinstance(part, LinearSpec):
                 part = StackedLinearSpec(linear=part, n_experts=self.n_experts, n_used=self.n_used)
             elif any(True for _ in tensors(part, inner_place)):

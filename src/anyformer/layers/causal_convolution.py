@@ -66,19 +66,10 @@ class CausalConvolution(Part[CausalConvolutionSpec]):
                 y = torch.addcmul(y, tap, self.weight[:, 0, m]) if apart else y + self._within_heads(tap, m)
         y = y if self.bias is None else y + self.bias
         y = y if self.spec.activation is None else self.spec.activation(y)
-        return y, self._tail(wide, steps, pieces, last)
+        return y, steps.last(wide, last)
 
     def _within_heads(self, x: Tensor, i: int) -> Tensor:
         """[batch, step, channels] of x of that shape, by the i-th matrix of each head."""
         n_heads = self.place.shape[0]
         each = self.weight[..., i].unflatten(0, (n_heads, -1))
         return torch.einsum("bthi,hoi->btho", x.unflatten(-1, (n_heads, -1)), each).flatten(-2)
-
-    def _tail(self, wide: Tensor, steps: Steps, pieces: Tensor | None, last: int) -> Tensor:
-        """The last inputs [batch, tail, channels] before padding, zeros for those of other documents."""
-        if steps.real is None or pieces is None:
-            return wide[:, wide.shape[1] - last :]
-        at = steps.real.sum(1, keepdim=True) + torch.arange(last, device=wide.device)
-        same = pieces.gather(1, at) == pieces[:, -1:]
-        at, same = at.expand(wide.shape[0], -1), same.expand(wide.shape[0], -1)
-        return wide.gather(1, at[..., None].expand(-1, -1, wide.shape[-1])) * same[..., None]

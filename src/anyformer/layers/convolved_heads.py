@@ -85,7 +85,5 @@ def _delayed(x: Tensor, steps: Steps, before: Tensor | None) -> tuple[Tensor, Te
     before = x.new_zeros(x.shape[0], 1, x.shape[2]) if before is None else before.to(x.dtype)
     wide = torch.cat((before, x), 1)
     late = wide[:, : x.shape[1]]
-    if steps.begins is None or steps.real is None:
-        return late, wide[:, -1:]
-    at = steps.real.sum(1, keepdim=True)[..., None].expand(x.shape[0], 1, x.shape[2])
-    return late * ~steps.begins[..., None], wide.gather(1, at)
+    late = late if steps.begins is None else late * ~steps.begins[..., None]
+    return late, steps.last(wide, 1)

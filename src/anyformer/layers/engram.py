@@ -161,16 +161,7 @@ class Engram(Recurrent[EngramSpec]):
             hashes.append(hashed)
         each = torch.stack(hashes, -1).repeat_interleave(spec.n_tables, -1)
         rows = each.remainder(constant(self.sizes, ids, torch.long)) + constant(self.starts, ids, torch.long)
-        return rows, self._last(wide, steps, pieces).float()
-
-    def _last(self, wide: Tensor, steps: Steps, pieces: Tensor | None) -> Tensor:
-        """The last ids [batch, longest - 1] before padding, `end` for those of other documents."""
-        last = self.spec.longest - 1
-        if steps.real is None or pieces is None:
-            return wide[:, wide.shape[1] - last :]
-        at = steps.real.sum(1, keepdim=True) + torch.arange(last, device=wide.device)
-        same = (pieces.gather(1, at) == pieces[:, -1:]).expand(len(wide), -1)
-        return torch.where(same, wide.gather(1, at.expand(len(wide), -1)), self.spec.end)
+        return rows, steps.last(wide, last, spec.end).float()
 
     def _read(self, found: Tensor, x: Tensor, steps: Steps, tail: Tensor | None) -> tuple[Tensor, Tensor]:
         """(y [batch, step, n · d_model], the tail) of what is found [batch, step, width] and of streams x."""

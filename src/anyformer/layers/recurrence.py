@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
@@ -42,6 +43,18 @@ class Steps:
     def kept(self, x: Tensor) -> Tensor:
         """[batch, step, …] with zeros for padding."""
         return x if self.real is None else x * self.real.view(*self.real.shape, *(1,) * (x.dim() - 2))
+
+    def last(self, wide: Tensor, n: int, filling: int = 0) -> Tensor:
+        """The last n [batch, n, …] before padding, of n that were before and the steps [batch, n + step, …]; `filling` for those
+        of other documents."""
+        if self.real is None or self.piece is None:
+            return wide[:, wide.shape[1] - n :]
+        pieces = F.pad(self.piece, (n, 0))
+        at = self.real.sum(1, keepdim=True) + torch.arange(n, device=wide.device)
+        same = pieces.gather(1, at) == pieces[:, -1:]
+        each = (slice(None), slice(None), *(None,) * (wide.dim() - 2))
+        found = wide.gather(1, at[each].expand(len(wide), -1, *wide.shape[2:]))
+        return torch.where(same[each], found, filling)
 
 
 def _in_order(x: Tensor, order: Tensor | None) -> Tensor:

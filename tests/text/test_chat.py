@@ -82,6 +82,19 @@ def test_a_hostile_template_ends(template: str, says: str) -> None:
         assert str(caught.value).startswith("the chat template")
 
 
+def test_a_template_is_compiled_once() -> None:
+    """As often as a file has answers, it would take longer than all else."""
+    with chat(
+        "{% for m in messages %}" + "{% if m.role == 'x' %}{{ m.content }}{% endif %}" * 2000 + "a{% endfor %}"
+    ) as ours:
+        start = time.monotonic()
+        ours.text(MESSAGES)
+        first = time.monotonic() - start
+        for _ in range(20):
+            ours.text(MESSAGES)
+        assert time.monotonic() - start < 5 * first
+
+
 def test_it_leaves_no_process() -> None:
     with chat("{{ messages[0].content }}") as ours:
         assert ours.text(MESSAGES) == ours.text(MESSAGES) == "be <brief> & 'kind'"

@@ -6,9 +6,10 @@ It reads a JSON object a line, {"template", "values"}, and answers {"text"} or {
 import datetime
 import json
 import sys
+from functools import lru_cache
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
@@ -56,10 +57,16 @@ def _as_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+@lru_cache(maxsize=1)
+def compiled(template: str) -> Template:
+    """The template, compiled once for all conversations that it writes."""
+    return environment().from_string(template)
+
+
 def filled(template: str, values: dict[str, Any]) -> str:
     """The text of a template; it ends where it grows beyond what anyone reads."""
     pieces, length = [], 0
-    for piece in environment().from_string(template).generate(values):
+    for piece in compiled(template).generate(values):
         length += len(piece)
         if length > LONGEST:
             raise TemplateError(f"it writes more than {LONGEST:,} characters")

@@ -38,6 +38,8 @@ FORGETTING = (
     "{{ m.content if loop.last or m.role != 'assistant' else m.content.split('</think>')[-1] }}{{ '<|im_end|>\n' }}"
     "{% endfor %}" + OPENED
 )
+# As Phi-3's: what is no question ends with the token that ends a text.
+CLOSED = CHATML.replace(OPENED, OPENED.replace("{% endif %}", "{% else %}{{ eos_token }}{% endif %}"))
 
 
 def tokenizer(template: str = CHATML, **config: Any) -> Tokenizer:
@@ -65,7 +67,7 @@ def test_answers_are_those_that_transformers_finds(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("template", [CHATML, FORGETTING], ids=["chatml", "forgetting"])
+@pytest.mark.parametrize("template", [CHATML, FORGETTING, CLOSED], ids=["chatml", "forgetting", "closed"])
 def test_before_an_answer_stands_what_a_model_is_given_to_write_it(template: str) -> None:
     with Chat(tokenizer(template)) as chat:
         found = answered_turns(chat, TALK)

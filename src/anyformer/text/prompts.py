@@ -41,8 +41,8 @@ def answered_prompt(tokenizer: Tokenizer, prompt: str, answer: str) -> Answered:
     """A prompt as `generate` reads it, and the answer, which `end_of_text` closes. Raises InputError as `encode_prompt` does."""
     asked = encode_prompt(tokenizer, prompt)
     own, closing = _behind(tokenizer, asked, encode_prompt(tokenizer, prompt + answer), answer), tokenizer.end_of_text
-    own = own if closing is None or own[-1:] == [closing] else [*own, closing]
-    return _answered(asked + own, [False] * len(asked) + _up_to_the_end(tokenizer, own))
+    own = _written(tokenizer, own if closing is None or own[-1:] == [closing] else [*own, closing])
+    return _answered(asked + own, [False] * len(asked) + [True] * len(own))
 
 
 def answered_turns(chat: Chat, messages: Sequence[Message], first: int = 0) -> list[Answered]:
@@ -64,15 +64,16 @@ def answered_turns(chat: Chat, messages: Sequence[Message], first: int = 0) -> l
                 'no model would be asked as it was taught; give "prompt" and "completion" as texts'
             )
         asked, said = (tokenizer.encode(text, specials=True) for text in (before, whole))
-        own = _behind(tokenizer, asked, said, whole[len(before) :])
+        if not (own := _written(tokenizer, _behind(tokenizer, asked, said, whole[len(before) :]))):
+            continue
         ids, learned = found[-1] if found else ([], [])
         if found and asked[: len(ids)] == ids:
             found.pop()
         else:
             learned = []
         unlearned = [False] * (len(asked) - len(learned))
-        found.append((asked + own, learned + unlearned + _up_to_the_end(tokenizer, own)))
-    return [_answered(ids, learned) for ids, learned in found if any(learned)]
+        found.append((asked + own, learned + unlearned + [True] * len(own)))
+    return [_answered(ids, learned) for ids, learned in found]
 
 
 def _behind(tokenizer: Tokenizer, asked: list[int], both: list[int], answer: str) -> list[int]:
@@ -81,13 +82,11 @@ def _behind(tokenizer: Tokenizer, asked: list[int], both: list[int], answer: str
     return both[n:] if both[:n] == asked else tokenizer.encode(answer, specials=True)
 
 
-def _up_to_the_end(tokenizer: Tokenizer, answer: list[int]) -> list[bool]:
-    """Which tokens of an answer a model is to write: nothing behind the first that ends a text, where it would stop."""
+def _written(tokenizer: Tokenizer, answer: list[int]) -> list[int]:
+    """What a model is to write of an answer: nothing behind the first token that ends a text, where it would stop."""
     ends = (i + 1 for i, token in enumerate(answer) if token in tokenizer.closing_ids)
-    n = next(ends, len(answer))
-    return [True] * n + [False] * (len(answer) - n)
+    return answer[: next(ends, len(answer))]
 
 
 def _answered(ids: list[int], learned: list[bool]) -> Answered:
-    n = max(i + 1 for i, each in enumerate(learned) if each)
-    return Answered(np.array(ids[:n], dtype=np.int64), np.array(learned[:n]))
+    return Answered(np.array(ids, dtype=np.int64), np.array(learned))

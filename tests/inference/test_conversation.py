@@ -136,6 +136,22 @@ def test_chat(directory: Path, tmp_path: Path) -> None:
     assert succeeded(run("chat", directory, typed="")).stdout == ""
 
 
+def test_tools_are_told_of_and_give_results(tmp_path: Path) -> None:
+    found = opened(TEMPLATE.replace("{% for", "{{ tools | tojson }}{% for", 1))
+    af.save(found.model, tmp_path / "fox", tokenizer=found.tokenizer)
+    (tmp_path / "tools.json").write_text('[{"name": "find"}]')
+    how = ("chat", tmp_path / "fox", "--tools", tmp_path / "tools.json", "--temperature", 0, "--max-new-tokens", 5)
+    told = succeeded(run(*how, typed=f"the fox?\n/tool if x\n/save {tmp_path / 'talk.json'}\n"))
+    (_, one, result, two) = json.loads((tmp_path / "talk.json").read_text())
+    first = '[{"name": "find"}]user: the fox?\nassistant:'
+    assert one["content"] == written(found, first, 5)
+    assert result == {"role": "tool", "content": "if x"}
+    assert two["content"] == written(found, f"{first} {one['content']}\ntool: if x\nassistant:", 5)
+    assert told.stdout.splitlines()[0] == visible(one["content"]).splitlines()[0]
+    (tmp_path / "tools.json").write_text('{"name": "find"}')
+    refused(run(*how), "tools.json: tools = {'name': 'find'} is not a list of objects")
+
+
 @pytest.mark.parametrize(
     ("template", "says"),
     [

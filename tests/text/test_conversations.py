@@ -38,6 +38,24 @@ FORGETTING = (
     "{{ m.content if loop.last or m.role != 'assistant' else m.content.split('</think>')[-1] }}{{ '<|im_end|>\n' }}"
     "{% endfor %}" + OPENED
 )
+CALL = {"type": "function", "function": {"name": "find", "arguments": {"what": "fox"}}}
+CALLED = [
+    {"role": "user", "content": "who is the fox?"},
+    {"role": "assistant", "tool_calls": [CALL]},
+    {"role": "tool", "content": "he is naïve"},
+    {"role": "assistant", "content": "the fox"},
+]
+SCHEMA = {
+    "type": "function",
+    "function": {"name": "find", "parameters": {"type": "object", "properties": {"what": {}}}},
+}
+CALLING = (
+    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}{% generation %}"
+    "{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}"
+    "{{ (m.content if m.content is defined else '') + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
+    "{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}" + OPENED
+)
 # As Phi-3's: what is no question ends with the token that ends a text.
 CLOSED = CHATML.replace(OPENED, OPENED.replace("{% endif %}", "{% else %}{{ eos_token }}{% endif %}"))
 
@@ -84,6 +102,51 @@ def test_answers_before_the_first_that_counts_are_not_learnt() -> None:
         assert later.ids.tolist() == whole.ids.tolist()
         assert chat.tokenizer.decode(later.ids[later.learned]) == TALK[4]["content"]
         assert answered_turns(chat, TALK[:2]) == []
+
+
+def test_calls_of_tools_are_answers_and_what_tools_give_is_not(tmp_path: Path) -> None:
+    """As transformers hands them to the template: schemas, arguments as an object though the file has them as a text."""
+    from transformers import PreTrainedTokenizerFast
+
+    with Chat(tokenizer(CALLING)) as chat:
+        chat.tokenizer.save(tmp_path)
+        theirs: Any = PreTrainedTokenizerFast.from_pretrained(tmp_path).apply_chat_template(
+            CALLED, tools=[SCHEMA], return_dict=True, return_assistant_tokens_mask=True
+        )
+        called = {**CALL["function"], "arguments": json.dumps(CALL["function"]["arguments"])}
+        asks = {"role": "assistant", "content": None, "tool_calls": [{**CALL, "function": called}], "name": None}
+        talk = {"messages": [CALLED[0], asks, *CALLED[2:]]}
+        one, two = read_conversations(
+            written(tmp_path, {**talk, "tools": [SCHEMA]}, {**talk, "tools": json.dumps([SCHEMA])})
+        ).rows
+        assert one[:2] == two[:2]
+        assert one.tools == two.tools == (SCHEMA,)
+        (ours,) = answered_turns(chat, one.answers[0], tools=one.tools)
+        n = len(ours.ids)
+        assert ours.ids.tolist() == theirs["input_ids"][:n]
+        assert ours.learned.tolist() == [bool(each) for each in theirs["assistant_masks"][:n]]
+        assert not any(theirs["assistant_masks"][n:])
+        learned = chat.tokenizer.decode(ours.ids[ours.learned], specials=True)
+        assert learned == '{"name": "find", "arguments": {"what": "fox"}}' + TURN + "the fox" + TURN
+
+
+def test_tools_are_part_of_what_is_said(tmp_path: Path) -> None:
+    with_tools = read_conversations(written(tmp_path, {"messages": CALLED, "tools": [SCHEMA]}))
+    without = read_conversations(written(tmp_path, {"messages": CALLED, "tools": []}))
+    assert with_tools.fingerprint != without.fingerprint
+    assert without.rows[0].tools == ()
+    assert '"what": "fox"' in "".join(without.texts())
+    answers = [{"role": "assistant", "content": "no"}]
+    given = {"prompt": CALLED[:1], "chosen": CALLED[1:], "rejected": answers, "tools": [SCHEMA]}
+    assert read_preferences(written(tmp_path, given)).rows[0].tools == (SCHEMA,)
+
+
+def test_a_template_that_would_leave_tools_out_is_refused() -> None:
+    with Chat(tokenizer()) as chat:
+        with pytest.raises(TextError, match="the chat template knows no tools"):
+            answered_turns(chat, TALK, tools=[SCHEMA])
+        with pytest.raises(TextError, match="the chat template knows no tool_calls"):
+            answered_turns(chat, CALLED)
 
 
 def test_a_template_that_opens_answers_otherwise_is_refused() -> None:
@@ -162,7 +225,18 @@ ANSWER = {"role": "assistant", "content": "b"}
         ({"messages": [SAID, "b"]}, "message 2 of messages, 'b', is not an object with texts"),
         ({"messages": [{"role": "assistant", "content": None}]}, "message 1 of messages"),
         ({"messages": [{**ANSWER, "content": "\ud800"}]}, "line 1"),
-        ({"messages": [SAID, ANSWER], "tools": [{}]}, "it has tools"),
+        ({"messages": [{**SAID, "name": "\ud800"}, ANSWER]}, "line 1 holds half a character"),
+        (
+            {"messages": [SAID, ANSWER], "tools": {"name": "a"}},
+            "line 1: tools = .* is not a list of objects, each the JSON",
+        ),
+        ({"messages": [SAID, ANSWER], "tools": "find"}, "line 1: tools = 'find' is not JSON"),
+        ({"prompt": "a", "completion": "b", "tools": [{}]}, "tools are for messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": ["a"]}]}, r"tool_calls = \['a'\] is not a list of objects"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"name": "a", "arguments": "{b"}]}]},
+            "message 1 of messages: arguments = '{b' of a tool call is not JSON",
+        ),
     ],
 )
 def test_what_is_no_conversation_is_refused(line: object, says: str, tmp_path: Path) -> None:

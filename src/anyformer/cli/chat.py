@@ -11,6 +11,7 @@ import click
 
 from anyformer.cli.names import import_option
 from anyformer.cli.options import (
+    ONE_FILE,
     PATH,
     SEED,
     as_option,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "/reset": "forget the conversation",
     "/save FILE": "write it as JSON",
+    "/tool RESULT": "what a tool gave that the answer called",
     "/exit": "end, as the end of input does",
 }
 
@@ -37,6 +39,7 @@ COMMANDS = {
 @click.command()
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
+@click.option("--tools", type=ONE_FILE, help="JSON list of the tools that it may call, each the schema of a function.")
 @click.option(
     "--max-new-tokens", type=click.IntRange(1, 10**9), help="Of an answer.  [default: 1024, or what there is room for]"
 )
@@ -51,6 +54,7 @@ COMMANDS = {
 def command(
     directory: Path,
     system: str | None,
+    tools: Path | None,
     max_new_tokens: int | None,
     sampling: dict[str, Any],
     seed: int,
@@ -61,28 +65,33 @@ def command(
 ) -> None:
     """Talk with the model in DIR, line by line, by the chat template that its checkpoint brings.
 
-    Answers go to stdout as they are written. A line /reset forgets the conversation, /save FILE writes it as JSON, /exit ends.
+    Answers go to stdout as they are written. A line /reset forgets the conversation, /save FILE writes it as JSON,
+    /tool RESULT is what a tool gave that the answer called, /exit ends.
 
       anyformer chat path/to/smollm2-instruct --system "Answer in one sentence."
     """
     from anyformer.generation import Sampling, lay_out_for_decoding
     from anyformer.inference.conversation import Conversation
     from anyformer.inference.opened import opened
+    from anyformer.text.conversations import read_tools
 
-    how = Sampling(**sampling)
+    how, known = Sampling(**sampling), () if tools is None else read_tools(tools)
     found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, compiled=compiled))
     found.model.cache_dtype = cache_dtype
-    with Conversation(found, system, compiled_step(found.model) if compiled else None) as conversation:
+    step = compiled_step(found.model) if compiled else None
+    with Conversation(found, system, step, tools=known) as conversation:
         answered = 0
         while (line := _line()) is not None:
             try:
-                if line.startswith("/"):
-                    if line == "/exit":
-                        return
+                given = line.removeprefix("/tool ")
+                if line == "/exit":
+                    return
+                if line.startswith("/") and given == line:
                     _obey(conversation, line)
                 elif line:
                     conversation.answer(
-                        line,
+                        given,
+                        role="user" if given == line else "tool",
                         max_new_tokens=max_new_tokens,
                         sampling=how,
                         seed=seed + answered,

@@ -13,7 +13,7 @@ from anyformer.errors import InputError, RunFailed, UsageError
 from anyformer.generation import GREEDY, CompiledStep, Continuation, Decoding, GrowingText, Sampling
 from anyformer.inference.opened import Opened
 from anyformer.layers.embedding import learned_positions
-from anyformer.text.chat import Chat
+from anyformer.text.chat import Chat, Tool
 
 USUAL = 1024  # tokens of an answer at most, where nobody says how many
 
@@ -21,17 +21,24 @@ USUAL = 1024  # tokens of an answer at most, where nobody says how many
 class Conversation:
     """What was said so far; each answer is the continuation of all of it, as the template writes it.
 
-    `system` is said before everything; `compiled` is the model's step, where that is compiled. Closed, or at the end of a
-    `with`, it leaves no process behind. Raises TextError where the checkpoint has no template, InputError for a model with an
+    `system` is said before everything; `tools` are what the template tells of; `compiled` is the model's step, where that is
+    compiled. Closed, or at the end of a `with`, it leaves no process behind. Raises TextError where the checkpoint has no template, InputError for a model with an
     encoder.
     """
 
-    def __init__(self, found: Opened, system: str | None = None, compiled: CompiledStep | None = None) -> None:
+    def __init__(
+        self,
+        found: Opened,
+        system: str | None = None,
+        compiled: CompiledStep | None = None,
+        *,
+        tools: Sequence[Tool] = (),
+    ) -> None:
         if found.model.encoder is not None:
             raise InputError(
                 "this model has an encoder and a decoder, and no template makes one text of both; `generate`"
             )
-        self.found, self.chat, self.compiled = found, Chat(found.tokenizer), compiled
+        self.found, self.chat, self.compiled, self.tools = found, Chat(found.tokenizer), compiled, tools
         self._begun = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[dict[str, str]] = []
         self._saved: set[Path] = set()  # files that hold this conversation
@@ -51,20 +58,21 @@ class Conversation:
         self,
         said: str,
         *,
+        role: str = "user",
         max_new_tokens: int | None = None,
         sampling: Sampling = GREEDY,
         seed: int = 0,
         stop: Sequence[str] = (),
         on_text: Callable[[int, str], None] | None = None,
     ) -> Continuation:
-        """The answer to what a user says, told piece by piece as it becomes certain (`on_text`).
+        """The answer to what a user says, or a tool, told piece by piece as it becomes certain (`on_text`).
 
         `max_new_tokens` None is 1024, or as many as the model has positions left. Both are then part of the conversation; where
         it fails neither is. Raises TextError for what the template refuses, InputError where the model has no room.
         """
         model, tokenizer = self.found.model, self.found.tokenizer
-        messages = [*self.messages, {"role": "user", "content": said}]
-        ids = self.chat.token_ids(messages)
+        messages = [*self.messages, {"role": role, "content": said}]
+        ids = self.chat.token_ids(messages, self.tools)
         limit = learned_positions(model.spec.stack)
         if limit is not None and len(ids) >= limit:
             raise InputError(

@@ -24,7 +24,13 @@ SECONDS = 5.0  # that a template may take
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 Message = Mapping[str, Any]
-"""{"role": "system", "user" or "assistant", "content": text}, as OpenAI's interface and transformers have it."""
+"""{"role": "system", "user", "assistant" or "tool", "content": text}, as OpenAI's interface and transformers have it.
+
+The assistant may call tools beside its content, or in its place: "tool_calls", a list of objects.
+"""
+
+Tool = Mapping[str, Any]
+"""A function that the assistant may call, as transformers hands it to a template: the JSON schema that says what it is."""
 
 
 class Chat:
@@ -50,14 +56,19 @@ class Chat:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def text(self, messages: Sequence[Message], *, answers: bool = True) -> str:
+    def text(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), answers: bool = True) -> str:
         """The text of a conversation, up to where the assistant's answer begins if it `answers`. Raises TextError."""
+        called = any(each.get("tool_calls") for each in messages)
+        for name in ["tools"] * bool(tools) + ["tool_calls"] * called:
+            if name not in self.template:
+                raise TextError(f"the chat template knows no {name}, and would leave them out; use one that does")
         named = {name: content_of(self.tokenizer.config.get(name)) for name in NAMED}
         values = {name: token for name, token in named.items() if token is not None}
         for name, token in (("bos_token", self.tokenizer.begin_of_text), ("eos_token", self.tokenizer.end_of_text)):
             if name not in values and token is not None:
                 values[name] = self.tokenizer.spelling(token) or ""
-        values |= {"messages": [dict(each) for each in messages], "add_generation_prompt": answers, "tools": None}
+        said = [{name: value for name, value in each.items() if value is not None} for each in messages]
+        values |= {"messages": said, "add_generation_prompt": answers, "tools": list(tools) or None}
         told = self._ask({"template": self.template, "values": values})
         if "text" not in told:
             raise TextError(f"the chat template refuses this conversation: {told.get('error', 'no reason is given')}")
@@ -65,9 +76,9 @@ class Chat:
             raise TextError("the chat template writes nothing for this conversation; restore it from a copy")
         return told["text"]
 
-    def token_ids(self, messages: Sequence[Message]) -> list[int]:
+    def token_ids(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """The tokens of a conversation, up to where the assistant's answer begins. Raises TextError."""
-        return self.tokenizer.encode(self.text(messages), specials=True)
+        return self.tokenizer.encode(self.text(messages, tools=tools), specials=True)
 
     def close(self) -> None:
         """End the process, if it runs."""

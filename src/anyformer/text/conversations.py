@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anyformer.disk.foreign import parse_json
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.chat import Message
+from anyformer.text.chat import Message, Tool
 from anyformer.text.corpus import held_out_places
-from anyformer.text.places import refuse_surrogates
-from anyformer.text.sources import json_lines, lines, read_text, short, wrong
+from anyformer.text.sources import lines, read_text, short, wrong
 
 Said = str | tuple[Message, ...]
 """A text, or messages of a conversation."""
@@ -33,6 +33,7 @@ class Exchange(NamedTuple):
     before: Said
     answers: tuple[Said, ...]
     line: int  # of its file, from 1
+    tools: tuple[Tool, ...] = ()  # that the assistant may call
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,20 @@ class ExchangeCorpus:
     @cached_property
     def fingerprint(self) -> str:
         """sha256, in hexadecimal, of all that is said, in order."""
-        return hashlib.sha256(json.dumps([row[:2] for row in self.rows]).encode()).hexdigest()
+        said = [(row.before, row.answers, *([row.tools] if row.tools else [])) for row in self.rows]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     def texts(self) -> Iterator[str]:
         """All that is said, to train a tokenizer on."""
         for row in self.rows:
             for said in (row.before, *row.answers):
-                yield from (said,) if isinstance(said, str) else (str(each["content"]) for each in said)
+                yield from (said,) if isinstance(said, str) else map(words_of, said)
+
+
+def words_of(message: Message) -> str:
+    """What is said in a message, calls of tools as JSON; what a template writes beside it is its own."""
+    calls = message.get("tool_calls")
+    return (message.get("content") or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
 
 
 def read_conversations(path: str | Path) -> ExchangeCorpus:
@@ -85,13 +93,16 @@ def _read(path: str | Path, read: _Reader) -> ExchangeCorpus:
             f"no conversations at {path}; give a file of JSON Lines, whose name ends in .jsonl or .jsonl.gz"
         )
     rows = []
-    for line, entry in json_lines(lines([read_text(path)], where), where):
+    for line, written in enumerate(lines([read_text(path)], where), start=1):
+        if not written.strip():
+            continue
+        entry = _parsed(written, f"{where}, line {line}")
         if not isinstance(entry, dict):
             raise wrong(where, line, f"{short(entry)} is not an object with messages, or with a prompt and answers")
-        if entry.get("tools"):
-            raise wrong(where, line, "it has tools, which are not read here; leave it out")
-        before, answers = read(entry, where, line)
-        rows.append(Exchange(before, answers, line))
+        (before, answers), tools = read(entry, where, line), tools_of(entry.get("tools"), f"{where}, line {line}")
+        if tools and isinstance(before, str):
+            raise wrong(where, line, "tools are for messages, which a template writes; put them into the prompt itself")
+        rows.append(Exchange(before, answers, line, tools))
     if not rows:
         raise TextError(f"{path} holds no conversations; give at least one")
     return ExchangeCorpus(tuple(rows), where)
@@ -134,8 +145,6 @@ def _alike(entry: Mapping[str, Any], names: Sequence[str], where: str, line: int
             raise wrong(where, line, f"there is no {name!r} among {short(list(entry))[1:-1] or 'nothing'}{near}")
     given = [entry[name] for name in names]
     if all(isinstance(each, str) for each in given):
-        for text in given:
-            refuse_surrogates(text, f"{where}, line {line}")
         return given
     return [_messages(each, name, where, line) for name, each in zip(names, given, strict=True)]
 
@@ -143,12 +152,44 @@ def _alike(entry: Mapping[str, Any], names: Sequence[str], where: str, line: int
 def _messages(value: Any, name: str, where: str, line: int) -> tuple[Message, ...]:
     if not isinstance(value, list):
         raise wrong(where, line, f"{name} = {short(value)} is not a list of messages, as others of its line are")
-    for number, each in enumerate(value, start=1):
-        said = f"message {number} of {name}"
-        if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in ("role", "content")):
-            raise wrong(where, line, f'{said}, {short(each)}, is not an object with texts "role" and "content"')
-        refuse_surrogates(each["content"], f"{where}, line {line}")
-    return tuple(value)
+    return tuple(_message(each, f"message {n} of {name}", where, line) for n, each in enumerate(value, start=1))
+
+
+def read_tools(path: Path) -> tuple[Tool, ...]:
+    """The tools that a file lists: JSON, each the schema of a function. Raises TextError."""
+    return tools_of(_parsed(read_text(path), str(path)), str(path))
+
+
+def _message(given: Any, said: str, where: str, line: int) -> Message:
+    message = given if isinstance(given, dict) else {}
+    calls, content = message.get("tool_calls") or [], message.get("content")
+    if not isinstance(message.get("role"), str) or not (isinstance(content, str) or (content is None and calls)):
+        raise wrong(where, line, f'{said}, {short(given)}, is not an object with texts "role" and "content"')
+    if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
+        raise wrong(where, line, f"{said}: tool_calls = {short(calls)} is not a list of objects")
+    return message | {"tool_calls": [_call(each, said, where, line) for each in calls]} if calls else message
+
+
+def _call(call: Mapping[str, Any], said: str, where: str, line: int) -> Mapping[str, Any]:
+    """A call of a tool, whose arguments are an object, as templates want them; OpenAI writes them as a text of JSON."""
+    if isinstance(function := call.get("function"), dict):
+        return {**call, "function": _call(function, said, where, line)}
+    if not isinstance(arguments := call.get("arguments"), str):
+        return call
+    read = _parsed(arguments, f"{where}, line {line}: {said}: arguments = {short(arguments)} of a tool call")
+    return {**call, "arguments": read}
+
+
+def tools_of(given: Any, where: str) -> tuple[Tool, ...]:
+    """The tools that a value of JSON lists, itself or as a text. Raises TextError, which says where it stands."""
+    tools = (_parsed(given, f"{where}: tools = {short(given)}") if isinstance(given, str) and given else given) or []
+    if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
+        raise TextError(f"{where}: tools = {short(given)} is not a list of objects, each the JSON schema of a function")
+    return tuple(tools)
+
+
+def _parsed(written: str, where: str) -> Any:
+    return parse_json(written.encode(), where, TextError, "mend it")
 
 
 def _refuse_silence(answer: Said, name: str, where: str, line: int) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anyformer.errors import InputError, TextError
-from anyformer.text.chat import Chat, Message
+from anyformer.text.chat import Chat, Message, Tool
 from anyformer.text.tokenizer import Tokenizer
 
 
@@ -45,8 +45,10 @@ def answered_prompt(tokenizer: Tokenizer, prompt: str, answer: str) -> Answered:
     return _answered(asked + own, [False] * len(asked) + [True] * len(own))
 
 
-def answered_turns(chat: Chat, messages: Sequence[Message], first: int = 0) -> list[Answered]:
-    """A conversation in which the assistant's messages, from number `first` on, are the answers.
+def answered_turns(
+    chat: Chat, messages: Sequence[Message], first: int = 0, tools: Sequence[Tool] = ()
+) -> list[Answered]:
+    """A conversation in which the assistant's messages, from number `first` on, are the answers; calls of `tools` too.
 
     Before each of them stand the very tokens that a model is given when it is to write it. So turns stand in one text as long
     as the template and the tokenizer leave what was before as it was; where they don't, where a template drops what was
@@ -57,7 +59,8 @@ def answered_turns(chat: Chat, messages: Sequence[Message], first: int = 0) -> l
     for i, message in enumerate(messages):
         if i < first or message["role"] != "assistant":
             continue
-        before, whole = chat.text(messages[:i]), chat.text(messages[: i + 1], answers=False)
+        before = chat.text(messages[:i], tools=tools)
+        whole = chat.text(messages[: i + 1], tools=tools, answers=False)
         if not whole.startswith(before):
             raise TextError(
                 f"the chat template writes message {i + 1} otherwise than it opens an answer that is to be written, so that "

@@ -11,7 +11,7 @@ import numpy as np
 from anyformer.errors import InputError, TextError
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
 from anyformer.text.chat import Chat
-from anyformer.text.conversations import Exchange, ExchangeCorpus, Said
+from anyformer.text.conversations import Exchange, ExchangeCorpus, Said, words_of
 from anyformer.text.packing import padded
 from anyformer.text.prompts import Answered, answered_prompt, answered_turns
 from anyformer.text.sources import wrong
@@ -119,9 +119,9 @@ def _texts(row: Exchange, answer: Said, tokenizer: Tokenizer, chat: Chat | None)
     if isinstance(row.before, str) or isinstance(answer, str):
         return [answered_prompt(tokenizer, str(row.before), str(answer))]  # both are texts, as the file was read
     assert chat is not None
-    return answered_turns(chat, (*row.before, *answer), len(row.before))
+    return answered_turns(chat, (*row.before, *answer), len(row.before), row.tools)
 
 
 def _nbytes(answer: Said) -> int:
-    texts = [answer] if isinstance(answer, str) else [each["content"] for each in answer if each["role"] == "assistant"]
+    texts = [answer] if isinstance(answer, str) else [words_of(each) for each in answer if each["role"] == "assistant"]
     return sum(len(text.encode()) for text in texts)

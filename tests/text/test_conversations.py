@@ -121,7 +121,8 @@ def test_calls_of_tools_are_answers_and_what_tools_give_is_not(tmp_path: Path) -
         ).rows
         assert one[:2] == two[:2]
         assert one.tools == two.tools == (SCHEMA,)
-        (ours,) = answered_turns(chat, one.answers[0], tools=one.tools)
+        said: Any = one.answers[0]
+        (ours,) = answered_turns(chat, said, tools=one.tools)
         n = len(ours.ids)
         assert ours.ids.tolist() == theirs["input_ids"][:n]
         assert ours.learned.tolist() == [bool(each) for each in theirs["assistant_masks"][:n]]

@@ -277,6 +277,11 @@ def test_what_cannot_be_is_refused(objective: Any, spec: ModelSpec, changes: dic
         train(fitting(spec), recipe(objective, **changes), data(objective), options=HOW)
 
 
+def test_an_encoder_and_decoder_is_refused_before_a_file_is_read() -> None:
+    with pytest.raises(UsageError, match="it has an encoder, and no template"):
+        af.train(encoder_decoder(), "none.jsonl", objective="sft")
+
+
 def test_data_of_the_other_kind_and_classes_are_refused() -> None:
     with pytest.raises(UsageError, match=r"SFT reads conversations .*, and what is given is preferences"):
         train(fitting(), recipe(SFT()), data(DPO()), options=HOW)
@@ -318,11 +323,28 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     assert found["loss"] < 4.0 < math.log(tokenizer().vocab_size)
     assert succeeded(run("chat", tmp_path / "tuned", typed="who is ann?\n")).stdout.strip()
     better = (tmp_path / "tuned", "--init", tmp_path / "tuned", "--objective", "dpo", "--data", prefs, *sizes)
-    assert "nats a pair" in succeeded(run("train", *better, "--out", tmp_path / "better")).stdout
+    told = succeeded(run("train", *better, "--out", tmp_path / "better")).stdout
+    assert "nats a pair" in told
+    assert "pairs predicted" in told
+    hf = tmp_path / "hf"
+    succeeded(run("convert", tmp_path / "tuned", hf))
+    judged = ("--data", talk, "--json", "--objective", "sft", "--seq-len", 64)
+    again = json.loads(succeeded(run("evaluate", hf, *judged)).stdout)
+    assert math.isclose(again["loss"], found["loss"], rel_tol=1e-6)
+    assert again | {"loss": 0, "nats": 0, "perplexity": 0} == found | {"loss": 0, "nats": 0, "perplexity": 0}
+    assert json.loads(succeeded(run("evaluate", tmp_path / "better", *judged)).stdout)["tokens"] == found["tokens"]
+    refused(run("evaluate", hf, "--data", talk, "--objective", "dpo"), "a text is judged by sft or causal-lm")
+    (tmp_path / "plain.txt").write_text("who is ann? ann is a friend")
+    text = ("--data", tmp_path / "plain.txt", "--objective", "causal-lm", "--json")
+    assert json.loads(succeeded(run("evaluate", tmp_path / "tuned", *text)).stdout)["objective"] == "CausalLM"
     refused(run("evaluate", tmp_path / "better", "--data", prefs), "have it validate on them")
     plain_tokenizer = Tokenizer(tokenizer()._inner, {"eos_token": "<|endoftext|>"})
     plain_tokenizer.save(tmp_path / "own")
     (tmp_path / "own.jinja").write_text(TEMPLATE + "{# mine #}")
+    bare = (plain, *judged, "--tokenizer", tmp_path / "own")
+    refused(run("evaluate", *bare), "the tokenizer brings none; name one (--chat-template)")
+    (tmp_path / "talk.jinja").write_text(TEMPLATE)
+    succeeded(run("evaluate", *bare, "--chat-template", tmp_path / "talk.jinja"))
     named = ("--tokenizer", tmp_path / "own", "--chat-template", tmp_path / "own.jinja")
     changed = [4096 if word == "30k" else word for word in how]
     succeeded(run("train", *changed, *named, "--out", tmp_path / "named"))

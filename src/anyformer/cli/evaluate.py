@@ -24,7 +24,16 @@ from anyformer.cli.options import (
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
-OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate")  # options that no task has
+OF_TEXTS = (
+    "data",
+    "source",
+    "target",
+    "held_out",
+    "memory",
+    "truncate",
+    "objective",
+    "chat_template",
+)  # options that no task has
 YAML = (".yaml", ".yml")
 BEAMS = 4
 
@@ -43,6 +52,14 @@ BEAMS = 4
     help="Windows of one text see so many tokens before them, as Transformer-XL's do.  [default: as trained]",
 )
 @click.option("--tokenizer", type=FILE, help="Where the model's directory has none.")
+@click.option(
+    "--objective",
+    metavar="NAME",
+    help="sft (the answers of conversations) or causal-lm, of any decoder.  [default: as trained]",
+)
+@click.option(
+    "--chat-template", type=FILE, help="Jinja file that writes conversations.  [default: what the tokenizer brings]"
+)
 @precision_option
 @weights_option
 @device_option
@@ -64,7 +81,9 @@ BEAMS = 4
     help="For --bleu: as of `anyformer generate`.",
 )
 @click.option(
-    "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row.  [default: as trained]"
+    "--truncate",
+    is_flag=True,
+    help="Cut labelled texts, pairs or conversations longer than a row.  [default: as trained]",
 )
 @json_option(help="One JSON object on stdout.")
 @as_option
@@ -74,7 +93,8 @@ def command(
 ) -> None:
     """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.
 
-    A run is judged by the objective that it was trained by, any other model by the one that suits its architecture.
+    A run is judged by the objective that it was trained by, any other model by the one that suits its architecture, or by
+    `--objective`.
 
     `--json` gives version, objective, loss (nats a token), perplexity, bits_per_byte (null where what is predicted is not
     the whole text), nats, tokens, nbytes, documents and seq_len;

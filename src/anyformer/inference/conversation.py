@@ -22,8 +22,8 @@ class Conversation:
     """What was said so far; each answer is the continuation of all of it, as the template writes it.
 
     `system` is said before everything; `tools` are what the template tells of; `compiled` is the model's step, where that is
-    compiled. Closed, or at the end of a `with`, it leaves no process behind. Raises TextError where the checkpoint has no template, InputError for a model with an
-    encoder.
+    compiled. Closed, or at the end of a `with`, it leaves no process behind. Raises TextError where the checkpoint has no
+    template, InputError for a model with an encoder.
     """
 
     def __init__(

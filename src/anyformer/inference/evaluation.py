@@ -20,11 +20,12 @@ from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import DPO, SFT, Contrastive, Examples, Labelled, ObjectiveSpec, Precision, Recipe
+from anyformer.recipe import DPO, OBJECTIVES, SFT, Contrastive, Examples, Labelled, ObjectiveSpec, Precision, Recipe
 from anyformer.screen import counted
 from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, split_labelled, split_pairs
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
+from anyformer.text.sources import read_text
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import text_validation
 from anyformer.training.objectives.answers.data import ConversationValidation
@@ -42,6 +43,7 @@ from anyformer.training.run.evaluation import evaluate as evaluate_rows
 from anyformer.training.step.memories import check_memory
 
 VERSION = 1
+NAMED = ("sft", "causal-lm")  # objectives that a model may be judged by which was not trained by them
 LONGEST = 1024  # tokens a row where the model says nothing
 
 
@@ -143,6 +145,8 @@ def evaluate(
     seq_len: int | None = None,
     memory: int | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
+    objective: str | None = None,
+    chat_template: str | Path | None = None,
     precision: Precision = "float32",
     truncate: bool = False,
     bleu: BeamSearch | None = None,
@@ -152,9 +156,10 @@ def evaluate(
     """What a model's predictions cost on a text (a file, a folder, "stdlib", or labelled text), or on two files of pairs.
 
     `model` is a model, or a directory: a run is judged by the objective that it was trained by, any other model by the one
-    that suits its architecture. `held_out` takes only what training with such a share of validation set aside. Rows have
+    that suits its architecture, unless `objective` is "sft", of the answers of conversations, which `chat_template` may write,
+    or "causal-lm". `held_out` takes only what training with such a share of validation set aside. Rows have
     `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before them. `truncate`
-    cuts labelled texts, or pairs, longer than a row. `bleu` translates the source too, searching so, and compares.
+    cuts labelled texts, pairs or conversations longer than a row. `bleu` translates the source too, searching so, and compares.
     `dtype` is that of the weights of what is loaded, or how they are packed.
 
     Raises UsageError for data and options that do not go together, TextError, CheckpointError.
@@ -165,9 +170,18 @@ def evaluate(
     if memory is not None and source is not None:
         raise UsageError("--memory is for texts that are read in windows; leave it out with --source")
     at_least_one("--seq-len", seq_len)
+    if objective is not None and (objective not in NAMED or given.reads == "pairs"):
+        said = (
+            f"--objective {objective}: a text is judged by {' or '.join(NAMED)} where it is named, all else as trained"
+        )
+        raise UsageError(f"{said}; leave it out")
     found = opened(model, tokenizer, device=device, dtype=dtype)
+    if chat_template is not None:
+        found = found._replace(tokenizer=found.tokenizer.with_chat_template(read_text(Path(chat_template))))
     spec, trained = found.model.spec, found.recipe
     goal = trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
+    if objective is not None and goal.kind != OBJECTIVES[objective].kind:
+        goal = OBJECTIVES[objective]
     if isinstance(goal, Examples):
         goal = goal.but(truncate=goal.truncate or truncate)
     length = seq_len or (trained.seq_len if trained else None)
@@ -185,7 +199,7 @@ def evaluate(
         if bleu is not None:
             raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
         return _pairs(found, goal, given, held_out, length, precision)
-    if memory is None and trained and given.reads == "text":
+    if memory is None and trained and goal.kind == trained.objective.kind and given.reads == "text":
         memory = trained.memory
     beside = None if isinstance(model, Transformer) else Path(model)
     return _text(found, goal, given, held_out, length, memory, precision, bleu, beside)

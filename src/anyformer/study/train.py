@@ -18,7 +18,7 @@ from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, Mixture, Recipe, dumps, of_run
+from anyformer.recipe import DPO, SFT, Contrastive, Mixture, Recipe, dumps, of_run
 from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
@@ -92,7 +92,7 @@ class Trained(ShowsItself):
 
     def __str__(self) -> str:
         result, evaluation, objective = self.result, self.result.evaluation, self.recipe.objective
-        said = [f"{counted(result.tokens, 'token')} predicted in {result.seconds:,.0f} s"]
+        said = [f"{counted(result.tokens, objective.predicts)} predicted in {result.seconds:,.0f} s"]
         if evaluation is not None:
             parts = [f"{evaluation.loss:.4f} {objective.unit}"]
             parts += [in_words(self.figures) if self.figures else f"perplexity {evaluation.perplexity:.2f}"]
@@ -198,6 +198,8 @@ def prepare_training(
     refuse_both(minutes, changes)
     named = specification(architecture)
     chosen = recipe_for(named, given.reads, recipe, {**changes, "mixture": given.mixture}, lr=lr, truncate=truncate)
+    if isinstance(chosen.objective, SFT | DPO):
+        objective_of(chosen.objective, named)  # which says what it cannot train before a file is read
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     how = options or RunOptions()
     how.world.agree({"text": f"{given}, {held_out}"})  # before rank 0 alone reads it

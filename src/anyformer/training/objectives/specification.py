@@ -31,6 +31,7 @@ class ObjectiveSpec(Spec, abstract=True):
     trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "frequency"
     guess: ClassVar[str] = "unigrams"
     unit: ClassVar[str] = "nats a token"  # of the loss
+    predicts: ClassVar[str] = "token"  # what a run counts
     in_nats: ClassVar[bool] = True
 
     @property

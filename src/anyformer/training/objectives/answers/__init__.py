@@ -31,3 +31,4 @@ class DPO(Examples):
     trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "chance"
     guess: ClassVar[str] = "an even guess"
     unit: ClassVar[str] = "nats a pair"
+    predicts: ClassVar[str] = "pair"

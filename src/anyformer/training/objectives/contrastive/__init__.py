@@ -23,4 +23,5 @@ class Contrastive(FramedTexts):
     trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "chance"
     guess: ClassVar[str] = "an even guess"
     unit: ClassVar[str] = "nats a pair"
+    predicts: ClassVar[str] = "pair"
     divisible: ClassVar[bool] = False

@@ -13,6 +13,7 @@ class Labelled(FramedTexts, abstract=True):
     reads: ClassVar[Reads] = "labelled"
     guess: ClassVar[str] = "how often each label is said"
     unit: ClassVar[str] = "nats a label"
+    predicts: ClassVar[str] = "label"
     labels: ClassVar[Literal["classes", "numbers", "words"]]
     head: ClassVar[Literal["classes", "token_classes"]] = "classes"  # the head that says it
 

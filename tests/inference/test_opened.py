@@ -10,6 +10,7 @@ import pytest
 
 import anyformer as af
 from anyformer.errors import AnyformerError, UsageError
+from anyformer.inference.opened import opened
 from anyformer.text import Tokenizer
 from tests.laws.models import randomised
 
@@ -54,6 +55,17 @@ def test_characters_of_one_text_are_no_texts(call: Any, spec: af.ModelSpec, toke
     spec = af.shrink("t5-small") if call is af.translate else spec
     with pytest.raises(UsageError, match="one text alone is a list of one; put it into brackets"):
         call(randomised(spec), tokenizer, "the cat")
+
+
+def test_a_model_is_used_where_it_is(spec: af.ModelSpec, tokenizer: Tokenizer) -> None:
+    model = af.build(spec)
+    assert opened(model, tokenizer, device="cpu").model is model
+    with pytest.raises(UsageError, match="there is no device 'nowhere'"):
+        af.generate(model, tokenizer, "a", device="nowhere")
+    with pytest.raises(
+        UsageError, match=r"the model is on meta, and is used where it is; move it by model.to\('cpu'\)"
+    ):
+        opened(model.to("meta"), tokenizer, device="cpu")
 
 
 def test_no_token_is_not_the_usual_number(spec: af.ModelSpec, tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def audit(
     names that; then those that never do are what others are compared with. `top` keeps so many.
     Raises InputError for a vocabulary that is larger than the model's.
     """
-    model, tokenizer, *_ = opened(model, tokenizer, device="cpu")
+    model, tokenizer, *_ = opened(model, tokenizer, device=None if isinstance(model, Transformer) else "cpu")
     if data is not None:
         counts = Counter()
         for _, ids in encoded_documents(tokenizer, read_corpus(data)):

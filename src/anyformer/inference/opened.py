@@ -57,7 +57,8 @@ def opened(
 ) -> Opened:
     """The model and a tokenizer, its directory's if none is given; `device`, `dtype`, `prepare` are for what is loaded here.
 
-    Raises UsageError where there is no tokenizer, or no weights but a preset's name or a specification, and what `load` does.
+    Raises UsageError for a model that is on another device, where there is no tokenizer, or no weights but a preset's name or
+    a specification, and what `load` does.
     """
     known = Tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
     for given, kinds, wanted in (
@@ -67,6 +68,11 @@ def opened(
         if not isinstance(given, kinds):
             raise UsageError(f"a value of the class {type(given).__name__} is no {wanted}, or its directory")
     if isinstance(model, Transformer):
+        there = next(model.parameters()).device
+        if device is not None and torch.empty(0, device=choose_device(device)).device != there:
+            raise UsageError(
+                f"device {device!r}: the model is on {there}, and is used where it is; move it by model.to({device!r})"
+            )
         found, beside, recipe, prompts = model, None, None, Prompts({})
     else:
         place, _ = split_variant(model)

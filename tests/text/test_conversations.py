@@ -198,14 +198,16 @@ def test_files_of_each_form(tmp_path: Path) -> None:
     assert list(corpus.texts()) == [*(each["content"] for each in TALK), "a", "b", ask[0]["content"], say[0]["content"]]
     given = {"prompt": ask, "chosen": say, "rejected": no}
     both = {"chosen": ask + say, "rejected": ask + no}
-    path = written(tmp_path, given, both, {"prompt": "a", "chosen": "b", "rejected": "c"})
+    path = written(
+        tmp_path, given, both, {"prompt": "a", "chosen": "b", "rejected": "c"}, both | {"prompt": ask[0]["content"]}
+    )
     packed = tmp_path / "talk.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    one, two, three = read_preferences(packed).rows
-    assert one[:2] == two[:2] == (tuple(ask), (tuple(say), tuple(no)))
+    one, two, three, told_again = read_preferences(packed).rows
+    assert one[:2] == two[:2] == told_again[:2] == (tuple(ask), (tuple(say), tuple(no)))
     assert three[:2] == ("a", ("b", "c"))
     train, unseen = split_exchanges(read_preferences(path), 0.34)
-    assert (len(train.rows), len(unseen.rows)) == (2, 1)
+    assert (len(train.rows), len(unseen.rows)) == (3, 1)
     assert len({train.fingerprint, unseen.fingerprint, corpus.fingerprint}) == 3
 
 
@@ -253,6 +255,7 @@ def test_what_is_no_conversation_is_refused(line: object, says: str, tmp_path: P
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "chosen and rejected are the same"),
         ({"prompt": "a", "chosen": "b", "rejected": ""}, "rejected is empty"),
         ({"chosen": [SAID, ANSWER], "rejected": [SAID]}, "no message of rejected has the role"),
+        ({"prompt": "c", "chosen": [SAID, ANSWER], "rejected": [SAID]}, "'c' is none of the messages that both"),
     ],
 )
 def test_what_is_no_preference_is_refused(line: object, says: str, tmp_path: Path) -> None:

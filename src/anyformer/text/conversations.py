@@ -73,7 +73,8 @@ def read_conversations(path: str | Path) -> ExchangeCorpus:
 def read_preferences(path: str | Path) -> ExchangeCorpus:
     """Answers to one thing, each pair a line: an object with `chosen` and `rejected`, and `prompt`, texts or lists of messages.
 
-    Without a prompt it is the messages that both begin with. Raises TextError likewise.
+    Without a prompt it is the messages that both begin with, also where a text beside them says one of those again. Raises TextError
+    likewise.
     """
     return _read(path, _preference)
 
@@ -121,8 +122,9 @@ def _conversation(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said
 
 
 def _preference(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said, tuple[Said, ...]]:
-    names = ("chosen", "rejected")
-    if "prompt" in entry:
+    names, said = ("chosen", "rejected"), entry.get("prompt")
+    again = isinstance(said, str) and isinstance(entry.get("chosen"), list)  # as UltraFeedback's
+    if "prompt" in entry and not again:
         before, *answers = _alike(entry, ("prompt", *names), where, line)
     else:
         both = _alike(entry, names, where, line)
@@ -130,6 +132,9 @@ def _preference(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said, 
             raise wrong(where, line, 'there is no "prompt"; give what both texts answer')
         n = next((i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b), min(map(len, both)))
         before, answers = both[0][:n], [each[n:] for each in both]
+        if again and all(each.get("content") != said for each in before):
+            told = f"prompt = {short(said)} is none of the messages that both answers begin with"
+            raise wrong(where, line, f"{told}; leave it out, or give it as messages")
     if answers[0] == answers[1]:
         raise wrong(where, line, "chosen and rejected are the same; remove the line")
     for name, answer in zip(names, answers, strict=True):

@@ -53,7 +53,6 @@ LEFT_OUT = {
     "LukeForMaskedLM": "reads entities beside words; without them it is RoBERTa",
     "GraniteMoeSharedForCausalLM": "is read and written, and is no preset: its sizes are no class's defaults",
     "LagunaForCausalLM as released": "is read and written; its preset has the class's sizes, without windows and further heads",
-    "HYV4ForCausalLM": "has streams side by side without a mixing matrix and an indexer whose last features turn: no such parts",
     "T5Gemma2ForConditionalGeneration": "sees, and its decoder has one softmax over its own tokens and the encoder's",
     "the text models of `glm5_next`, `step3p7`, `muse_glimmer`, `inkling`, `qwen4_exp`": "stand inside models that "
     "see or hear, and each has a part that is not here",

@@ -453,7 +453,10 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         )
         n = draw(st.sampled_from([Count(2), Count(3)]))
         hyper = L.HyperConnectionSpec(
-            iterations=draw(st.sampled_from([Count(1), Count(4)])), norm=draw(optional(norms))
+            iterations=draw(st.sampled_from([Count(1), Count(4), None])),
+            norm=draw(optional(norms)),
+            most=draw(st.sampled_from([2.0, 0.7])),
+            floor=draw(st.sampled_from([0.0, 0.1])),
         )
         gated = L.GatedResidualSpec(rank=Width(3), norm=draw(optional(norms)), whole=draw(st.sampled_from([0, 1])))
         connection = draw(st.sampled_from([joined, hyper, gated]))

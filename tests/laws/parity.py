@@ -37,6 +37,7 @@ from tests.laws.tolerance import (
     FLOAT64_ASIDE,
     FLOAT64_SPARSE,
     FLOAT64_TABLE,
+    OWN_LOSS,
     close,
     distance,
     gradient_distance,
@@ -91,7 +92,7 @@ def beside(state: Tensor) -> Tensor:
 
 
 def behind(state: Tensor) -> Tensor:
-    """Return a state [batch, token, width]; several streams [batch, token, stream, width] side by side (DeepSeek-V4)."""
+    """Return a state [batch, token, width]; several streams [batch, token, stream, width] side by side (DeepSeek-V4, HY 4)."""
     return state if state.dim() == 3 else state.flatten(2)
 
 
@@ -205,6 +206,7 @@ class Differences:
     logits: float
     hidden: float
     gradients: float
+    drawn: list[Tensor]  # what each head's logits were weighed by, to be one number
 
 
 def differences(both: Pair, given: Inputs) -> Differences:
@@ -214,20 +216,20 @@ def differences(both: Pair, given: Inputs) -> Differences:
     asked = given.comparable(both.spec)
     out = given.run(both.ours, output_hidden_states=True, heads=[head.name for head in asked])
     main = "hidden_states" if given.source is None else "decoder_hidden_states"
-    side_by_side = behind if both.family.hf_type == "deepseek_v4" else beside
+    side_by_side = behind if both.family.hf_type in ("deepseek_v4", "hy_v4") else beside
     n_states = len(getattr(each[0][1], main))
     reference_states = [
         given.assembled(each, lambda part, i=i: side_by_side(getattr(part, main)[i])) for i in range(n_states)
     ]
     real, generator = given.real, torch.Generator().manual_seed(1)
-    totals, logits = [torch.zeros(()), torch.zeros(())], 0.0
+    totals, logits, drawn = [torch.zeros(()), torch.zeros(())], 0.0, list[Tensor]()
     for head in asked:
         ours, theirs = out.outputs[head.name], given.answers(each, head)
         if head.pool is None:
             ours, theirs = ours[real], theirs[real]
         logits = max(logits, distance(ours, theirs))
-        weight = torch.randn(theirs.shape, generator=generator)
-        totals = [total + (side * weight).sum() for total, side in zip(totals, (ours, theirs), strict=True)]
+        drawn.append(torch.randn(theirs.shape, generator=generator))
+        totals = [total + (side * drawn[-1]).sum() for total, side in zip(totals, (ours, theirs), strict=True)]
     for model, total in zip((both.ours, both.theirs), totals, strict=True):
         model.zero_grad(set_to_none=True)
         total.backward()
@@ -253,7 +255,29 @@ def differences(both: Pair, given: Inputs) -> Differences:
         logits,
         max(distance(a[real], b[real]) for a, b in states),
         gradient_distance(both.our_gradients(), both.gradients()),
+        drawn,
     )
+
+
+def lost(both: Pair, given: Inputs, drawn: Sequence[Tensor]) -> float:
+    """Return how far gradients that their model just had in float32 lie from what they are in float64."""
+    rounded = {name: gradient.double() for name, gradient in both.gradients().items()}
+    given, heads = given.fit_for(both.theirs, both.spec), given.comparable(both.spec)
+    with InDouble():
+        each = list(given.references(both.theirs.double()))
+        both.theirs.zero_grad(set_to_none=True)
+        for head, weight in zip(heads, drawn, strict=True):
+            answers = given.answers(each, head)
+            ((answers if head.pool else answers[given.real]) * weight).sum().backward(retain_graph=True)
+        exact = both.gradients()
+    both.theirs.float()
+    return gradient_distance(rounded, exact)
+
+
+def tolerated(both: Pair, given: Inputs, found: Differences) -> float:
+    """Return how far apart gradients may lie: what `single` says, or thrice what their own float32 loses, if that is more."""
+    most = single(both.spec)
+    return most if found.gradients < most else max(most, OWN_LOSS * lost(both, given, found.drawn))
 
 
 def n_begun(spec: ModelSpec) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -15,7 +17,7 @@ from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, dumps, loads
 from tests.laws.models import every_preset, every_preset_few_fast, ids_for, randomised, runner, told, waiving
 from tests.laws.parity import single
-from tests.laws.tolerance import FLOAT32, close, gradient_distance
+from tests.laws.tolerance import FLOAT32, OWN_LOSS, close, gradient_distance
 
 
 @every_preset_few_fast
@@ -72,12 +74,12 @@ def test_layers_of_every_preset_compile_by_themselves(spec: ModelSpec) -> None:
 def layers_compile(spec: ModelSpec) -> None:
     """Loss and gradients are those of layers as they are written, padding and what is made again included."""
     model, ids = randomised(loads(dumps(spec))), ids_for(spec, 2, 12)
-    run, mask, waived = runner(model), torch.ones_like(ids), waiving(model, "gradients")
+    mask, waived, plain = torch.ones_like(ids), waiving(model, "gradients"), deepcopy(model)
     mask[0, :3] = 0
 
-    def gradients() -> dict[str, torch.Tensor]:
+    def gradients(model: Transformer = model) -> dict[str, torch.Tensor]:
         model.zero_grad(set_to_none=True)
-        out = run(ids, mask, output_ahead=bool(spec.ahead), **told(spec, ids))
+        out = runner(model)(ids, mask, output_ahead=bool(spec.ahead), **told(spec, ids))
         torch.stack(
             [
                 a[mask.bool()].square().mean() if a.dim() == 3 and a.shape[:2] == mask.shape else a.square().mean()
@@ -86,11 +88,16 @@ def layers_compile(spec: ModelSpec) -> None:
         ).sum().backward()
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None and n not in waived}
 
+    def alike() -> bool:
+        """Whether they are near what they were, or as near as float32 is to float64 (`OWN_LOSS`)."""
+        apart = gradient_distance(gradients(), wanted)
+        return apart < single(spec) or apart < OWN_LOSS * gradient_distance(wanted, gradients(plain.double()))
+
     wanted = gradients()
     torch.compiler.reset()
     counters.clear()
     compile_layers(model, "aot_eager")
-    assert gradient_distance(gradients(), wanted) < single(spec)
+    assert alike()
     assert not counters["graph_break"]
     assert (
         0
@@ -99,7 +106,7 @@ def layers_compile(spec: ModelSpec) -> None:
     )
     if all(not stack.residual.undoes for stack in spec.stacks.values()):
         model.recompute = "full"
-        assert gradient_distance(gradients(), wanted) < single(spec)
+        assert alike()
 
 
 @pytest.mark.in_turn

@@ -39,6 +39,7 @@ from tests.laws.parity import (
     pair,
     rounding,
     single,
+    tolerated,
 )
 from tests.laws.references import COMPARED, HERE, elsewhere
 from tests.laws.tolerance import FLOAT32, VISIBLE, distance
@@ -76,8 +77,10 @@ def test_logits_hidden_states_and_gradients_are_those_of_transformers(
 ) -> None:
     packs(spec, kind)
     given = inputs_for(kind, spec)
-    found = differences(decided(spec, attention, given), given)
-    assert max(found.logits, found.hidden, found.gradients) < single(spec)
+    both = decided(spec, attention, given)
+    found = differences(both, given)
+    assert max(found.logits, found.hidden) < single(spec)
+    assert found.gradients < tolerated(both, given, found)
 
 
 @pytest.mark.parametrize(("spec", "kind"), beside(COMPARED, {kind: (kind,) for kind in ("left", "packed")}, {"packed"}))
@@ -99,7 +102,8 @@ def test_our_eager_kernel_computes_the_same(spec: ModelSpec) -> None:
     both = decided(spec, "eager", given)
     both.ours.kernel = "eager"
     found = differences(both, given)
-    assert max(found.logits, found.hidden, found.gradients) < single(spec)
+    assert max(found.logits, found.hidden) < single(spec)
+    assert found.gradients < tolerated(both, given, found)
 
 
 @pytest.mark.parametrize("spec", sampled(WRITING, is_one_of_few))

@@ -93,6 +93,19 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (EngramSpec, {"vocab": Vocab(102)}),
         (EngramSpec, {"norm": RMSNormSpec(eps=1e-1, weight_offset=1.0)}),
     ],
+    "hy-v4": [
+        (IndexerSpec, {"top_k": 4}),
+        (IndexerSpec, {"where": "first"}),
+        (AttentionSpec, {"gate": None}),
+        (HyperConnectionSpec, {"least": 1e-3}),
+        (HyperConnectionSpec, {"most": 1.9}),
+        (HyperConnectionSpec, {"floor": 1e-3}),
+        (HyperStreamsSpec, {"least": 1e-3}),
+        (MLASpec, {"norm_kv": RMSNormSpec(eps=1e-2)}),
+        (RotarySpec, {"layout": "interleaved"}),
+        (RouterSpec, {"factor": 2.7}),
+        (GatedFeedForwardSpec, {"limit": 0.5}),
+    ],
     "deepseek-v2-lite": [(RouterSpec, {"top_k": 1}), (RouterSpec, {"score": "sigmoid"})],
 }
 

@@ -1,16 +1,30 @@
-"""Hunyuan's models of 2025, LLaMA with a norm over each head's queries and keys after they have turned, and experts; HY 3."""
+"""Hunyuan's models of 2025, LLaMA with a norm over each head's queries and keys after they have turned, experts; HY 3 and 4."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, gated
-from anyformer.families.deepseek import INIT
+from anyformer.families.compose import changed, gated, with_layers
+from anyformer.families.deepseek import INIT, choosing, deepseek
 from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import GQASpec, RouterSpec, SiLU
-from anyformer.spec import Count, ModelSpec
+from anyformer.layers import (
+    AttentionSpec,
+    GQASpec,
+    HyperConnectionSpec,
+    HyperStreamsSpec,
+    IndexerSpec,
+    LayerNormSpec,
+    MLASpec,
+    MoESpec,
+    OutputGateSpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+    SiLU,
+)
+from anyformer.spec import BlockSpec, Count, ModelSpec
 
 # The released files say theta 10,000 and alpha 1,000: one factor of theta, 1,000^(128 / 126), for good.
 THETA = 10_000.0 * 1000.0 ** (128 / 126)
@@ -62,5 +76,34 @@ HY_V3 = Origin("hy-v3", "hunyuan", 2026, "transformers' class of HY 3").lineage(
     ),
     family="hunyuan",
     sizes="Tencent 2026, the sizes of transformers' class (total from memory)",
+    tokenizer="byte-level BPE, 120,832",
+)
+
+
+def hy_v4(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
+    """DeepSeek-V3.2's attention, gated and with sinks, whose choice of keys three of four layers take of the one before; clamped
+    experts; and streams side by side that nothing mixes."""
+    model = deepseek(
+        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, n_shared=1, mscale=None, vocab_size=120_832
+    )
+    model, latent = changed(model, RMSNormSpec, eps=1e-5), RMSNormSpec(eps=1e-6)
+    fields = {"norm_kv": latent, "norm_query": latent, "head_dim": 192, "value_dim": 256, "rotary": RotarySpec()}
+    model = choosing(changed(model, MLASpec, **fields), 16)
+    model = changed(model, IndexerSpec, where="last", norm_key=LayerNormSpec(eps=1e-5), choice="chosen")
+    model = changed(model, AttentionSpec, sink=True, gate=OutputGateSpec())
+    model = changed(model, MoESpec, expert=gated(d_expert, SiLU()).but(limit=10.0))
+    norm = RMSNormSpec(weight=False, eps=1e-5)
+    model = changed(model, BlockSpec, connection=HyperConnectionSpec(iterations=None, norm=norm, floor=1e-6))
+    reads = ("self" if i == 0 or i % 4 == 1 else "layer" for i in range(model.n_layers))
+    blocks = (changed(block, IndexerSpec, reads=each) for block, each in zip(model.stack.blocks, reads, strict=True))
+    model = with_layers(model, blocks).but(context=262_144)
+    return model.but(stack=model.stack.but(residual=HyperStreamsSpec(norm=norm)))
+
+
+HY_V4 = Origin("hy-v4", "hy-v3", 2026, "transformers' class of HY 4").lineage(
+    "DeepSeek-V3.2's latent attention, gated, with sinks and choices of keys that layers share; four hyper-connected streams",
+    Preset("hy-v4", hy_v4(34, 2816, 32, 6912, d_expert=768, choice=router(256, 8, 2.827))),
+    family="hunyuan",
+    sizes="Tencent 2026, the sizes of transformers' class",
     tokenizer="byte-level BPE, 120,832",
 )

@@ -28,6 +28,7 @@ from anyformer.spec import (
     Place,
     Placed,
     Positive,
+    Share,
     Weight,
     Workload,
 )
@@ -103,15 +104,18 @@ class HyperStreams(EqualStreams[HyperStreamsSpec]):
 
 
 class HyperConnectionSpec(ConnectionSpec):
-    """X ← post ⊗ y + Mᵀ X, y = branches(pre · X): X the streams, pre = σ(·) + least, post = 2 σ(·), M made doubly stochastic.
+    """X ← post ⊗ y + Mᵀ X, y = branches(pre · X): X the streams, pre = σ(·) + least, post = most σ(·) + floor, M made doubly
+    stochastic.
 
     That is Sinkhorn's way: the softmax of each row, plus least, then columns and rows in turn divided by their sums plus least,
     columns `iterations` times. Each sublayer has coefficients of its own.
     """
 
-    iterations: Count = Count(20)
+    iterations: Count | None = Count(20)  # None: M is the identity, and each stream is by itself (HY 4)
     norm: MapSpec | None = RMSNormSpec(weight=False)
     least: Positive = 1e-6
+    most: Positive = 2.0
+    floor: Share = 0.0
 
     def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
         """All: what they write to is no sum that a norm could read."""
@@ -123,26 +127,30 @@ class HyperConnectionSpec(ConnectionSpec):
             raise SpecError(
                 "HyperConnection connects streams side by side, and here is one; give the stack the residual HyperStreams"
             )
-        each = HyperMixingSpec(iterations=self.iterations, norm=self.norm, least=self.least)
+        each = HyperMixingSpec(**{name: getattr(self, name) for name in HyperMixingSpec.types() if name != "shared"})
         return {"sublayers": [(each, place) for _ in range(place.n_sublayers)]}
 
 
 class HyperMixingSpec(PartSpec):
     """How one sublayer reads and writes the streams."""
 
-    iterations: Count
+    iterations: Count | None
     norm: MapSpec | None
     least: Positive
+    most: Positive
+    floor: Share
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         n = place.n_streams
-        said = StreamCoefficientsSpec(sizes=(n, n, n * n), norm=self.norm)
+        mixing = () if self.iterations is None else (n * n,)
+        said = StreamCoefficientsSpec(sizes=(n, n, *mixing), norm=self.norm)
         return {"coefficients": (said, place.at(n * place.d_model))}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        """The coefficients, and the products of two groups of them with the streams."""
+        """The coefficients, and the products with the streams of those that they are read by, and of those that mix them."""
         n = place.n_streams
-        return super().cost(place, workload) + Cost({"streams": 2 * n * (n + 1) * place.d_model * workload.tokens})
+        read = n + (0 if self.iterations is None else n * n)
+        return super().cost(place, workload) + Cost({"streams": 2 * read * place.d_model * workload.tokens})
 
 
 class HyperMixing(Part[HyperMixingSpec]):
@@ -150,12 +158,15 @@ class HyperMixing(Part[HyperMixingSpec]):
 
     def step(self, state: Tensor, branches: Branches, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
         """The streams side by side [batch, token, n · d_model] after branches have read and written, and their notes."""
-        n, least = self.place.n_streams, self.spec.least
-        pre, post, mixing = self.coefficients(state)
-        y, notes = branches(_weighed(pre.sigmoid() + least, state), context)
-        mixing = doubly_stochastic(mixing.unflatten(-1, (n, n)), self.spec.iterations, least).to(state.dtype)
-        written = (2 * post.sigmoid()).to(y.dtype)[..., None] * y[..., None, :]
-        return (mixing.mT @ state.unflatten(-1, (n, -1)) + written).flatten(-2), notes
+        n, spec = self.place.n_streams, self.spec
+        pre, post, *mixing = self.coefficients(state)
+        y, notes = branches(_weighed(pre.sigmoid() + spec.least, state), context)
+        written = (spec.most * post.sigmoid() + spec.floor).to(y.dtype)[..., None] * y[..., None, :]
+        streams = state.unflatten(-1, (n, -1))
+        if spec.iterations is not None:
+            matrices = doubly_stochastic(mixing[0].unflatten(-1, (n, n)), spec.iterations, spec.least)
+            streams = matrices.to(state.dtype).mT @ streams
+        return (streams + written).flatten(-2), notes
 
 
 class HyperConnection(Part[HyperConnectionSpec]):

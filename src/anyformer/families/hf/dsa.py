@@ -7,6 +7,7 @@ the indexer's features by a Hadamard matrix, which changes no product, and compu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
@@ -40,7 +41,7 @@ CHOICE = "chosen"  # the name of a choice that others read
 INDEXER = {"q": "wq_b", "k": "wk", "norm_key": "k_norm", "weigh": "weights_proj"}
 
 
-def _sizes(n_heads: int) -> tuple[table.Pair, ...]:
+def index_sizes(n_heads: int) -> tuple[table.Pair, ...]:
     """The indexer's; the class turns as many of its features as of attention's keys, and fails where it has fewer."""
     sizes = {
         "index_n_heads": ("n_heads", int, n_heads),
@@ -62,22 +63,29 @@ def _sizes(n_heads: int) -> tuple[table.Pair, ...]:
     return table.together(IndexerSpec, sizes), table.Pair(enough)
 
 
-def _shared_choices() -> table.Pair:
-    """Which layers choose keys of their own, by a list, a word with a letter a layer, or every how many they do."""
+def _listed(settings: Settings, name: str, types: tuple[str, ...], n: int) -> tuple[str, ...]:
+    if len(types) != n or set(types) - {OWN, SHARED} or types[0] != OWN:
+        raise settings.refusal(name, f"must be {n} times {OWN} or {SHARED}, the first {OWN}")
+    return types
 
-    def by_number(settings: Settings, n: int) -> tuple[str, ...]:
-        every, start = settings.take("index_topk_freq", int, 1), settings.take("index_skip_topk_offset", int, 2)
-        return tuple(SHARED if max(i - start + 1, 0) % max(every, 1) else OWN for i in range(n))
+
+def _by_number(settings: Settings, n: int) -> tuple[str, ...]:
+    """By a word with a letter a layer, or every how many they do."""
+    every, start = settings.take("index_topk_freq", int, 1), settings.take("index_skip_topk_offset", int, 2)
+    word, letters = settings.written("index_topk_pattern"), {"F": OWN, "S": SHARED}
+    if isinstance(word, str | list) and word:
+        found = tuple(letters.get(letter, letter) for letter in word)
+        return found if settings.names("indexer_types") else _listed(settings, "index_topk_pattern", found, n)
+    return tuple(SHARED if max(i - start + 1, 0) % max(every, 1) else OWN for i in range(n))
+
+
+def shared_choices(usual: Callable[[Settings, int], tuple[str, ...]] = _by_number) -> table.Pair:
+    """Which layers choose keys of their own, by a list; `usual` says it, of the number of layers, where there is none."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        n, word = spec.n_layers, settings.written("index_topk_pattern")
-        usual, listed = by_number(settings, n), settings.strings("indexer_types")
-        letters = {"F": OWN, "S": SHARED}
-        pattern = tuple(letters.get(letter, letter) for letter in word) if isinstance(word, str | list) else None
-        types = listed or pattern or usual
-        if len(types) != n or set(types) - {OWN, SHARED} or types[0] != OWN:
-            name = "index_topk_pattern" if listed is None and pattern else "indexer_types"
-            raise settings.refusal(name, f"must be {n} times {OWN} or {SHARED}, the first {OWN}")
+        n = spec.n_layers
+        otherwise = usual(settings, n)
+        types = _listed(settings, "indexer_types", settings.strings("indexer_types") or otherwise, n)
         if SHARED not in types:
             return spec
         each = {kind: {"reads": reads, "choice": CHOICE} for kind, reads in ((OWN, "self"), (SHARED, "layer"))}
@@ -129,7 +137,7 @@ def _family(
         ),
         table.layers(),
         dense_by_type(dense, 3, "first_k_dense_replace"),
-        *_sizes(heads),
+        *index_sizes(heads),
         further(0),
         *own,
     )
@@ -167,5 +175,5 @@ GLM_MOE_DSA = _family(
     32,
     202_752,
     table.only(indexer_rope_interleave=True),
-    _shared_choices(),
+    shared_choices(),
 )

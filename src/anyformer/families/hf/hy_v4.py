@@ -1,0 +1,131 @@
+"""HY 4 to and from transformers' HYV4ForCausalLM, whose files call some tensors otherwise, the dense gates among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.glm import router
+from anyformer.families.hf import table
+from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps, modules, n_shared, v3_routing
+from anyformer.families.hf.dsa import INDEXER, OWN, SHARED, index_sizes, shared_choices
+from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, routed
+from anyformer.families.hf.layout import Laid, Theirs, within
+from anyformer.families.hf.llama import NORMS
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hunyuan import hy_v4
+from anyformer.layers import (
+    GatedFeedForwardSpec,
+    HyperConnectionSpec,
+    HyperStreamsSpec,
+    IndexerSpec,
+    LayerNormSpec,
+    MoESpec,
+    RMSNormSpec,
+    RotarySpec,
+)
+from anyformer.spec import Count, ModelSpec
+
+COEFFICIENTS = {"weight": "fn", "bias": "base", "scale": "scale"}
+
+
+def _own_first(settings: Settings, n: int) -> tuple[str, ...]:
+    return tuple(OWN if i == 0 or i % 4 == 1 else SHARED for i in range(n))
+
+
+def _norms(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The indexer's keys have the layers' eps."""
+    eps = one(one(spec, HyperConnectionSpec, "hyper-connections"), RMSNormSpec, "norm").eps
+    return changed(spec, IndexerSpec, norm_key=LayerNormSpec(eps=eps))
+
+
+def _limit(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Of what experts' gates are clamped to; not of the shared one's, nor of dense layers'."""
+    limit = settings.positive("swiglu_limit", float, 10.0)  # what is not, the class clamps all to, whatever it says
+    mixture = one(spec, MoESpec, "mixture of experts")
+    expert = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
+    return changed(spec, MoESpec, expert=expert.but(limit=limit))
+
+
+def _clamped(spec: ModelSpec) -> dict[str, Any]:
+    expert = one(one(spec, MoESpec, "mixture of experts").expert, GatedFeedForwardSpec, "gated expert")
+    return {"swiglu_limit": expert.limit or 0.0}
+
+
+def _streams(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    n, least = settings.positive("hc_mult", int, 4), settings.positive("hc_eps", float, 1e-6)
+    most = settings.positive("hc_magnitude", float, 2.0)
+    spec = changed(spec, HyperConnectionSpec, least=least, floor=least, most=most)
+    return changed(spec, HyperStreamsSpec, n=Count(n), least=least)
+
+
+def _streamed(spec: ModelSpec) -> dict[str, Any]:
+    hyper = one(spec, HyperConnectionSpec, "hyper-connections")
+    return {"hc_mult": spec.stack.residual.n_streams, "hc_eps": hyper.least, "hc_magnitude": hyper.most}
+
+
+def _around(spec: ModelSpec) -> Laid:
+    """The coefficients of streams: of each layer's branches, and at the end; then their names in files, last without a head."""
+    places: dict[str, tuple[str, ...]] = {
+        "stack.residual.end": ("hc_head.hc_", "hc_pre.hc_head.hc_head_", "hc_head.hc_pre.hc_head_")
+    }
+    for i in range(spec.n_layers):
+        for k, (held, filed) in enumerate((("attn_hc", "hc_attn_layer"), ("ffn_hc", "hc_mlp_layer"))):
+            ours, theirs = f"stack.blocks.{i}.connection.sublayers.{k}.coefficients", f"layers.{i}."
+            places[ours] = (f"{theirs}{held}.", f"{theirs}hc_pre.{filed}.hc_")
+    return {
+        f"{ours}.{own}": Theirs(f"{held}{name}", also=tuple(f"{each}{name}" for each in filed))
+        for ours, (held, *filed) in places.items()
+        for own, name in COEFFICIENTS.items()
+    }
+
+
+def _fed(ours: str, theirs: str) -> dict[str, str | Theirs]:
+    gate = Theirs(f"{theirs}.gate_proj", also=(f"{theirs}.linear_gate",))
+    return {f"{ours}.gate": gate, **{f"{ours}.{x}": f"{theirs}.{x}_proj" for x in ("up", "down")}}
+
+
+def _layer(spec: ModelSpec) -> Laid:
+    mixer, theirs = "0.branches.0.mixer", "self_attn"
+    return {
+        **modules(spec),
+        **within(INDEXER, f"{mixer}.indexer.", f"{theirs}.indexer."),
+        **within(NORMS),
+        f"{mixer}.gate": Theirs(f"{theirs}.gate_proj", also=(f"{theirs}.linear_gate",)),
+        f"{mixer}.sink": Theirs(f"{theirs}.sinks", also=(f"{theirs}.learnable_sink_param",)),
+        **within(_fed(table.FEED, "mlp")),
+        **within(_fed(f"{table.FEED}.shared_expert", "mlp.shared_experts")),
+        **within({**ALONE, **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias")}),
+    }
+
+
+HY_V4 = table.family(
+    "hy_v4",
+    "HYV4ForCausalLM",
+    changed(hy_v4(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0), GatedFeedForwardSpec, limit=None),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.only(hidden_act="silu"),  # of any other the class tells dense layers, not experts
+        expert_width("moe_intermediate_size", "expert", 768),
+        n_shared(1),
+        *latent_heads(head_dim=192, value_dim=256, narrow=True),
+        layer_eps(1e-5),
+        table.Pair(_norms),
+        table.positions(RotarySpec(), context=262_144),
+        v3_routing(256, 8, 2.827, 1, 1),
+        latent_scale(),
+        table.tables(tied=False, start=0.006),
+        table.layers(),
+        dense_by_type(6912, 1),
+        table.Pair(_limit, _clamped),
+        *index_sizes(16),
+        shared_choices(_own_first),
+        table.Pair(_streams, _streamed),
+    ),
+    _layer,
+    outside=_around,
+    unneeded=("model.mtp_layers.*",),
+    ignored=(*TRAINING, "learnable_sink_init", "head_dim", "qk_head_dim"),
+)

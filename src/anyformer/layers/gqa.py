@@ -251,9 +251,7 @@ class GQASpec(ProjectionSpec):
             "v": (named(into(v_width, self.bias_value, "inner"), common, "v"), source) if apart else None,
             "o": (named(out, common, "o"), place.at(n_heads * value_dim)),
             "norm_read": self.norm_read and (self.norm_read, stream),
-            "adapters": [(low_rank(self.adapter, n), stream) for n in (width, kv_width, v_width)]
-            if self.adapter
-            else [],
+            "adapters": [(low_rank(self.adapter, n), stream) for n in (width, kv_width, v_width) if self.adapter],
             "norm_query": norm(self.norm_query, n_heads),
             "norm_key": norm(self.norm_key, self.kv_heads) if own else None,
             "norm_value": norm(self.norm_value, self.kv_heads, value_dim) if own else None,
@@ -306,9 +304,8 @@ class GQASpec(ProjectionSpec):
     def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
         """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector, and
         where values are of two halves of all."""
-        if self.convolved is not None or self.adapter is not None:
-            return None
-        if self.norm_over == "projection" and (self.norm_query or self.norm_key):
+        of_all = self.norm_over == "projection" and (self.norm_query or self.norm_key)
+        if of_all or self.convolved is not None or self.adapter is not None:
             return None
         _, head_dim, _ = self.sizes(place)
         kept = self.n_kv_heads
@@ -318,7 +315,6 @@ class GQASpec(ProjectionSpec):
 
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)
-        kept = None if self.n_kv_heads is None else Count(n_kv_heads)
         rotary = self.rotary and self.rotary.resized(to).fitted(head_dim or to.d_model // n_heads)
         value_dim = None
         if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
@@ -326,7 +322,7 @@ class GQASpec(ProjectionSpec):
             value_dim = max(8, 8 * round(self.value_dim * new / old / 8))
         return self.but(
             n_heads=n_heads,
-            n_kv_heads=kept,
+            n_kv_heads=self.n_kv_heads and Count(n_kv_heads),
             head_dim=head_dim,
             value_dim=value_dim,
             rotary=rotary,

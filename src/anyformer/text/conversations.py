@@ -73,8 +73,8 @@ def read_conversations(path: str | Path) -> ExchangeCorpus:
 def read_preferences(path: str | Path) -> ExchangeCorpus:
     """Answers to one thing, each pair a line: an object with `chosen` and `rejected`, and `prompt`, texts or lists of messages.
 
-    Without a prompt it is the messages that both begin with, also where a text beside them says one of those again. Raises TextError
-    likewise.
+    Without a prompt it is the messages that both begin with, also where a text beside them says one of those again.
+    Raises TextError likewise.
     """
     return _read(path, _preference)
 

@@ -208,6 +208,10 @@ class Differences:
     gradients: float
     drawn: list[Tensor]  # what each head's logits were weighed by, to be one number
 
+    @property
+    def largest(self) -> float:
+        return max(self.logits, self.hidden, self.gradients)
+
 
 def differences(both: Pair, given: Inputs) -> Differences:
     """Run both sides forward and backward."""

@@ -15,6 +15,7 @@ from anyformer.families import preset
 from anyformer.layers import BatchNormSpec
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer, build
+from anyformer.observation.passes import training_pass
 from anyformer.recipe import DropoutSpec
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, parameters
@@ -232,6 +233,17 @@ def test_state_is_what_training_holds(name: str) -> None:
     expected = state_nbytes(parameters(model.spec).total, precision="float32")
     assert (expected.weights, expected.gradients) == (sum(p.nbytes for p in trained),) * 2
     assert abs(expected.optimizer - moments) <= 8 * len(trained)  # scalars have the shape of a number of steps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_that_are_made_again_keep_what_each_read(dtype: torch.dtype) -> None:
+    """Where weights have 16 bits too, though of alike layers two are observed: kept, and there at the peak."""
+    rows, tokens = 2, 32
+    specs = (resize(preset("llama2").spec, n_layers=n, d_model=64, vocab_size=64) for n in (6, 12))
+    six, twelve = (training_pass(spec, batch=rows, seq_len=tokens, dtype=dtype, recompute="full") for spec in specs)
+    of_layer = rows * tokens * 64 * dtype.itemsize
+    assert sum(twelve.kept.values()) - sum(six.kept.values()) == 6 * of_layer
+    assert twelve.peak - six.peak == 6 * of_layer
 
 
 def test_unknown_names_are_refused() -> None:

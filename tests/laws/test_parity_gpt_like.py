@@ -189,7 +189,7 @@ def test_classes_that_share_an_architecture_are_read_as_they_are(
     assert not misfits(FAMILIES[hf_type], ours)[1]
     monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
     found = in_double(ours, inputs("left", 101), tmp_path)
-    assert max(vars(found).values()) < rounding(ours)
+    assert found.largest < rounding(ours)
 
 
 def test_codegen_shares_heads_out_in_fours() -> None:

@@ -81,10 +81,10 @@ def test_connections_are_those_of_transformers(spec: ModelSpec) -> None:
 def test_a_first_sublayer_reads_and_writes_all_streams() -> None:
     """Streams part where it writes to each what is for it; those that are left to connections read one."""
     engram = EngramSpec(vocab=Vocab(LLAMA.vocab_size), end=0, width=Width(16), rows=Vocab(20), norm=NORM)
-    spec = streamed(LLAMA, GatedResidualSpec(rank=RANK, norm=NORM, whole=1))
     first = SublayerSpec(branches=(BranchSpec(mixer=engram),))
-    blocks = tuple(block.but(sublayers=(first, *block.sublayers)) for block in spec.stack.blocks)
-    model = randomised(spec.but(stack=spec.stack.but(blocks=blocks)))
+    blocks = tuple(block.but(sublayers=(first, *block.sublayers)) for block in LLAMA.stack.blocks)
+    spec = LLAMA.but(stack=LLAMA.stack.but(blocks=blocks))
+    model = randomised(streamed(spec, GatedResidualSpec(rank=RANK, norm=NORM, whole=1)))
     given: list[int] = []
     for sublayer in model.stack.blocks[0].sublayers:
         sublayer.branches[0].register_forward_hook(lambda _, x, y: given.extend((x[0].shape[-1], y[0].shape[-1])))

@@ -70,6 +70,7 @@ def training_pass(
             end, held = len(observer.events), observer.alive()
             del held[observer.number(loss)]
             _backward(loss)
+    held |= {number: at for number, at in observer.kept.items() if number in held}  # as often as who keeps it
     kept: dict[str, int] = {}
     early = {number: at for number, at in held.items() if at[1].part == "loss"}  # gradients that the loss makes at once
     for nbytes, where in (observer.kept | early).values():

@@ -163,14 +163,16 @@ def added(inner: Piece, around: Piece | None = None) -> Piece:
     start, top = 1, max(inner.height, on_way.height) + 3
     channel = inner.right + 2 + on_way.left
     placed, end = inner.moved(0, 2), 2 + on_way.height
+    way = (Stroke(((0, start), (channel, start), (channel, top), (1, top))),)
+    if around is not None:
+        into = Stroke(((0, start), (channel, start), (channel, 2)), True)
+        way = (into, *around.moved(channel, 2).marks, Stroke(((channel, end), (channel, top), (1, top))))
     marks = (
         Stroke(((0, 0), (0, 2))),
         *placed.marks,
         Stroke(((0, inner.height + 2), (0, top))),
         Box(0, top, 0, 0, ("⊕",), "sum"),
-        *on_way.moved(channel, 2).marks,
-        Stroke(((0, start), (channel, start), (channel, 2)), around is not None),
-        Stroke(((channel, end), (channel, top), (1, top))),
+        *way,
     )
     return Piece(max(inner.left, 1), channel + on_way.right + 1, top, marks, placed.reads)
 

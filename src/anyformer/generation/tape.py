@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import EllipsisType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from anyformer.generation.reading import Reading
 from anyformer.layers.held import ANSWERED, HeldWeight
 
 READING = {"tolist", "numpy", "__array__", "__dlpack__"}  # what gives a CPU's numbers past PyTorch's dispatcher
+# Arguments that hold no tensor of a step, as others might.
+PLAIN = (int, float, str, type(None), EllipsisType, torch.dtype, torch.device, torch.layout, torch.memory_format)
 CASTS = {"to", "float", "contiguous"}  # which give the same tensor where there is nothing to do
 
 
@@ -36,9 +39,10 @@ class Made(Reading):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = super().__torch_dispatch__(func, types, args, kwargs)
-        given = {id(each) for each in tree_leaves((args, kwargs))}
-        new = (each for each in tree_leaves(made) if isinstance(each, Tensor) and id(each) not in given)
-        self.found.update((id(each), each) for each in new)
+        given = {id(each) for each in (*args, *(kwargs or {}).values())}  # what is written to is no new one
+        for each in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(each, Tensor) and id(each) not in given:
+                self.found[id(each)] = each
         return made
 
 
@@ -63,7 +67,7 @@ class Tape(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         self.made.reads |= name in READING
         kept = name in CASTS and made is args[0]
-        if not kept and (made is None or any(isinstance(each, Tensor) for each in tree_leaves(made))):
+        if not kept and (made is None or _holds_tensors(made)):
             reads = set[str]()
             given = [self._said(each, reads) for each in args]
             given += [f"{key}={self._said(each, reads)}" for key, each in kwargs.items()]
@@ -81,7 +85,7 @@ class Tape(TorchFunctionMode):
             return f"[{each}]" if isinstance(given, list) else f"({each})"
         if isinstance(given, slice):
             return f"slice({', '.join(self._said(one, reads) for one in (given.start, given.stop, given.step))})"
-        self.unseen |= any(id(each) in self.made.found for each in tree_leaves(given))
+        self.unseen |= id(given) in self.made.found if isinstance(given, Tensor) else not isinstance(given, PLAIN)
         return self._found(given)
 
     def _found(self, what: Any) -> str:
@@ -110,3 +114,7 @@ class Tape(TorchFunctionMode):
             last |= reads
         exec("\n    ".join(["def again():", *reversed(lines)]), self.found)
         return self.found["again"]
+
+
+def _holds_tensors(made: Any) -> bool:
+    return isinstance(made, Tensor) or (isinstance(made, tuple | list) and any(map(_holds_tensors, made)))

@@ -24,16 +24,8 @@ from anyformer.cli.options import (
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
-OF_TEXTS = (
-    "data",
-    "source",
-    "target",
-    "held_out",
-    "memory",
-    "truncate",
-    "objective",
-    "chat_template",
-)  # options that no task has
+# Options that no task has.
+OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate", "objective", "chat_template")
 YAML = (".yaml", ".yml")
 BEAMS = 4
 

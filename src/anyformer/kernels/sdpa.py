@@ -65,8 +65,8 @@ class SDPA:
         batch, heads, query, width = q.shape
         attention = _without_plans if _would_plan(query, k) else F.scaled_dot_product_attention
         groups = heads // k.shape[1]
-        alone = groups == 1 and q.device.type == "cpu" and (autocast_dtype(q) or q.dtype) == torch.bfloat16
-        if query == 1 and (alone or (groups > 1 and (mask is None or mask.shape[1] == 1))):
+        alone = query == groups == 1 and q.is_cpu and (autocast_dtype(q) or q.dtype) == torch.bfloat16
+        if alone or (query == 1 and groups > 1 and (mask is None or mask.shape[1] == 1)):
             # One query a row: the heads of a group are rows of one product, and keys are read once. A row alone is no product of
             # matrices, and in bfloat16 takes a CPU three times as long as two.
             rows = torch.cat((q, q), 2) if alone else q.reshape(batch, k.shape[1], groups, width)

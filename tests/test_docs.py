@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,6 +99,12 @@ def test_commands_parse(path: Path) -> None:
             check(line)
         except click.ClickException as error:
             pytest.fail(f"{path.name}: {line}: {error.format_message()}")
+
+
+def test_the_site_has_every_page() -> None:
+    contents = runpy.run_path(str(ROOT / "docs" / "site" / "conf.py"))["CONTENTS"]
+    named = {page for pages in contents.values() for page in pages}
+    assert {str(path.relative_to(ROOT).with_suffix("")) for path in PAGES} - named == {"README"}
 
 
 def test_every_command_is_documented() -> None:

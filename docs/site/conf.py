@@ -27,7 +27,7 @@ include_patterns = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "benchmarks/README.md",
-    "studies/results/*.md",
+    "studies/**/*.md",
     "docs/*.md",
     "docs/site/api.md",
     "examples/notebooks/*.ipynb",
@@ -51,12 +51,12 @@ CONTENTS = {
     "By job": (
         *("docs/show", "docs/diff", "docs/variants", "docs/cost", "docs/plan", "docs/check", "docs/profile"),
         *("docs/compare", "docs/studies", "docs/claims", "docs/train", "docs/cluster", "docs/generate", "docs/serving"),
-        *("docs/translation", "docs/classification", "docs/embeddings", "docs/convert", "docs/integrations"),
-        *("docs/evaluate", "docs/tokenizers-and-text"),
+        *("docs/translation", "docs/instructions", "docs/classification", "docs/embeddings", "docs/convert"),
+        *("docs/integrations", "docs/evaluate", "docs/tokenizers-and-text"),
     ),
     "Reference": (
         *("docs/site/api", "docs/spec-language", "docs/catalogue", "docs/history", "docs/parity", "docs/memory"),
-        *("docs/json", "docs/reliability", "studies/results/quick"),
+        *("docs/json", "docs/reliability", "docs/performance"),
     ),
     "The project": ("docs/architecture", "CONTRIBUTING", "CHANGELOG", "benchmarks/README"),
 }
@@ -125,6 +125,8 @@ def without_links_in_headings(page: str) -> str:
 def read(app: object, name: str, source: list[str]) -> None:
     page = notebook(source[0]) if name.startswith("examples/notebooks/") else source[0]
     text = without_links_in_headings(without_folders(page, (ROOT / name).parent))
+    if name.startswith("studies/"):  # docs/claims links to it, beside what it says of others
+        text = f"---\norphan: true\n---\n\n{text}"
     source[0] = {
         "README": lambda: f"{text}\n\n{contents()}\n",
         "docs/site/api": lambda: f"{text}\n\n{api()}\n",

@@ -23,8 +23,8 @@ ROOMS: dict[str, set[str]] = {
     "version": set(),
     "capacity": set(),
     "notebook": set(),
-    "screen": set(),
     "tables": set(),
+    "screen": {"tables"},
     "disk": set(),
     "spec": {"disk"},
     "layers": {"spec"},
@@ -39,7 +39,8 @@ ROOMS: dict[str, set[str]] = {
     "observation": {"spec", "layers", "cache", "model"},
     "costs": {"disk", "cache", "spec", "layers", "kernels", "recipe", "families", "resizing", "observation"},
     "variants": {"spec", "layers", "families", "resizing"},
-    "descriptions": {"cache", "costs", "spec", "layers", "kernels", "model", "recipe", "families", "variants"},
+    "descriptions": {"cache", "costs", "spec", "layers", "kernels", "model", "recipe", "families", "variants"}
+    | {"tables"},
     "text": {"disk"},
     "hub": {"disk", "model", "families", "variants", "text", "spec", "layers", "cache", "resizing"},
     "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"}

@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: what `as_json` says, as tables of HTML in which every text is escaped."""
+"""How results show themselves: what `as_json` says, as tables; in a notebook of HTML in which every text is escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_ROWS = 100  # of a table; how many more there are is said
 
 
 class ShowsItself:
-    """A result with `as_json`, which a notebook shows as tables."""
+    """A result with `as_json`, which is shown as tables, printed or in a notebook."""
 
     def as_json(self) -> Any:
         """Plain data; keys are stable within a `version`."""
@@ -18,6 +18,13 @@ class ShowsItself:
 
     def _repr_html_(self) -> str:
         return as_html(self.as_json(), type(self).__name__)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython shows where it has no HTML."""
+        printer.text(str(self))
+
+    def __str__(self) -> str:
+        return as_text(self.as_json(), type(self).__name__)
 
 
 def as_html(value: Any, title: str = "") -> str:
@@ -34,6 +41,28 @@ def as_html(value: Any, title: str = "") -> str:
         rows = ["".join(_cell(row.get(column)) for column in columns) for row in value]
         return heading + _table([f"<tr>{row}</tr>" for row in (head, *rows)])
     return heading + _table([f"<tr>{_cell(value)}</tr>"])
+
+
+def as_text(value: Any, title: str = "") -> str:
+    """Plain data as text, in the order of `as_html`."""
+    heading, inside = [title.replace("_", " ")] if title else [], list[str]()
+    if isinstance(value, Mapping):
+        figures = {key: item for key, item in value.items() if not _is_inside(item)}
+        lines = _aligned([[str(key), _words(item)] for key, item in figures.items()])
+        inside = [as_text(item, str(key)) for key, item in value.items() if _is_inside(item)]
+    elif _is_inside(value):
+        columns = list(dict.fromkeys(key for row in value for key in row))
+        lines = _aligned([columns, *([_words(row.get(column)) for column in columns] for row in value)])
+    else:
+        lines = [_words(value)]
+    own = [*heading, *lines]
+    return "\n\n".join(["\n".join(own), *inside] if own else inside)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, of whose cells those of a column begin below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _is_inside(value: Any) -> bool:

@@ -11,20 +11,22 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.segment import Segment
+    from rich.table import Table
 
 # C0 but tab and line feed, DEL, C1: escape sequences move the cursor, rename the window, hide what was written.
 # Half a pair of UTF-16 is no character; those from U+DC80 are bytes of an argument that were no UTF-8.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
+WIDTH = 120  # columns, where it is not known how many there are
 READER_GONE = 141  # the status, as a shell has it for a command that SIGPIPE ended
 
 
@@ -164,6 +166,78 @@ def _console() -> type[Console]:
                 raise BrokenPipeError
 
     return Shown
+
+
+def printed(*what: RenderableType, width: int = WIDTH) -> str:
+    """What `console` prints of each, as one text without colours."""
+    out = StringIO()
+    shown = _console()(file=Unpadded(out), width=width, color_system=None, markup=False, emoji=False, highlight=False)  # type: ignore[arg-type]
+    for each in what:
+        shown.print(each)
+    return out.getvalue().rstrip("\n")
+
+
+def plain_table(title: str = "", *columns: Mapping[str, Any], **options: Any) -> Table:
+    """A table without a frame; `columns`, more of which may be added, and `options` are rich's."""
+    from anyformer.tables import FittedTable
+
+    table = FittedTable(title=title or None, title_justify="left", title_style="bold", box=None, **options)
+    for column in columns:
+        table.add_column(**column)
+    return table
+
+
+NAME, FIGURE = {"style": "cyan", "no_wrap": True}, {"justify": "right", "no_wrap": True}
+
+
+def facts(title: str) -> Table:
+    """A table to fill with rows of a name and what is said of it."""
+    return plain_table(title, NAME, {"overflow": "fold"}, show_header=False)
+
+
+def figures(title: str) -> Table:
+    """A table to fill with rows of a name, a figure and a remark."""
+    return plain_table(title, NAME, FIGURE, {"style": "dim"}, show_header=False, padding=(0, 2, 0, 0))
+
+
+def columns(title: str, *names: str) -> Table:
+    """A table to fill, its first column of names and the others of figures."""
+    looks = [{"style": "cyan"}, *[{"justify": "right"}] * (len(names) - 1)]
+    cells = [
+        {"header": name, "header_style": "dim", "overflow": "fold", **look}
+        for name, look in zip(names, looks, strict=True)
+    ]
+    return plain_table(title, *cells, padding=(0, 2, 0, 0))
+
+
+def seconds(value: float) -> str:
+    """A time in the unit that suits it."""
+    if value >= 3600:
+        return f"{value / 3600:,.3g} h" if value < 72 * 3600 else f"{value / 86400:,.3g} days"
+    if value >= 1:
+        return f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
+
+
+def gigabytes(nbytes: float) -> str:
+    """Bytes in decimal units."""
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
+        if nbytes >= 0.9995 * 1000**power:
+            return f"{_three(nbytes / 1000**power)} {unit}"
+    return f"{nbytes:.0f} bytes"
+
+
+def short(value: float) -> str:
+    """A number with a prefix: "3.4 T"; a space ends it where there is none."""
+    for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if value >= 0.9995 * 10**power:
+            return f"{_three(value / 10**power)} {prefix}"
+    return f"{_three(value)} "
+
+
+def _three(value: float) -> str:
+    """Three digits, or all of a larger number."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 @contextmanager

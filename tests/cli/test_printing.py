@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 import anyformer as af
 from anyformer import capacity
-from anyformer.cli import history, main, runs, terminal
+from anyformer.cli import history, main, runs
 from anyformer.errors import UsageError
-from anyformer.screen import console, counted
+from anyformer.screen import console, counted, gigabytes, short
 from anyformer.training.checkpoint.listing import list_runs
 from tests.cli.running import SIZES, refused, run, succeeded
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.usefixtures("_quick")
     [(0, "0 "), (999.4, "999 "), (999.7, "1 k"), (999.7e6, "1 G"), (3.4e12, "3.4 T"), (999.7e18, "1,000 E")],
 )
 def test_no_number_has_an_exponent_before_its_prefix(value: float, said: str) -> None:
-    assert terminal.short(value) == said
+    assert short(value) == said
     if value > 1e6:
-        assert "e+" not in terminal.gigabytes(value)
+        assert "e+" not in gigabytes(value)
 
 
 def test_one_is_not_several() -> None:

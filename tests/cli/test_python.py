@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.costs.hardware.inference import plan_inference
+from anyformer.costs.hardware.plan import hardware
 from anyformer.errors import AnyformerError
-from anyformer.notebook import as_html
+from anyformer.notebook import as_html, as_text
 from tests.cli.running import SMALL, answer, refused, run, succeeded
 
 pytestmark = pytest.mark.usefixtures("_quick")
@@ -280,6 +284,39 @@ def test_a_notebook_shows_specifications_and_results(trained: Path, text: Path) 
         assert {name, *holds} <= set(cells(result._repr_html_()))
     found = cells(af.evaluate(trained, text, device="cpu")._repr_html_())
     assert {"TextEvaluation", "loss", "perplexity"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        ("cost gpt2 --device H100", lambda: af.cost("gpt2")),
+        ("cost gpt2 --device H100", lambda: af.roofline("gpt2", device="H100")),
+        ("plan gpt2 --hardware 8xH100", lambda: af.plan("gpt2", on="8xH100")),
+        ("plan gpt2 --hardware 1xH100 --params 100B", lambda: af.plan(af.resize("gpt2", n_params=10**11), on="1xH100")),
+        ("plan gpt2 --hardware 8xH100 --inference", lambda: plan_inference(af.load_spec("gpt2"), hardware("8xH100"))),
+        ("diff gpt2 llama2", lambda: af.diff("gpt2", "llama2")),
+        ("diff gpt2 gpt2", lambda: af.diff("gpt2", "gpt2")),
+        ("diff gpt2 llama2 bert", lambda: af.side_by_side("gpt2", af.preset("llama2"), "bert")),
+        ("show t5-small", lambda: af.card("t5-small")),
+        ("show t5-small", lambda: af.diagram("t5-small")),
+        ("show gpt2 --spec yaml", lambda: af.load_spec("gpt2")),
+        ("history", af.history),
+    ],
+)
+def test_a_result_prints_what_its_command_prints(
+    words: str, result: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    first, _, others = str(result()).partition("\n")
+    printed = run(*words.split()).stdout
+    assert re.split(" on | served by ", first)[-1] in printed  # what stands before says which model
+    assert others in printed
+
+
+def test_data_without_words_of_its_own_is_printed_as_tables() -> None:
+    told = {"n": 1234, "rows": [{"a": 1, "b": 0.5}, {"b": None}], "in_it": {"key": [1, 2]}, "none": []}
+    assert as_text(told, "A title") == ("A title\nn     1,234\nnone\n\nrows\na  b\n1  0.5\n\n\nin it\nkey  1, 2")
+    assert as_text({"rows": [{"a": 1}]}) == "rows\na\n1"
 
 
 def test_signatures_are_those_of_the_calls() -> None:

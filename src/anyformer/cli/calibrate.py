@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from anyformer.cli.terminal import console, figures, gigabytes, short, tell
-from anyformer.screen import say
+from anyformer.cli.terminal import console, tell
+from anyformer.screen import figures, gigabytes, say, short
 
 
 @click.command(epilog="Example: anyformer calibrate && anyformer cost gpt2 --device this")

@@ -9,7 +9,8 @@ from rich.text import Text
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import as_option, json_option
-from anyformer.cli.terminal import console, plain_table, tell
+from anyformer.cli.terminal import console, tell
+from anyformer.screen import plain_table
 
 if TYPE_CHECKING:
     from anyformer.descriptions import FieldPosition, Finding

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyformer.cli.diff import table as differences
-from anyformer.cli.diff import totals
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import (
     DIRECTORY,
@@ -103,10 +101,11 @@ def command(
 def _show_differences(architectures: Mapping[str, ModelSpec]) -> None:
     """The architectures side by side as they will be trained: what there is to read meanwhile."""
     from anyformer.descriptions import side_by_side
+    from anyformer.descriptions.diff.shown import table, totals
 
     if len(architectures) > 1:
         found, out = side_by_side(*architectures.values(), names=tuple(architectures)), console()
-        out.print(differences(found), totals(found), "", sep="\n")
+        out.print(table(found), totals(found), "", sep="\n")
 
 
 def _show(found: Comparison) -> None:

@@ -10,7 +10,7 @@ import click
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import PRECISIONS, RECOMPUTE, Amount, DeviceName, Number, as_option, choice, json_option
-from anyformer.cli.terminal import console, figures, tell
+from anyformer.cli.terminal import console, tell
 from anyformer.errors import UsageError
 
 CONVENTIONS = (
@@ -71,7 +71,4 @@ def command(
         found = chain(found, roofline_sections(times))
     # One by one: what formulas give is read while the last table, of what is observed, is worked out.
     for section in found:
-        table = figures(section.title)
-        for line in section.lines:
-            table.add_row(*line)
-        out.print(table)
+        out.print(section.table())

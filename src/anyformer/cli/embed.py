@@ -18,8 +18,9 @@ from anyformer.cli.options import (
     run_option,
     truncate_option,
 )
-from anyformer.cli.terminal import console, plain_table, tell
+from anyformer.cli.terminal import console, tell
 from anyformer.errors import UsageError
+from anyformer.screen import plain_table
 
 SHORT = 40  # characters of a text that a table shows
 

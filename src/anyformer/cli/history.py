@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from anyformer.cli.names import import_option
 from anyformer.cli.options import json_option
-from anyformer.cli.terminal import console, plain_table, tell
+from anyformer.cli.terminal import console, tell
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
 if TYPE_CHECKING:
-    from anyformer.descriptions.history import Entry, History
+    from anyformer.descriptions.history import History
 
-NOTHING = "–"  # what a cell says that has nothing to say
-WIDE = 168  # columns that the whole table takes; a narrower terminal folds cells
 HEAD = """# The field's table
 
 Every generation of models that this package knows, by year: written by `anyformer history --markdown` from the
@@ -42,7 +39,7 @@ def command(since: int | None, markdown: bool, claims: bool, as_json: bool) -> N
     anyformer history --claims
     anyformer history --markdown > history.md
     """  # noqa: D301 - click's mark, a backspace
-    from anyformer.descriptions import history
+    from anyformer.descriptions.history import WIDE, history, shown
 
     if markdown and as_json:
         raise UsageError("--markdown and --json are two forms of the same table; give one")
@@ -61,12 +58,15 @@ def command(since: int | None, markdown: bool, claims: bool, as_json: bool) -> N
     elif markdown:
         say(page(found), end="")
     else:
-        _print(found)
+        out = console(WIDE)
+        for each in shown(found, out.width):
+            out.print(each)
 
 
 def _tell_claims(as_json: bool) -> None:
     from rich.padding import Padding
 
+    from anyformer.descriptions.history import WIDE
     from anyformer.study.evidence import record
 
     found = record()
@@ -83,57 +83,12 @@ def _tell_claims(as_json: bool) -> None:
     out.print("\nWhat each study did, could see and left out: docs/claims.md.")
 
 
-def rows(found: History) -> tuple[list[list[str]], list[str]]:
-    """The table's lines, marks numbered, and the notes to the marks."""
-    lines, notes = [], []
-    for entry in found.entries:
-        cells = dict(entry.cells)
-        for mark in entry.marks:
-            notes.append(f"{entry.model}, {mark.column}: often printed as {mark.printed}; {mark.reason}")
-            cells[mark.column] += f" [{len(notes)}]"
-        lines.append([str(entry.year), entry.model, _size(entry), *(cells[column] for column in found.columns)])
-    return lines, notes
-
-
 def page(found: History) -> str:
     """The table as a page of Markdown."""
+    from anyformer.descriptions.history import rows
+
     lines, notes = rows(found)
     columns = ["year", "model", "parameters", *found.columns]
     text = HEAD + f"| {' | '.join(columns)} |\n|---|---|---:|{'---|' * len(found.columns)}\n"
     text += "".join(f"| {' | '.join([line[0], f'`{line[1]}`', *line[2:]])} |\n" for line in lines)
     return text + "\nPrinted otherwise elsewhere:\n\n" + "".join(f"{i}. {note}.\n" for i, note in enumerate(notes, 1))
-
-
-def _size(entry: Entry) -> str:
-    for power, unit in ((9, "B"), (6, "M")):
-        if entry.parameters >= 10**power:
-            size = entry.parameters / 10**power
-            return f"{size:.0f}{unit}" if size >= 99.5 else f"{size:.3g}{unit}"
-    return f"{entry.parameters:,}"
-
-
-def _print(found: History) -> None:
-    from rich.padding import Padding
-
-    lines, notes = rows(found)
-    names = ("year", "model", "size", *found.columns)
-    looks = [{"header": name, "overflow": "fold", "no_wrap": name in ("year", "model")} for name in names]
-    table = plain_table("", *looks, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for line in lines:
-        table.add_row(*line)
-    out = console(WIDE)
-    if out.width >= sum(1 + _longest_word(column) for column in zip(names, *lines, strict=True)):
-        out.print(table)
-    else:  # no column could hold its words
-        for year, model, size, *cells in lines:
-            out.print(f"{year} {model}, {size}", style="bold")
-            said = (f"{name} {cell}" for name, cell in zip(found.columns, cells, strict=True) if cell != NOTHING)
-            out.print(Padding("; ".join(said), (0, 0, 0, 5)))
-    if notes:
-        out.print("\nPrinted otherwise elsewhere:")
-        for i, note in enumerate(notes, start=1):
-            out.print(f"[{i}] {note}", style="dim")
-
-
-def _longest_word(cells: Sequence[str]) -> int:
-    return max(len(word) for cell in cells for word in cell.split())

@@ -23,12 +23,11 @@ from anyformer.cli.options import (
     params_option,
     vocab_option,
 )
-from anyformer.cli.terminal import console, figures, gigabytes, seconds, short, tell
+from anyformer.cli.terminal import console, tell
 from anyformer.errors import AnyformerError, UsageError
-from anyformer.screen import counted, say
+from anyformer.screen import figures, gigabytes, say
 
 if TYPE_CHECKING:
-    from anyformer.costs.hardware.inference import InferencePlan
     from anyformer.costs.hardware.plan import Plan
     from anyformer.costs.scaling_law import ScalingLaw
     from anyformer.spec import ModelSpec
@@ -79,6 +78,7 @@ def command(
 
     All meshes, micro-batches and recomputations are worked out; nothing is run. Exit status 1: it does not fit.
     """
+    from anyformer.costs.hardware.sections import plan_sections
     from anyformer.hub import load_spec
     from anyformer.measure import plan
     from anyformer.measure.here import found_device
@@ -93,6 +93,7 @@ def command(
     if inference:
         from anyformer.costs.hardware.inference import plan_inference
         from anyformer.costs.hardware.plan import hardware as hardware_of
+        from anyformer.costs.hardware.sections import serving_section
 
         seq_len = given.pop("seq_len")
         of_training = {**given, "write": write, "simulate": simulate or None}
@@ -102,7 +103,7 @@ def command(
         if as_json:
             tell({"model": model, **served.as_json()}, as_json)
         else:
-            _show_served(served, model)
+            console().print(serving_section(served, model).table())
         ctx.exit(0 if served.best else 1)
     law = given.pop("law")
     found, train = plan(spec, hardware, law=None if law is None else _law(law), **given), None
@@ -116,7 +117,8 @@ def command(
         traffic = {"traffic": sent and [row._asdict() for row in sent]}
         tell({"model": model, **found.as_json(), **traffic, **recipe}, as_json)
     else:
-        _show(found, model)
+        for section in plan_sections(found, model):
+            console().print(section.table())
         _show_sent(sent or [])
         if train is not None:
             say(f"\nwritten to {write}; train with\n  {train}")
@@ -129,60 +131,6 @@ def _law(text: str) -> ScalingLaw:
 
     file, _, model = text.rpartition(":")
     return read_law(text) if not file or Path(text).exists() else read_law(file, model)
-
-
-def _show(plan: Plan, model: str) -> None:
-    out = console()
-    facts, said = plan.as_json(), figures(f"{model} on {plan.hardware}")
-    size = f"{plan.parameters.total:,}"
-    said.add_row("parameters", size, f"{plan.parameters.active:,} active" if plan.parameters.inactive else "")
-    rows = plan.batch_tokens // plan.seq_len
-    said.add_row(
-        "batch", counted(plan.batch_tokens, "token"), f"{counted(rows, 'sequence')} of {counted(plan.seq_len, 'token')}"
-    )
-    best = plan.best
-    if best is None:
-        said.add_row("fits", "no", plan.reason or "")
-        said.add_row("nearest", "", plan.nearest or "none found; take a smaller model (--params) or another device")
-        out.print(said)
-        return
-    said.add_row("mesh", str(best.mesh), f"of {counted(plan.tried, 'way')} tried, the fastest that fits")
-    rows_at_once = f"{best.micro_batch:,} × {plan.seq_len:,} tokens"
-    said.add_row("micro-batch", rows_at_once, f"{best.micro_batches:,} one after the other a step")
-    said.add_row("recomputation", best.recompute, f"state: {plan.precision}")
-    usable = gigabytes(plan.hardware.device.usable_nbytes)
-    said.add_row("memory", gigabytes(best.nbytes), f"a device, of {usable} to use")
-    said.add_row("step", seconds(best.step_seconds), f"at {plan.efficiency}")
-    said.add_row("speed", f"{short(plan.tokens_per_second)}tokens/s", f"{plan.share_of_peak:.1%} of the peak (MFU)")
-    if plan.hours_needed is not None:
-        said.add_row("time", seconds(plan.hours_needed * 3600), f"for {short(plan.tokens or 0)}tokens")
-    if plan.tokens_reached is not None:
-        said.add_row("tokens", f"{short(plan.tokens_reached)}".strip(), f"in {plan.hours:g} hours")
-    if facts["device_hours"]:
-        said.add_row("device hours", f"{facts['device_hours']:,.0f}", "")
-    if facts["kwh"]:
-        watts = f"at {plan.hardware.device.power_watts:g} W a device"
-        said.add_row("energy", f"{facts['kwh']:,.0f} kWh", f"{watts}; hosts, network and cooling not counted")
-    if facts["price"]:
-        said.add_row("price", f"{facts['price']:,.0f}", f"at {plan.price_per_hour:g} an hour a device")
-    optimal = plan.optimal_tokens
-    said.add_row(
-        "optimal tokens",
-        f"{short(optimal['20_per_parameter'])}".strip(),
-        f"20 a parameter (Chinchilla); its fit says {short(optimal['hoffmann_fit']).strip()}, the fit of 2024 "
-        f"{short(optimal['besiroglu_fit']).strip()}"
-        + (f", yours {short(optimal['own_fit']).strip()}" if "own_fit" in optimal else ""),
-    )
-    out.print(said)
-    memory = figures("memory of a device")
-    for name, nbytes in best.memory.items():
-        memory.add_row(name, gigabytes(nbytes), f"{nbytes / best.nbytes:6.1%}")
-    out.print(memory)
-    step = figures("a step")
-    for name, value in best.seconds.items():
-        if value:
-            step.add_row(name, seconds(value), f"{value / best.step_seconds:6.1%}")
-    out.print(step)
 
 
 class _Sent(NamedTuple):
@@ -243,38 +191,6 @@ def _show_sent(sent: list[_Sent]) -> None:
         says = "" if seen is None else f"simulated {gigabytes(seen)}, difference {seen - row.planned_nbytes:,}"
         said.add_row(f"{row.axis} {row.collective}", gigabytes(row.planned_nbytes), says)
     console().print(said)
-
-
-def _show_served(plan: InferencePlan, model: str) -> None:
-    out, where = console(), plan.hardware.device
-    said = figures(f"{model} served by {plan.hardware}, sequences of {plan.seq_len:,} tokens")
-    if not plan.best:
-        leanest = min(plan.ways, key=lambda way: way.weights_nbytes + way.cache_nbytes)
-        held = f"{gigabytes(leanest.weights_nbytes)} of weights in {leanest.weight_bits} bits"
-        held += f", {gigabytes(leanest.cache_nbytes)} of cache a sequence"
-        said.add_row("fits", "no", f"{held}, a device at tp={leanest.tp}; take more devices, or larger ones")
-        out.print(said)
-        return
-    for way in plan.best:
-        bits = f"weights {way.weight_bits} bits, cache {way.cache_bits}"
-        replicas = counted(way.replicas, "replica")
-        least = plan.least_tp(way.weight_bits, way.cache_bits)
-        said.add_row(bits, f"tp={way.tp}", f"{replicas}; fits from tp={least} on")
-        memory = (
-            f"{gigabytes(way.weights_nbytes)} of weights, {gigabytes(way.cache_nbytes)} of cache a sequence, a device"
-        )
-        said.add_row("  sequences", f"{way.sequences * way.replicas:,}", memory)
-        alone = f"then {1 / way.alone_seconds:,.0f} tokens/s, one sequence alone"
-        said.add_row("  first token", seconds(way.first_token_seconds), alone)
-        step = f"{seconds(way.token_seconds)} a token of each, most of it {way.bound}"
-        said.add_row("  all together", f"{short(way.tokens_per_second)}tokens/s", step)
-        if way.experts_touched is not None and way.expert_nbytes is not None:
-            traffic = f"{way.expert_nbytes / 1e6:,.2f} MB a token sent, were experts spread over the devices"
-            said.add_row(
-                "  experts", f"{way.experts_touched:,.1f}", f"of a layer touched by a token of each; {traffic}"
-            )
-    said.add_row("at", where.name, f"{plan.efficiency}; {gigabytes(where.usable_nbytes)} to use")
-    out.print(said)
 
 
 def _write(plan: Plan, path: Path, model: str, same: Sequence[str]) -> str:

@@ -4,8 +4,9 @@ import click
 
 from anyformer.cli.names import catalogue, from_outside, import_option
 from anyformer.cli.options import json_option
-from anyformer.cli.terminal import FIGURE, console, plain_table, tell
+from anyformer.cli.terminal import console, tell
 from anyformer.errors import UsageError, among
+from anyformer.screen import FIGURE, plain_table
 
 GAP = 2  # columns of a table
 LEAST_SOURCE = 24  # columns of a source that is worth showing

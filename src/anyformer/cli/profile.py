@@ -8,7 +8,8 @@ import click
 
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import Amount, as_option, json_option, params_option, precision_option, vocab_option
-from anyformer.cli.terminal import columns, console, gigabytes, seconds, short, tell
+from anyformer.cli.terminal import console, tell
+from anyformer.screen import columns, gigabytes, seconds, short
 
 if TYPE_CHECKING:
     from anyformer.measure.profile import Beside, Profile

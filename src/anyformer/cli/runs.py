@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from anyformer.cli.options import json_option
-from anyformer.cli.terminal import columns, console, short, tell
-from anyformer.screen import say
+from anyformer.cli.terminal import console, tell
+from anyformer.screen import columns, say, short
 
 LESS = ("begun (UTC)", "architecture", "parameters", "loss")  # what a narrow terminal leaves out, in this order
 GAP = 2  # between columns

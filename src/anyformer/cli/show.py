@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import PATH, as_option, json_option
-from anyformer.cli.terminal import console, facts, tell
+from anyformer.cli.terminal import console, tell
 from anyformer.errors import UsageError
-from anyformer.screen import say
+from anyformer.screen import facts, say
 
 if TYPE_CHECKING:
-    from anyformer.descriptions import Card, Diagram
+    from anyformer.descriptions import Diagram
     from anyformer.families import Undisclosed
 
 JSON_VERSION = 2
@@ -74,7 +73,7 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
         data["specification"] = json.loads(dumps(spec, "json"))
         tell(data, as_json)
         return
-    _print_card(name, rows)
+    console().print(rows.table(name))
     if not plain:
         _print_diagram(diagram(spec))
 
@@ -88,18 +87,6 @@ def _draw(drawn: "Diagram", path: Path, title: str) -> None:
         replace_file(path, content)
     except OSError as error:
         raise UsageError(f"--diagram {path}: {error.strerror or error}; give a place that can be written") from None
-
-
-def _print_card(name: str, rows: "Card") -> None:
-    table = facts(name)
-    for i, section in enumerate(rows.sections):
-        if i:
-            table.add_row("", "")
-        if len(rows.sections) > 1:
-            table.add_row(Text(section, style="bold"), "")
-        for row in rows.section(section):
-            table.add_row(row.name, row.words)
-    console().print(table)
 
 
 def _print_diagram(drawn: "Diagram") -> None:

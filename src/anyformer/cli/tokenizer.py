@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from anyformer.cli.options import DIRECTORY, FILE, VOCABULARY, choice, json_option
-from anyformer.cli.terminal import columns, console, tell
-from anyformer.screen import say
+from anyformer.cli.terminal import console, tell
+from anyformer.screen import columns, say
 from anyformer.spec import is_path
 
 KINDS = ("byte-level-bpe", "bpe", "wordpiece", "unigram", "words", "words-treebank", "words-spacy", "characters")

@@ -21,6 +21,7 @@ from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.packing import PACKINGS, packed_nbytes
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
+from anyformer.screen import printed
 from anyformer.spec import (
     AheadSpec,
     Architecture,
@@ -149,6 +150,11 @@ class CostReport(ShowsItself):
     def training_nbytes(self) -> int:
         """Weights, gradients and AdamW's moments; activations are counted by themselves."""
         return self.state.total
+
+    def __str__(self) -> str:
+        from anyformer.costs.sections import sections
+
+        return printed(f"{self.batch} × {self.seq_len:,} tokens", *(section.table() for section in sections(self)))
 
     def as_json(self) -> dict[str, Any]:
         given = (

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyformer.costs.conventions import CONVENTIONS
-from anyformer.costs.report import CostReport
 from anyformer.costs.state import LAYOUTS
+from anyformer.screen import figures, short
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from anyformer.costs.report import CostReport
 
 AGAIN = {
     "none": "nothing is made again",
@@ -29,6 +34,13 @@ class Section(NamedTuple):
 
     title: str
     lines: tuple[FigureLine, ...]
+
+    def table(self) -> Table:
+        """As it is printed."""
+        found = figures(self.title)
+        for line in self.lines:
+            found.add_row(*line)
+        return found
 
 
 def sections(report: CostReport) -> Iterator[Section]:
@@ -60,16 +72,16 @@ def _parameters(report: CostReport) -> Iterator[FigureLine]:
 def _flops(report: CostReport) -> Iterator[FigureLine]:
     convention, unit = CONVENTIONS[report.convention], report.unit
     step = report.training_flops_total
-    yield FigureLine("forward", f"{si(report.forward_flops_per_token)}{unit}/token", convention.says)
-    training = f"{si(report.training_flops_per_token)}{unit}/token"
-    yield FigureLine("training", training, f"{si(step)}{unit} a step; {convention.source}")
+    yield FigureLine("forward", f"{short(report.forward_flops_per_token)}{unit}/token", convention.says)
+    training = f"{short(report.training_flops_per_token)}{unit}/token"
+    yield FigureLine("training", training, f"{short(step)}{unit} a step; {convention.source}")
     if report.decode_flops:
-        decoding = f"{si(report.decode_flops_per_token)}FLOPs/token"
+        decoding = f"{short(report.decode_flops_per_token)}FLOPs/token"
         yield FigureLine("decoding", decoding, "the last token, all others cached, visible pairs alone")
     for part, flops in report.training_flops.items():
         forward = report.forward_flops.get(part, 0)
         shares = f"{forward / report.forward_flops_total:6.1%} of forward, {flops / step:6.1%} of training"
-        yield FigureLine(f"  {part}", f"{si(forward)}{unit}", shares)
+        yield FigureLine(f"  {part}", f"{short(forward)}{unit}", shares)
 
 
 def _state(report: CostReport) -> Iterator[FigureLine]:
@@ -100,14 +112,6 @@ def _inference(report: CostReport) -> Iterator[FigureLine]:
         of_tokens = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
         says = f"in {kind.calls} layers, float32, the same for any length" if kind.kind == "state" else of_tokens
         yield FigureLine(f"  {kind.kind}", binary(kind.nbytes), says)
-
-
-def si(value: float) -> str:
-    """A number with a prefix of powers of ten, and a space for the unit."""
-    for i, prefix in enumerate("YZEPTGMk"):
-        if value >= (scale := 10 ** (24 - 3 * i)):
-            return f"{value / scale:.3g} {prefix}"
-    return f"{value:.3g} "
 
 
 def binary(nbytes: float) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyformer.descriptions import options, words
 from anyformer.descriptions.diff.diff import DiffRow, rows_of
@@ -15,8 +15,17 @@ from anyformer.families import PRESETS, Preset
 from anyformer.families.lineage import Misprint
 from anyformer.families.tree import TREE, lineage_of, path
 from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec, RouterSpec
+from anyformer.notebook import ShowsItself
+from anyformer.screen import WIDTH, plain_table, printed
 from anyformer.spec import BlockSpec, parameters
+from anyformer.tables import LEAST
 from anyformer.variants.parts import attentions, feeds, layers, norms
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+NOTHING = ("", "–")  # what a cell says that has nothing to say
+WIDE = 200  # columns that the whole table takes
 
 
 @dataclass(frozen=True)
@@ -32,11 +41,14 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class History:
+class History(ShowsItself):
     """The table, by year."""
 
     columns: tuple[str, ...]
     entries: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        return printed(*shown(self, WIDTH))
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
@@ -72,6 +84,55 @@ def history() -> History:
         n_params = parameters(preset.spec).total
         entries.append(Entry(line.year, preset.name, n_params, cells, line.misprints, preset.source))
     return History(tuple(COLUMNS), tuple(entries))
+
+
+def rows(found: History) -> tuple[list[list[str]], list[str]]:
+    """The table's lines, marks numbered, and the notes to the marks."""
+    lines, notes = [], []
+    for entry in found.entries:
+        cells = dict(entry.cells)
+        for mark in entry.marks:
+            notes.append(f"{entry.model}, {mark.column}: often printed as {mark.printed}; {mark.reason}")
+            cells[mark.column] += f" [{len(notes)}]"
+        lines.append([str(entry.year), entry.model, _size(entry), *(cells[column] for column in found.columns)])
+    return lines, notes
+
+
+def _size(entry: Entry) -> str:
+    for power, unit in ((9, "B"), (6, "M")):
+        if entry.parameters >= 10**power:
+            size = entry.parameters / 10**power
+            return f"{size:.0f}{unit}" if size >= 99.5 else f"{size:.3g}{unit}"
+    return f"{entry.parameters:,}"
+
+
+def shown(found: History, width: int) -> Iterator[RenderableType]:
+    """What is printed of the table: lines of cells, or where no column could hold its words a paragraph each; notes."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    lines, notes = rows(found)
+    names = ("year", "model", "size", *found.columns)
+    if width >= sum(1 + _least(column) for column in zip(names, *lines, strict=True)):
+        looks = [{"header": name, "overflow": "fold", "no_wrap": name in ("year", "model")} for name in names]
+        table = plain_table("", *looks, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+        for line in lines:
+            table.add_row(*line)
+        yield table
+    else:
+        for year, model, size, *cells in lines:
+            yield Text(f"{year} {model}, {size}", style="bold")
+            said = (f"{name} {cell}" for name, cell in zip(found.columns, cells, strict=True) if cell not in NOTHING)
+            yield Padding("; ".join(said), (0, 0, 0, 5))
+    if notes:
+        yield "\nPrinted otherwise elsewhere:"
+        yield from (Text(f"[{i}] {note}", style="dim") for i, note in enumerate(notes, start=1))
+
+
+def _least(column: Sequence[str]) -> int:
+    """The width that its words need, and that its sentences need to be read."""
+    longest = max(len(word) for cell in column for word in cell.split())
+    return max(longest, min(LEAST, max(map(len, column))))
 
 
 def lineage(a: Preset, b: Preset) -> tuple[Step, ...]:

@@ -9,12 +9,18 @@ from anyformer.families.lineage import Lineage, Preset
 from anyformer.families.registry import ALIASES, PRESETS, register
 from anyformer.families.tree import LINEAGES
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
+from anyformer.spec import Architecture
 from anyformer.spec.outside import load_installed
 
 
 def find(name: str) -> Preset | None:
     """A preset by its name or its alias; None where there is none."""
     return PRESETS.get(ALIASES.get(name, name))
+
+
+def as_preset(model: Architecture) -> Architecture:
+    """The preset that a name is of, which says more than its specification; anything else as it is."""
+    return (find(model) if isinstance(model, str) else None) or model
 
 
 def preset(name: str) -> Preset:
@@ -50,6 +56,7 @@ __all__ = [
     "Lineage",
     "Preset",
     "Undisclosed",
+    "as_preset",
     "find",
     "preset",
     "presets",

@@ -39,6 +39,10 @@ class Preset:
     recipe: Recipe | None = None
     training: Facts | None = field(default=None, hash=False)
 
+    def __str__(self) -> str:
+        size = "" if self.published is None else f", {self.published} parameters"
+        return f"{self.name}, of the family {self.family}{size}: {self.source}"
+
     @property
     def names(self) -> tuple[str, ...]:
         """Its name, and its alias where it has one."""

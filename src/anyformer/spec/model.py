@@ -78,6 +78,11 @@ class ModelSpec(PartSpec):
         for module in self.ahead:
             check_lent((module.block,), place, {})  # which runs on other tokens than the stack
 
+    def __str__(self) -> str:
+        from anyformer.spec.codec import dumps
+
+        return dumps(self)
+
     def _repr_html_(self) -> str:
         """Its block diagram and its card, for a notebook."""
         room = import_module("anyformer.descriptions")

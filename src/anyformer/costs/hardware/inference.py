@@ -26,6 +26,7 @@ from anyformer.layers.moe import MoESpec
 from anyformer.notebook import ShowsItself
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import forward_pass
+from anyformer.screen import printed
 from anyformer.spec import Architecture, ModelSpec, parameters, specification
 
 # Bits of a weight with what its group adds, as GGUF stores them: Q8_0 and Q4_0 have a scale of 16 bits for 32 numbers, Q6_K 210
@@ -90,6 +91,11 @@ class InferencePlan(ShowsItself):
         return min(
             (way.tp for way in self.ways if (way.weight_bits, way.cache_bits) == bits and way.sequences), default=None
         )
+
+    def __str__(self) -> str:
+        from anyformer.costs.hardware.sections import serving_section
+
+        return printed(serving_section(self).table())
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""

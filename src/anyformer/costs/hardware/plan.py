@@ -18,6 +18,7 @@ from anyformer.costs.scaling_law import BESIROGLU, HOFFMANN, ScalingLaw
 from anyformer.costs.state import LAYOUTS
 from anyformer.errors import UsageError, unknown
 from anyformer.notebook import ShowsItself
+from anyformer.screen import printed
 from anyformer.spec import Architecture, ModelSpec, Parameters, Range, Workload, parameters, specification
 
 BATCH_TOKENS, SMALL_BATCH_TOKENS = 2**22, 2**16  # where none is given: on several devices (LLaMA 2's), on one
@@ -96,6 +97,11 @@ class Plan(ShowsItself):
         return {"20_per_parameter": float(TOKENS_A_PARAMETER * n)} | {
             name: law.optimal_tokens(n) for name, law in laws.items()
         }
+
+    def __str__(self) -> str:
+        from anyformer.costs.hardware.sections import plan_sections
+
+        return printed(*(section.table() for section in plan_sections(self)))
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""

@@ -22,6 +22,7 @@ from anyformer.errors import UsageError, did_you_mean
 from anyformer.notebook import ShowsItself
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
+from anyformer.screen import printed
 from anyformer.spec import Architecture, parameters, specification
 
 UPDATE_NBYTES = 32  # a parameter of AdamW in float32: gradient's norm 4, weight, gradient, moments read 16, written 12
@@ -126,6 +127,11 @@ class Roofline(ShowsItself):
     def fits(self) -> bool:
         """Whether weights and cache, for decoding, fit the device's memory."""
         return self.weights_nbytes + self.cache_nbytes <= self.device.memory_nbytes
+
+    def __str__(self) -> str:
+        from anyformer.costs.hardware.sections import roofline_sections
+
+        return printed(*(section.table() for section in roofline_sections(self)))
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""

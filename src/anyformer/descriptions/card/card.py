@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyformer.descriptions import words
 from anyformer.descriptions.card.stack import CardRow, stack_rows
 from anyformer.descriptions.card.training import training_rows
 from anyformer.descriptions.facts import place_in
-from anyformer.families import Preset
+from anyformer.families import Preset, as_preset
 from anyformer.recipe import Recipe
+from anyformer.screen import facts, printed
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, parameters, parameters_by_part, specification
 from anyformer.variants.parts import is_tied
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 PUBLISHED = ", as published"
 
@@ -36,6 +40,23 @@ class Card:
     def sections(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(row.section for row in self.rows))
 
+    def table(self, title: str = "") -> Table:
+        """The rows as they are printed."""
+        from rich.text import Text
+
+        found = facts(title)
+        for i, section in enumerate(self.sections):
+            if i:
+                found.add_row("", "")
+            if len(self.sections) > 1:
+                found.add_row(Text(section, style="bold"), "")
+            for row in self.section(section):
+                found.add_row(row.name, row.words)
+        return found
+
+    def __str__(self) -> str:
+        return printed(self.table())
+
     def _repr_html_(self) -> str:
         """The rows as a table, for a notebook."""
         lines = []
@@ -54,6 +75,7 @@ def card(model: Architecture, recipe: Recipe | None = None) -> Card:
     Of a preset, its tokenizer, source and recipe too, unless another `recipe` is given. Nothing is allocated. Raises
     SpecError for what has no specification or whose parts do not fit together.
     """
+    model = as_preset(model)
     spec = specification(model)
     rows = [
         row

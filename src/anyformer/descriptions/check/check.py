@@ -22,6 +22,9 @@ class Finding:
     about: str  # attention, cache, export, positions, vocabulary …
     text: str
 
+    def __str__(self) -> str:
+        return f"{self.severity}, {self.about}: {self.text}"
+
 
 def check(model: Architecture) -> tuple[Finding, ...]:
     """Errors, consequences and notes about an architecture. Nothing is allocated.

@@ -62,6 +62,11 @@ class Diagram:
     height: int
     marks: tuple[Mark, ...]
 
+    def __str__(self) -> str:
+        from anyformer.descriptions.diagram.text import as_text
+
+        return as_text(self)
+
     def _repr_html_(self) -> str:
         """The picture, for a notebook: in an image of its own, since a style inside a page holds for all of it."""
         from anyformer.descriptions.diagram.svg import as_svg

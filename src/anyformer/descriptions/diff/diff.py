@@ -17,7 +17,9 @@ from anyformer.costs.report import lengths_of
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.descriptions.grouping import stretches
 from anyformer.errors import SpecError
+from anyformer.families import as_preset
 from anyformer.notebook import ShowsItself
+from anyformer.screen import printed
 from anyformer.spec import Architecture, ModelSpec, Place, Workload, parameters, specification, tensors
 from anyformer.spec.difference import differences, short
 from anyformer.variants.rows import BY_PART
@@ -92,6 +94,11 @@ class Comparison(ShowsItself):
     def equal(self) -> bool:
         return not any(row.differs for row in self.rows)
 
+    def __str__(self) -> str:
+        from anyformer.descriptions.diff.shown import shown
+
+        return printed(*shown(self))
+
     def as_json(self) -> dict[str, Any]:
         rows = [{**asdict(row), "differs": row.differs} for row in self.rows]
         return {"version": 1, **asdict(self), "rows": rows, "equal": self.equal}
@@ -130,8 +137,11 @@ def _compared(
 ) -> tuple[Comparison, list[Measured]]:
     if len(architectures) < 2:
         raise SpecError("a difference takes two architectures or more")
+    architectures = [as_preset(architecture) for architecture in architectures]
     specs = [specification(architecture) for architecture in architectures]
-    named = names or tuple(str(getattr(x, "name", chr(ord("a") + i))) for i, x in enumerate(architectures))
+    named = names or tuple(
+        x if isinstance(x, str) else getattr(x, "name", chr(ord("a") + i)) for i, x in enumerate(architectures)
+    )
     length = min((spec.context for spec in specs if spec.context), default=LONGEST) if seq_len is None else seq_len
     for name, spec in zip(named, specs, strict=True):
         try:

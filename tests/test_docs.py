@@ -257,12 +257,16 @@ def test_json_keys_of_differences(answer: Answer) -> None:
 
 
 @shares_as_shown
-def test_three_side_by_side_are_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        application.main(["diff", "transformer", "llama", "llama2"], "anyformer")
-    shown = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
-    (block,) = (block.text for block in blocks(ROOT / "docs" / "diff.md") if block.language == "text")
-    assert block.rstrip() == shown.rstrip()
+@pytest.mark.parametrize("path", ["README.md", "docs/diff.md"])
+def test_differences_are_as_shown(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    shown = re.findall(r"^    anyformer (diff [^\n]+)\n\n```text\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    for command, block in shown:
+        with pytest.raises(SystemExit):
+            application.main(command.split(), "anyformer")
+        printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+        assert block.rstrip() == printed.rstrip()
+    assert len(shown) == 1
 
 
 def test_json_keys_of_runs(tmp_path: Path, answer: Answer) -> None:

@@ -30,6 +30,29 @@ class TestDiff:
         assert (one["measured_in"], one["change"]["parameters"]) == ("a", -32 * 2 * 4096 * 24 * 128)
         assert {key["change"] for key in told["keys"]} == {"reshaped"}
 
+    def test_long_names_are_letters(self) -> None:
+        long = "gpt2+activation=SwiGLU+norm=RMSNorm"
+        shown = succeeded(run("diff", "gpt2", long)).stdout
+        assert shown.startswith(f"A: gpt2\nB: {long}\n\npart ")
+        assert line(shown, "norm").split() == [
+            "norm",
+            "LayerNorm",
+            "(eps",
+            "1e-5)",
+            "RMSNorm",
+            "(eps",
+            "1e-6)",
+            "−19.2k",
+            "0",
+            "0",
+            "−25",
+        ]
+        assert "A with that one part of B" in shown
+        assert answer("diff", "gpt2", long)["names"] == ["gpt2", long]
+        assert succeeded(run("diff", "gpt2", "gpt2+norm=RMSNorm")).stdout.startswith("part ")
+        many = [f"gpt2+n_layers={n}+norm=RMSNorm+activation=GELU" for n in range(1, 28)]
+        assert many[-1] in succeeded(run("diff", *many)).stdout
+
     def test_the_table(self) -> None:
         shown = succeeded(run("diff", "llama2-7b", "llama3-8b")).stdout
         assert max(map(len, shown.splitlines())) <= 120

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always
 HEADED = {"pad_edge": False, "header_style": "bold", "padding": (0, 2, 0, 0), "show_edge": False}
+LONGEST_NAME = 32  # that heads a column; where one is longer, letters do
 SIGNS = {"added": "+", "removed": "−", "reshaped": "~"}
 
 
@@ -25,6 +28,11 @@ def shown(found: Comparison, *, everything: bool = False) -> Iterator[Renderable
     """What is printed of a comparison; `everything`: rows that are equal too."""
     if found.equal:
         yield f"{' and '.join(found.names)} are equal: every part, every tensor."
+    elif max(map(len, found.names)) > LONGEST_NAME and len(found.names) <= len(ascii_uppercase):
+        letters = tuple(ascii_uppercase[: len(found.names)])
+        yield from (f"{letter}: {name}" for letter, name in zip(letters, found.names, strict=True))
+        yield ""
+        found = replace(found, names=letters)
     if not found.equal or everything:
         yield table(found, everything=everything)
         yield ""

@@ -34,19 +34,7 @@ class TestDiff:
         long = "gpt2+activation=SwiGLU+norm=RMSNorm"
         shown = succeeded(run("diff", "gpt2", long)).stdout
         assert shown.startswith(f"A: gpt2\nB: {long}\n\npart ")
-        assert line(shown, "norm").split() == [
-            "norm",
-            "LayerNorm",
-            "(eps",
-            "1e-5)",
-            "RMSNorm",
-            "(eps",
-            "1e-6)",
-            "−19.2k",
-            "0",
-            "0",
-            "−25",
-        ]
+        assert line(shown, "norm").split() == "norm LayerNorm (eps 1e-5) RMSNorm (eps 1e-6) −19.2k 0 0 −25".split()  # noqa: SIM905
         assert "A with that one part of B" in shown
         assert answer("diff", "gpt2", long)["names"] == ["gpt2", long]
         assert succeeded(run("diff", "gpt2", "gpt2+norm=RMSNorm")).stdout.startswith("part ")

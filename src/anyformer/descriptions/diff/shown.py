@@ -39,7 +39,7 @@ def shown(found: Comparison, *, everything: bool = False) -> Iterator[Renderable
         yield totals(found)
     effects = getattr(found, "effects", None)
     if effects is not None and not found.equal:
-        yield from _footnotes(*found.names, effects.values())
+        yield from _footnotes(found.names[0], found.names[1], effects.values())
 
 
 def table(found: Comparison, *, everything: bool = False) -> Table:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from typing import Any
+
 from anyformer.descriptions.diagram.grid import Box, Diagram, Frame, Stroke
 from anyformer.errors import UsageError
 
@@ -39,9 +41,9 @@ def as_picture(drawn: Diagram, form: str, title: str = "block diagram") -> bytes
     except (ImportError, OSError) as error:  # OSError: the package is there, and the cairo library is not
         missing = "the package cairosvg" if isinstance(error, ImportError) else "the library cairo (libcairo2)"
         raise UsageError(f"{form} needs {missing}; pip install 'anyformer[pictures]', or write an .svg") from None
-    if form == ".png":
-        return cairosvg.svg2png(bytestring=svg, scale=SCALE)
-    return cairosvg.svg2pdf(bytestring=svg)
+    png = form == ".png"
+    picture: Any = cairosvg.svg2png(bytestring=svg, scale=SCALE) if png else cairosvg.svg2pdf(bytestring=svg)
+    return picture
 
 
 def as_svg(drawn: Diagram, title: str = "block diagram") -> str:

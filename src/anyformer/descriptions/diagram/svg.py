@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
-
 from typing import Any
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from anyformer.descriptions.diagram.grid import Box, Diagram, Frame, Stroke
 from anyformer.errors import UsageError

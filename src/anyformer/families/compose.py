@@ -44,6 +44,7 @@ from anyformer.spec import (
     Vocab,
     Width,
     Window,
+    nesting,
 )
 
 S = TypeVar("S", bound=Spec)
@@ -51,20 +52,21 @@ P = TypeVar("P", bound=Spec)
 
 
 def edited(value: Spec, part: type[P], edit: Callable[[P], Any]) -> Any:
-    """A model, or a part of one, with what `edit` makes of every `part` in it."""
-    inner: dict[str, Any] = {}
-    for name, old in value.values().items():
-        new = old
-        if isinstance(old, Spec):
-            new = edited(old, part, edit)
-        elif isinstance(old, tuple) and old and isinstance(old[0], Spec):
-            once = {id(item): item for item in old}  # a layer that is tiled is edited once
-            each = {key: edited(item, part, edit) for key, item in once.items()}
-            new = tuple(each[id(item)] for item in old) if any(each[key] is not once[key] for key in each) else old
-        if new is not old:
-            inner[name] = new
-    whole = value.but(**inner) if inner else value
-    return edit(whole) if isinstance(whole, part) else whole
+    """A model, or a part of one, with what `edit` makes of every `part` in it; what stands there several times is edited once."""
+    there = {kind for kind in value.kinds_inside if issubclass(kind, part)}
+    known: dict[int, Any] = {}
+
+    def made(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(made, value))
+        if not isinstance(value, Spec) or value.kinds_inside.isdisjoint(there):
+            return value
+        if id(value) not in known:
+            whole = value.but(**{name: made(getattr(value, name)) for name in nesting(type(value))})
+            known[id(value)] = edit(whole) if isinstance(whole, part) else whole
+        return known[id(value)]
+
+    return made(value)
 
 
 def changed(value: S, part: type[Spec], **fields: Any) -> S:

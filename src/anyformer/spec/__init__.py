@@ -24,10 +24,11 @@ from anyformer.spec.model import (
     cached_calls as cached_calls,
 )
 from anyformer.spec.part import Caveat as Caveat, PartSpec as PartSpec, Place as Place, Placed as Placed
-from anyformer.spec.part import Sizes as Sizes, Spec as Spec, Weight as Weight, inside as inside, tensors as tensors
+from anyformer.spec.part import Spec as Spec, Weight as Weight, inside as inside, nesting as nesting, tensors as tensors
 from anyformer.spec.ranges import AtLeastOne as AtLeastOne, Count as Count, Exponent as Exponent, Few as Few
 from anyformer.spec.ranges import Length as Length, NotNegative as NotNegative, Positive as Positive, Range as Range
 from anyformer.spec.ranges import Rate as Rate, Share as Share, SomeShare as SomeShare, TrueShare as TrueShare
 from anyformer.spec.ranges import Vocab as Vocab, Whole as Whole, Width as Width, Window as Window
+from anyformer.spec.sizes import Sizes as Sizes
 from anyformer.spec.structure import BlockSpec as BlockSpec, BranchSpec as BranchSpec, EmbeddingSpec as EmbeddingSpec
 from anyformer.spec.structure import StackSpec as StackSpec, SublayerSpec as SublayerSpec

@@ -11,8 +11,9 @@ from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, Kept, MapSpec, MixerSpec
-from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside, usual
+from anyformer.spec.part import PartSpec, Place, Placed, inside, usual
 from anyformer.spec.ranges import Length
+from anyformer.spec.sizes import Sizes
 from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent, check_residual
 
 
@@ -67,12 +68,13 @@ class ModelSpec(PartSpec):
                 f"Model.encoder has the residual {self.encoder.residual.kind}, and Model.stack {self.stack.residual.kind}; "
                 "give both stacks one of which layers can be undone, or neither"
             )
-        lent: Lent = {}
-        check_lent(self.stack.blocks, place := Place(self.stack.d_model, (self.stack.d_model,)), lent)
+        place = Place(self.stack.d_model, (self.stack.d_model,))
         for head in self.heads:
             if head.layers is not None:
                 self._check_layers(head.name, head.layers)
-                check_lent(head.layers.blocks, place, dict(lent))
+                lent: Lent = {}
+                check_lent(self.stack.blocks, place, lent)
+                check_lent(head.layers.blocks, place, lent)
                 check_residual(head.layers.blocks, self.stack.residual)
         check_residual((module.block for module in self.ahead), self.stack.residual)
         for module in self.ahead:

@@ -8,16 +8,20 @@ import dataclasses
 import hashlib
 import json
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from importlib import import_module
-from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args, get_type_hints, overload
+from inspect import get_annotations
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_type_hints, overload
 
 from anyformer.errors import NoModuleError, SpecError, did_you_mean
 from anyformer.spec.cost import Cost, Workload
-from anyformer.spec.ranges import Count, Length, Refuse, Vocab, Width, Window, refuse
+from anyformer.spec.ranges import Refuse, filled, refuse
+
+if TYPE_CHECKING:
+    from anyformer.spec.sizes import Sizes
 
 LARGEST = 2**48  # numbers of one tensor: its bytes, and those of many, are exact
 MOST_VALUES = 2**18  # inside each other, layers that are alike each counted
@@ -80,9 +84,7 @@ class Place:
     shape: tuple[int, ...] = ()  # of the vectors it maps; statistics and projections run over the last axis
     d_source: int = 0  # width of the stream that cross-attention reads
     modules: Any = field(default_factory=dict, compare=False, repr=False)  # by name, the shared ones built so far
-    heads: tuple[int, int] | None = (
-        None  # (the first, of how many) where a process has some of a layer's heads; None: all
-    )
+    heads: tuple[int, int] | None = None  # (the first, of how many) where a process has some of a layer's; None: all
     n_streams: int = 1  # side by side in what it reads: all of a stack's, or the one that most parts see
     n_sublayers: int = 0  # of the layer, told to what connects them to the streams
     n_maps: int = 0  # of attention's weights in the whole stack, told to heads that read them
@@ -133,19 +135,18 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Hold each field to the range of its type. Subclasses' own come after it, and need not call it."""
-        if is_tracing():
-            return
-        size = distinct = 1
-        for name, refusal, needed in self._ranges():
-            value = getattr(self, name)
-            if said := refusal(value):
+        if "_sizes" not in self.__dict__ and not is_tracing():
+            self._hold(self._names)
+
+    def _hold(self, names: Iterable[str]) -> None:
+        """Hold these fields to the ranges of their types, and what is inside to how much that may be."""
+        ranges = self._ranges()
+        for name in names:
+            if said := ranges[name](getattr(self, name)):
                 raise self.refusal(name, said)
-            if needed and value == ():
-                raise self.refusal(name, "is empty; it has at least one")
-            if isinstance(value, Spec | tuple):
-                items = value if isinstance(value, tuple) else (value,)
-                size += sum(item._sizes[0] for item in items if isinstance(item, Spec))
-                distinct += sum(item._sizes[1] for item in {id(i): i for i in items}.values() if isinstance(item, Spec))
+        inside = held(self)
+        size = 1 + sum([value._sizes[0] for value in inside])
+        distinct = 1 + sum({id(value): value._sizes[1] for value in inside}.values())
         if size > MOST_VALUES or distinct > MOST_DISTINCT:
             said = f"{MOST_VALUES:,}, and {MOST_DISTINCT:,} different ones, are the most"
             raise SpecError(f"{self.kind} holds {size:,} values, {distinct:,} of them different; {said}")
@@ -153,16 +154,24 @@ class Spec:
 
     @classmethod
     @cache
-    def _ranges(cls) -> tuple[tuple[str, Refuse, bool], ...]:
-        hints, fields = get_type_hints(cls, include_extras=True), dataclasses.fields(cls)  # type: ignore[arg-type]
-        return tuple((f.name, refuse(hints[f.name]), f.default is dataclasses.MISSING) for f in fields)
+    def _hints(cls) -> dict[str, Any]:
+        """The type of each field, with its range."""
+        inherited = [base._hints() for base in reversed(cls.__bases__) if issubclass(base, Spec)]
+        return reduce(operator.or_, (*inherited, get_annotations(cls, eval_str=True)))
+
+    @classmethod
+    @cache
+    def _ranges(cls) -> dict[str, Refuse]:
+        """What refuses a value of each field, by its type; a list that must be given is not empty."""
+        needed = {each.name for each in dataclasses.fields(cls) if each.default is dataclasses.MISSING}  # type: ignore[arg-type]
+        refusals = {name: refuse(cls._hints()[name]) for name in cls._names}
+        return {name: filled(each) if name in needed else each for name, each in refusals.items()}
 
     @classmethod
     @cache
     def types(cls) -> dict[str, Any]:
         """The type of each field."""
-        hints = get_type_hints(cls)
-        return {name: hints[name] for name in cls._names}
+        return {name: hint for name, hint in get_type_hints(cls).items() if name in cls._names}
 
     @staticmethod
     def kinds_with(name: object) -> Mapping[str, type[Spec]]:
@@ -176,15 +185,23 @@ class Spec:
         return {name: getattr(self, name) for name in self._names}
 
     def but(self, **changes: Any) -> Self:
-        """The same value with some fields changed."""
-        unknown = sorted(changes.keys() - set(self._names))
-        if unknown:
+        """The same value with some fields changed; itself, where they are what they were."""
+        if is_tracing():
+            return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        if unknown := changes.keys() - self._ranges().keys():
             from anyformer.spec.within import stands
 
-            name = unknown[0]
+            name = min(unknown)
             told = f"{did_you_mean(name, self._names)}; it has {', '.join(self._names)}{stands(self, name)}"
             raise SpecError(f"{self.kind} has no field {name!r}{told}")
-        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        new = {name: value for name, value in changes.items() if not _same(value, getattr(self, name))}
+        if not new:
+            return self
+        made = object.__new__(type(self))
+        made.__dict__.update(self.values() | new)
+        made._hold(new)  # the others were held before
+        made.__post_init__()
+        return made
 
     def refusal(self, name: str, remedy: str) -> SpecError:
         """The error that says which field of which part cannot be, and what would do."""
@@ -219,13 +236,12 @@ class Spec:
             value = left.pop()
             if isinstance(value, kinds or Spec):
                 yield value
-            inside: list[Spec] = []
-            for held in value.values().values():
-                if isinstance(held, Spec):
-                    inside.append(held)
-                elif isinstance(held, tuple):
-                    inside += [item for item in {id(item): item for item in held}.values() if isinstance(item, Spec)]
-            left += reversed(inside)
+            left += reversed({id(inner): inner for inner in held(value)}.values())
+
+    @cached_property
+    def kinds_inside(self) -> frozenset[type[Spec]]:
+        """The kinds of this value and of every value inside it."""
+        return frozenset([type(self)]).union(*{id(value): value.kinds_inside for value in held(self)}.values())
 
     @cached_property
     def key(self) -> str:
@@ -243,51 +259,35 @@ class Spec:
         return self.but(**{name: to.field(hint, getattr(self, name)) for name, hint in self.types().items()})
 
 
+def _same(a: Any, b: Any) -> bool:
+    """Whether two are one object, or lists of the same objects."""
+    return a is b or (type(a) is type(b) is tuple and len(a) == len(b) and all(map(operator.is_, a, b)))
+
+
+@cache
+def nesting(kind: type[Spec]) -> tuple[str, ...]:
+    """The fields of a kind that may hold values, by their types."""
+    return tuple(name for name in kind._names if _mentions(Spec, kind._hints()[name]))
+
+
+def held(value: Spec) -> list[Spec]:
+    """The values directly inside one; a layer that is tiled each time."""
+    found: list[Spec] = []
+    for name in nesting(type(value)):
+        inner = getattr(value, name)
+        if isinstance(inner, Spec):
+            found.append(inner)
+        elif isinstance(inner, tuple) and inner and isinstance(inner[0], Spec):
+            found += inner
+    return found
+
+
 def _in_range(own: Callable[[Any], None]) -> Callable[[Any], None]:
     def checked(self: Spec) -> None:
-        if not is_tracing() and "_sizes" not in self.__dict__:
-            Spec.__post_init__(self)
+        Spec.__post_init__(self)
         own(self)
 
     return checked
-
-
-class Sizes(ABC):
-    """The new size for each old one. Subclasses say how; `field` applies the rule that a field's type asks for."""
-
-    d_model: int  # the new one of the main stack
-
-    @abstractmethod
-    def width(self, old: int) -> int:
-        """The new width of a vector."""
-
-    @abstractmethod
-    def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
-        """(n_heads, n_kv_heads, head_dim), which only make sense together."""
-
-    @abstractmethod
-    def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        """The blocks of a stack of another depth, before their own sizes change."""
-
-    def count(self, old: int) -> int:
-        """The new number of things; by default the old one."""
-        return old
-
-    length = window = vocab = count  # the same of sequences, of distances, of the rows of a token table
-
-    def field(self, hint: Any, value: Any) -> Any:
-        """What becomes of a field's value, given its type."""
-        if isinstance(value, Spec):
-            return value.resized(self)
-        if isinstance(value, tuple) and value and isinstance(value[0], Spec):
-            each = {id(item): item for item in value}
-            resized = {name: item.resized(self) for name, item in each.items()}  # a layer that is tiled is resized once
-            return tuple(resized[id(item)] for item in value)
-        rule = next((_RULES[each] for each in (hint, *get_args(hint)) if each in _RULES), None)
-        return value if rule is None or value is None else getattr(self, rule)(value)
-
-
-_RULES: dict[Any, str] = {Width: "width", Count: "count", Length: "length", Window: "window", Vocab: "vocab"}
 
 
 class PartSpec(Spec, abstract=True):
@@ -312,7 +312,7 @@ class PartSpec(Spec, abstract=True):
                 inside[name] = (value, place)
             elif isinstance(value, tuple) and value and isinstance(value[0], PartSpec):
                 inside[name] = [(item, place) for item in value]
-            elif value is None and _mentions_part(self.types()[name]):
+            elif value is None and _mentions(PartSpec, self._hints()[name]):
                 inside[name] = None
         return inside
 
@@ -394,7 +394,7 @@ def _inner(spec: PartSpec, place: Place, prefix: str, seen: Seen) -> Iterator[tu
 
 
 @cache
-def _mentions_part(hint: Any) -> bool:
+def _mentions(kind: type, hint: Any) -> bool:
     if isinstance(hint, type):
-        return issubclass(hint, PartSpec)
-    return any(_mentions_part(inner) for inner in getattr(hint, "__args__", ()))
+        return issubclass(hint, kind)
+    return any(_mentions(kind, inner) for inner in getattr(hint, "__args__", ()))

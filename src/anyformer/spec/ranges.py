@@ -104,6 +104,11 @@ def refuse(hint: Any) -> Refuse:
     return lambda value: None if isinstance(value, plain) else f"must be {_a(plain)}"
 
 
+def filled(refusal: Refuse) -> Refuse:
+    """What refuses an empty list too."""
+    return lambda value: "is empty; it has at least one" if value == () else refusal(value)
+
+
 def _plain(hint: Any) -> Any:
     return getattr(hint, "__supertype__", hint)
 

@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar, Self
 
 from anyformer.errors import SpecError
 from anyformer.spec.kinds import ConnectionSpec, MapSpec, MixerSpec, ResidualSpec, TermSpec
-from anyformer.spec.part import PartSpec, Place, Placed, Sizes, usual
+from anyformer.spec.part import PartSpec, Place, Placed, usual
 from anyformer.spec.ranges import Layers, Width
+from anyformer.spec.sizes import Sizes
 
 
 class EmbeddingSpec(PartSpec):
@@ -110,7 +111,7 @@ def check_lent(blocks: Sequence[BlockSpec], place: Place, lent: Lent) -> None:
     """
     each = {id(block): block for block in blocks}  # of tiled layers, one
     sharing = {key for key, block in each.items() if any(mixer.lends() or mixer.borrows() for mixer in block.mixers)}
-    for i, block in enumerate(blocks):
+    for i, block in enumerate(blocks if sharing else ()):
         for mixer in block.mixers if id(block) in sharing else ():
             for what, name in mixer.borrows().items():
                 lender = lent.get((what, name))

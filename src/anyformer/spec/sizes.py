@@ -1,0 +1,47 @@
+"""An architecture at other sizes: what becomes of each number, by its type."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, get_args
+
+from anyformer.spec.part import Spec
+from anyformer.spec.ranges import Count, Length, Vocab, Width, Window
+
+
+class Sizes(ABC):
+    """The new size for each old one. Subclasses say how; `field` applies the rule that a field's type asks for."""
+
+    d_model: int  # the new one of the main stack
+
+    @abstractmethod
+    def width(self, old: int) -> int:
+        """The new width of a vector."""
+
+    @abstractmethod
+    def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
+        """(n_heads, n_kv_heads, head_dim), which only make sense together."""
+
+    @abstractmethod
+    def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        """The blocks of a stack of another depth, before their own sizes change."""
+
+    def count(self, old: int) -> int:
+        """The new number of things; by default the old one."""
+        return old
+
+    length = window = vocab = count  # the same of sequences, of distances, of the rows of a token table
+
+    def field(self, hint: Any, value: Any) -> Any:
+        """What becomes of a field's value, given its type."""
+        if isinstance(value, Spec):
+            return value.resized(self)
+        if isinstance(value, tuple) and value and isinstance(value[0], Spec):
+            each = {id(item): item for item in value}
+            resized = {name: item.resized(self) for name, item in each.items()}  # a layer that is tiled is resized once
+            return tuple(resized[id(item)] for item in value)
+        rule = next((_RULES[each] for each in (hint, *get_args(hint)) if each in _RULES), None)
+        return value if rule is None or value is None else getattr(self, rule)(value)
+
+
+_RULES: dict[Any, str] = {Width: "width", Count: "count", Length: "length", Window: "window", Vocab: "vocab"}

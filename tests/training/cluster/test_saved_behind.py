@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from anyformer.disk.seal import sealed
 from anyformer.errors import RunFailed
@@ -98,7 +99,7 @@ def full(world: World, out: Path) -> tuple[str, int]:
             def no_room(*_: object, **__: object) -> None:
                 raise OSError(28, "No space left on device")
 
-            monkeypatch.setattr(shards.HuggingFaceStorageWriter, "write_data", no_room)
+            monkeypatch.setattr(HuggingFaceStorageWriter, "write_data", no_room)
         try:
             write(directory, tensors, group)
         except OSError:

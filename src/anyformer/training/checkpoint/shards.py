@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 from anyformer.errors import CheckpointError
 from anyformer.hub.shards import ShardedWeights
 from anyformer.hub.weights import DTYPES, WHOLE
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.api import CheckpointException
 
 
 def write(directory: Path, tensors: Mapping[str, Tensor], group: dist.ProcessGroup | None = None) -> None:
@@ -22,6 +23,10 @@ def write(directory: Path, tensors: Mapping[str, Tensor], group: dist.ProcessGro
 
     What each process has whole is written once.
     """
+    import torch.distributed.checkpoint as dcp  # here, since no other run should wait for half a second
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
     writer = HuggingFaceStorageWriter(str(directory), save_distributed=True)
     try:
         dcp.save(dict(tensors), storage_writer=writer, process_group=group)
@@ -36,6 +41,10 @@ def read(directory: Path, into: Mapping[str, Tensor]) -> None:
         for name, tensor in into.items():
             tensor.detach().copy_(held.read(name))
         return
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
     try:
         dcp.load(dict(into), storage_reader=HuggingFaceStorageReader(str(directory)))
     except CheckpointException as error:

@@ -1,5 +1,6 @@
 """The process `anyformer`: it can be interrupted while it still imports, and its three streams are open, if only to nowhere."""
 
+import gc
 import os
 import signal
 import sys
@@ -46,6 +47,7 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where whoever started it ignores it
         signal.signal(signal.SIGINT, interrupt)
     _open_streams()
+    gc.set_threshold(10_000)  # imports make half a million objects and no garbage, for which 700 new ones are the usual sign
     try:
         from anyformer.cli.main import main as run
 

@@ -9,10 +9,14 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from anyformer.families import LINEAGES, UNDISCLOSED
+from anyformer import families
+from anyformer.families import UNDISCLOSED, hf
+from anyformer.families.files import modules
 from anyformer.families.registry import records
+from anyformer.families.tree import PACKAGE, lineages, lineages_in
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "src" / "anyformer" / "families" / "catalogue.json"
@@ -64,9 +68,21 @@ LEFT_OUT = {
 
 def catalogue() -> dict[str, Any]:
     """What catalogue.json must hold."""
-    own = [preset for line in LINEAGES for preset in line.presets]
+    own = [preset for line in lineages() for preset in line.presets]
     undisclosed = [{**dataclasses.asdict(model), "public": [*model.public]} for model in UNDISCLOSED.values()]
-    return {"version": 1, "presets": records(own), "undisclosed": undisclosed}
+    return {"version": 1, "presets": records(own), "undisclosed": undisclosed, "files": _files()}
+
+
+def _files() -> dict[str, dict[str, str]]:
+    """The file in which each preset and each checkpoint family stands, by name."""
+    lines = [(file, line) for file in modules(PACKAGE, families.__path__, ()) for line in lineages_in(file)]
+    presets = {name: _stem(file) for file, line in lines for preset in line.presets for name in preset.names}
+    each = [(file, hf_type) for file in modules(hf.__name__, hf.__path__, ()) for hf_type in hf.families_in(file)]
+    return {"presets": presets, "families": {hf_type: _stem(file) for file, hf_type in reversed(each)}}
+
+
+def _stem(file: ModuleType) -> str:
+    return file.__name__.rpartition(".")[2]
 
 
 def page(presets: Iterable[dict[str, Any]]) -> str:

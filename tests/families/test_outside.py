@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +31,7 @@ from tests.laws.weights import telling
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "examples" / "own_family.py"
-TABLES: tuple[dict[str, Any], ...] = (TREE, LINEAGE_OF, PRESETS, ALIASES, FAMILIES)
+TABLES: tuple[MutableMapping[str, Any], ...] = (TREE, LINEAGE_OF, PRESETS, ALIASES, FAMILIES)
 
 
 @pytest.fixture(autouse=True)

@@ -6,16 +6,10 @@ from anyformer.errors import SpecError, among, did_you_mean
 from anyformer.families.classifier import with_classifier
 from anyformer.families.hf import FAMILIES, Family
 from anyformer.families.lineage import Lineage, Preset
-from anyformer.families.registry import ALIASES, PRESETS, register
-from anyformer.families.tree import LINEAGES
+from anyformer.families.registry import ALIASES, PRESETS, find, register
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
 from anyformer.spec import Architecture
 from anyformer.spec.outside import load_installed
-
-
-def find(name: str) -> Preset | None:
-    """A preset by its name or its alias; None where there is none."""
-    return PRESETS.get(ALIASES.get(name, name))
 
 
 def as_preset(model: Architecture) -> Architecture:
@@ -49,7 +43,6 @@ def presets(family: str | None = None) -> tuple[str, ...]:
 __all__ = [
     "ALIASES",
     "FAMILIES",
-    "LINEAGES",
     "PRESETS",
     "UNDISCLOSED",
     "Family",

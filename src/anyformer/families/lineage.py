@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from pkgutil import iter_modules
-from types import ModuleType
 from typing import NamedTuple
 
 from anyformer.recipe import RECIPES, Recipe
@@ -111,10 +108,3 @@ class Origin(NamedTuple):
             for preset in presets
         )
         return Lineage(*self, changed, tuple(completed), known or presets[-1].name, misprints)
-
-
-def modules(package: str, paths: Iterable[str], first: tuple[str, ...]) -> Iterator[ModuleType]:
-    """The files of a package: those that `first` names in its order, then the others by name."""
-    names = {info.name for info in iter_modules(paths)}
-    for name in (*first, *sorted(names.difference(first))):
-        yield import_module(f"{package}.{name}")

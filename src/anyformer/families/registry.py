@@ -6,15 +6,23 @@ from collections.abc import Iterable
 from typing import Any
 
 from anyformer.errors import SpecError
+from anyformer.families.files import Shelf, file_of
 from anyformer.families.hf import FAMILIES, Family, in_all_shapes
 from anyformer.families.lineage import Lineage, Preset
-from anyformer.families.tree import LINEAGE_OF, LINEAGES, TREE
+from anyformer.families.tree import LINEAGE_OF, PACKAGE, TREE, lineages, lineages_in
 from anyformer.families.undisclosed import UNDISCLOSED
 from anyformer.spec import is_path, parameters, split_variant
 
-PRESETS: dict[str, Preset] = {preset.name: preset for line in LINEAGES for preset in line.presets}
-ALIASES: dict[str, str] = {preset.alias: preset.name for preset in PRESETS.values() if preset.alias is not None}
-_OWN = frozenset((*PRESETS, *FAMILIES))
+PRESETS = Shelf(lambda: {preset.name: preset for line in lineages() for preset in line.presets})
+ALIASES = Shelf(lambda: {preset.alias: preset.name for preset in PRESETS.values() if preset.alias is not None})
+_REGISTERED: set[tuple[type, str]] = set()  # presets and checkpoint families from outside, by name
+
+
+def find(name: str) -> Preset | None:
+    """A preset by its name or its alias; None where there is none. The file that is known to have it is read alone."""
+    file = file_of(name, "presets", PACKAGE)
+    near = (preset for line in (lineages_in(file) if file else ()) for preset in line.presets if name in preset.names)
+    return next(near, None) or PRESETS.get(ALIASES.get(name, name))
 
 
 def register(*found: Lineage | Family) -> None:
@@ -27,15 +35,18 @@ def register(*found: Lineage | Family) -> None:
     for value in found:
         if isinstance(value, Family):
             known = FAMILIES.get(value.hf_type, value)
-            if value.hf_type in _OWN or known.architecture != value.architecture:
+            ours = value.hf_type in FAMILIES and (Family, value.hf_type) not in _REGISTERED
+            if ours or known.architecture != value.architecture:
                 raise SpecError(
                     f"a family of model_type {value.hf_type!r} exists already ({known.architecture}); give yours another"
                 )
             FAMILIES[value.hf_type] = in_all_shapes(value)
+            _REGISTERED.add((Family, value.hf_type))
         elif TREE.get(value.name) != value:
             _check(value)
             TREE[value.name] = value
             for preset in value.presets:
+                _REGISTERED.add((Preset, preset.name))
                 PRESETS[preset.name], LINEAGE_OF[preset.name] = preset, value
                 if preset.alias is not None:
                     ALIASES[preset.alias] = preset.name
@@ -71,7 +82,7 @@ def _check(line: Lineage) -> None:
 
 def from_outside() -> tuple[Preset, ...]:
     """The presets that were registered, not written here."""
-    return tuple(preset for name, preset in PRESETS.items() if name not in _OWN)
+    return tuple(p for name, p in PRESETS.items() if (Preset, name) in _REGISTERED) if _REGISTERED else ()
 
 
 def records(presets: Iterable[Preset]) -> list[dict[str, Any]]:

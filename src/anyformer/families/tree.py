@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 
 from anyformer.errors import SpecError
-from anyformer.families.lineage import Lineage, modules
+from anyformer.families.files import Shelf, modules
+from anyformer.families.lineage import Lineage
 
 PACKAGE = "anyformer.families"
 # Orders that readers of the catalogue and of the history know. A file or a lineage that they do not name follows, by year.
@@ -28,19 +31,27 @@ GENERATIONS = (
 # fmt: on
 
 
-def _found() -> tuple[Lineage, ...]:
+@cache
+def lineages() -> tuple[Lineage, ...]:
+    """Those of all files, in the catalogue's order, a file's together."""
     files = modules(PACKAGE, import_module(PACKAGE).__path__, FILES)
-    each = [[value for value in vars(file).values() if isinstance(value, Lineage)] for file in files]
+    each = [lineages_in(file) for file in files]
     new = sorted(filter(None, each[len(FILES) :]), key=lambda lineages: lineages[0].year)
     return tuple(line for lineages in (*each[: len(FILES)], *new) for line in lineages)
 
 
-# In the catalogue's order, a file's lineages together; the tree is in the history's.
-LINEAGES = _found()
-TREE: dict[str, Lineage] = {
-    line.name: line for line in sorted(LINEAGES, key=lambda line: (*GENERATIONS, line.name).index(line.name))
-}
-LINEAGE_OF = {preset.name: line for line in LINEAGES for preset in line.presets}
+def lineages_in(file: ModuleType) -> list[Lineage]:
+    """Those of one file."""
+    return [value for value in vars(file).values() if isinstance(value, Lineage)]
+
+
+# In the history's order.
+TREE = Shelf(
+    lambda: {
+        line.name: line for line in sorted(lineages(), key=lambda line: (*GENERATIONS, line.name).index(line.name))
+    }
+)
+LINEAGE_OF = Shelf(lambda: {preset.name: line for line in lineages() for preset in line.presets})
 
 
 def lineage_of(preset: str) -> Lineage:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
+from anyformer.families.files import Shelf, file_of, modules
 from anyformer.families.hf.either_way import either_way
 from anyformer.families.hf.headings import bare
 from anyformer.families.hf.mapping import Family
-from anyformer.families.lineage import modules
 
 # Where several classes compute a model, the first is written: plain ones before those that can do more. A file that is not
 # named follows, by name.
@@ -23,11 +25,17 @@ def in_all_shapes(family: Family) -> Family:
     return bare(either_way(family))
 
 
-FAMILIES: dict[str, Family] = {
-    value.hf_type: in_all_shapes(value)
-    for module in modules(__name__, __path__, FILES)
-    for value in vars(module).values()
-    if isinstance(value, Family)
-}
+def families_in(file: ModuleType | None) -> dict[str, Family]:
+    """Those of one file, by model_type."""
+    found = [] if file is None else [value for value in vars(file).values() if isinstance(value, Family)]
+    return {family.hf_type: in_all_shapes(family) for family in found}
 
-__all__ = ["FAMILIES", "Family", "in_all_shapes"]
+
+FAMILIES = Shelf(
+    lambda: {
+        hf_type: family for file in modules(__name__, __path__, FILES) for hf_type, family in families_in(file).items()
+    },
+    near=lambda hf_type: families_in(file_of(hf_type, "families", __name__)),
+)
+
+__all__ = ["FAMILIES", "Family", "families_in", "in_all_shapes"]

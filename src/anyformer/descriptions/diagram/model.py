@@ -8,6 +8,7 @@ from typing import Any
 
 from anyformer.descriptions import options, words
 from anyformer.descriptions.diagram.grid import (
+    GAP,
     Box,
     Diagram,
     Piece,
@@ -185,7 +186,7 @@ def _sublayers(sublayers: Sequence[SublayerSpec], place: Place, around: bool, fi
             past = [stacked([*_maps(sublayer.norm_in), _branch(branch, place)]) for branch in late]
             return stacked([*pieces, summed(beside([rest, *past]))], 0)
         pieces.append(_sublayer(sublayer, place, around, None if i else first))
-    return stacked(pieces, 0)
+    return stacked(pieces, 0 if around else GAP)
 
 
 def _branch(branch: BranchSpec, place: Place) -> Piece:

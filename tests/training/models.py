@@ -4,15 +4,18 @@ from anyformer import layers
 from anyformer.spec import (
     BlockSpec,
     BranchSpec,
+    Count,
     EmbeddingSpec,
     HeadSpec,
+    Length,
     ModelSpec,
     ScaleSpec,
     StackSpec,
     SublayerSpec,
     TableSpec,
+    Vocab,
+    Width,
 )
-from anyformer.spec.part import Count, Length, Vocab, Width
 
 VOCAB = 61
 

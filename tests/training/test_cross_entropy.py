@@ -11,8 +11,7 @@ from anyformer.layers import head as home
 from anyformer.layers.cross_entropy import LossOptions, cross_entropy
 from anyformer.layers.head import Head
 from anyformer.model import build
-from anyformer.spec import HeadSpec, Place, ScaleSpec, TableSpec
-from anyformer.spec.part import Vocab
+from anyformer.spec import HeadSpec, Place, ScaleSpec, TableSpec, Vocab
 from tests.training.models import VOCAB, decoder
 
 WIDTH, ROWS = 12, 23

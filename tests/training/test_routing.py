@@ -28,8 +28,7 @@ from anyformer.recipe import (
     dumps,
     loads,
 )
-from anyformer.spec import ModelSpec
-from anyformer.spec.part import Count, Width
+from anyformer.spec import Count, ModelSpec, Width
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.checks import check_run

@@ -11,7 +11,8 @@ from anyformer.families import PRESETS, Preset, preset
 from anyformer.model import build
 from anyformer.spec import parameters
 
-FIRST = {one.family: one.name for one in reversed(PRESETS.values())}  # one of each family is fast enough for every run
+# One of each family is fast enough for every run.
+FIRST = {one.family: one.name for one in reversed([*PRESETS.values()])}
 each = [
     pytest.param(one, id=name, marks=[] if name in FIRST.values() else pytest.mark.slow)
     for name, one in PRESETS.items()

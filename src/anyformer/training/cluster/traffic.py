@@ -82,9 +82,9 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
                 one["tp", "all-reduce"] += tokens * _width(call)
             continue
         mixer = own.part
-        if mixer != call.part:
-            read = {"memory": lengths.tokens("encoder") * call.place.d_source, "input": tokens * width}
-            back = tokens * width + read.get(getattr(mixer, "reads", ""), 0)
+        if isinstance(mixer, MixerSpec) and mixer != call.part:
+            memory = lengths.tokens("encoder") * call.place.d_source if getattr(mixer, "reads", "") == "memory" else 0
+            back = (1 + mixer.reads_input()) * tokens * width + memory
             one["tp", "all-reduce"] += (1 if call.ends else passes) * tokens * width + call.read * back
         if mesh.cp > 1 and isinstance(mixer, AttentionSpec):
             way = meeting(mixer, lengths.whole(call.of), mesh.cp, joins=step.device == "cpu")

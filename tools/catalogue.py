@@ -43,10 +43,8 @@ LEFT_OUT = {
     "DoryForCausalLM": "goes through its middle layers several times, on a sphere (nGPT), for which no parts are here",
     "RwkvForCausalLM": "mixes each token with the one before and sums keys that decay (RWKV-4), for which no part is here",
     "xLSTMForCausalLM": "has an LSTM of matrices with exponential gates (mLSTM), for which no part is here",
-    "ZayaForCausalLM": "has convolutions over queries and keys and a router that remembers the last one's, which no part does",
     "JetMoeForCausalLM": "has experts for attention's queries and output, for which no part is here",
-    "`ZambaForCausalLM`, `Zamba2ForCausalLM`": "have one block for several places, changed at each by a low rank, that reads "
-    "the stream beside the embedding and writes to the input of the next mixer alone, for which no part is here",
+    "ZambaForCausalLM": "has Mamba in heads, each with maps of its own for steps and states, for which no part is here",
     "ProphetNetForConditionalGeneration": "has streams that predict several tokens each, for which no part is here",
     "NllbMoeForConditionalGeneration": "draws the second expert, and bounds experts by a share of the tokens in use too",
     "`ConvBertForMaskedLM`, `FNetForMaskedLM`, `NystromformerForMaskedLM`": "have convolutions whose kernels are made of the "

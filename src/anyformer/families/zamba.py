@@ -68,12 +68,13 @@ def zamba2(
     attending: Collection[int],
     n_blocks: int = 1,
     rank: int = 128,
+    state_dim: int = 64,
     low: bool = False,
     rotary: RotarySpec | None = None,
 ) -> ModelSpec:
     """Mamba-2 in every layer, on twice the width; those that attend take the blocks in turn (table 1)."""
     head_dim = Width(2 * d_model // ssm_heads)
-    ssd = SSDSpec(n_heads=Count(ssm_heads), head_dim=head_dim, state_dim=Width(64), least_step=0.001)
+    ssd = SSDSpec(n_heads=Count(ssm_heads), head_dim=head_dim, state_dim=Width(state_dim), least_step=0.001)
     mamba, uses = block(pre_norm(RMSNormSpec(eps=EPS), ssd)), count()
     each = turns(hybrid(mamba, d_model, n_heads, d_ff, rank, low=low), n_blocks)
     blocks = tuple(each[next(uses) % n_blocks] if i in attending else mamba for i in range(n_layers))
@@ -81,11 +82,14 @@ def zamba2(
     return changed(model, GQASpec, rotary=rotary)
 
 
-OF_2_7B = (*range(6, 43, 6), 47, 51)
+RELEASED = "Zyphra 2024, the released configuration"
+OF_1_2B, OF_2_7B = range(5, 36, 6), (*range(6, 43, 6), 47, 51)
+ONE_BLOCK = {"attending": OF_1_2B, "state_dim": 128, "low": True, "rotary": RotarySpec()}
 ZAMBA2 = Origin("zamba2", "mamba2", 2024, "arXiv:2411.15242, section 2").lineage(
     "shared blocks of attention and a feed-forward, with adapters for each use, that Mamba reads beside the stream",
+    Preset("zamba2-1.2b", zamba2(38, 2048, 32, 8192, 64, **ONE_BLOCK), "1.2B", source=f"{RELEASED} (from memory)"),
     Preset("zamba2-2.7b", zamba2(54, 2560, 32, 10_240, 80, attending=OF_2_7B, n_blocks=2), "2.7B", alias="zamba2"),
     family="mamba2",
-    sizes="Zyphra 2024, the released configuration (from memory; which layers attend: transformers' class)",
+    sizes=f"{RELEASED} (from memory; which layers attend: transformers' class)",
     tokenizer="SentencePiece BPE with byte fallback (Mistral's), 32,000",
 )

@@ -162,7 +162,8 @@ def trainer_for(spec: ModelSpec, recipe: Recipe, world: World, recompute: Any = 
     objective, model = objective_of(recipe.objective, spec), randomised(spec)
     with torch.no_grad():
         for p in model.parameters():  # attention that is saturated makes much of rounding
-            p *= 0.5 if p.dim() > 1 else 1.0
+            if p.is_floating_point():  # a table of experts by token is none
+                p *= 0.5 if p.dim() > 1 else 1.0
     if world.sharded:
         model = shard(model, torch.device("cpu"), world)
     return Trainer(model, recipe, objective, recompute=recompute, world=world)

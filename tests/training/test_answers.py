@@ -326,6 +326,7 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     told = succeeded(run("train", *better, "--out", tmp_path / "better")).stdout
     assert "nats a pair" in told
     assert "pairs predicted" in told
+    assert "perplexity" not in told
     hf = tmp_path / "hf"
     succeeded(run("convert", tmp_path / "tuned", hf))
     judged = ("--data", talk, "--json", "--objective", "sft", "--seq-len", 64)

@@ -66,6 +66,14 @@ class Trained(ShowsItself):
         """The trained model, after the last step."""
         return self.result.model
 
+    @property
+    def perplexity(self) -> float | None:
+        """e to the validation loss; None without one, and where that is no cross-entropy of tokens or labels."""
+        evaluation, objective = self.result.evaluation, self.recipe.objective
+        if evaluation is None or not objective.in_nats or objective.predicts == "pair":
+            return None
+        return evaluation.perplexity
+
     def as_json(self) -> dict[str, Any]:
         result, evaluation, objective = self.result, self.result.evaluation, self.recipe.objective
         return {
@@ -82,7 +90,7 @@ class Trained(ShowsItself):
             "validation": evaluation
             and {
                 "loss": evaluation.loss,
-                "perplexity": evaluation.perplexity if objective.in_nats else None,
+                "perplexity": self.perplexity,
                 "bits_per_byte": evaluation.bits_per_byte if objective.whole else None,
                 "unigram_loss": result.unigram_loss,
                 **self.figures,
@@ -95,7 +103,10 @@ class Trained(ShowsItself):
         said = [f"{counted(result.tokens, objective.predicts)} predicted in {result.seconds:,.0f} s"]
         if evaluation is not None:
             parts = [f"{evaluation.loss:.4f} {objective.unit}"]
-            parts += [in_words(self.figures) if self.figures else f"perplexity {evaluation.perplexity:.2f}"]
+            if self.figures:
+                parts.append(in_words(self.figures))
+            elif self.perplexity is not None:
+                parts.append(f"perplexity {self.perplexity:.2f}")
             if objective.whole:
                 parts.append(f"{evaluation.bits_per_byte:.4f} bits a byte")
             if result.unigram_loss:  # of 0 there are no shares

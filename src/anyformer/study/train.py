@@ -68,7 +68,7 @@ class Trained(ShowsItself):
 
     @property
     def perplexity(self) -> float | None:
-        """e to the validation loss; None without one, and where that is no cross-entropy of tokens or labels."""
+        """Of the validation text: e to the loss; None without one, and where that is no cross-entropy of tokens or labels."""
         evaluation, objective = self.result.evaluation, self.recipe.objective
         if evaluation is None or not objective.in_nats or objective.predicts == "pair":
             return None

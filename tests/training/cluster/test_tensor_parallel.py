@@ -39,6 +39,11 @@ def test_two_processes_are_one(two: Processes, name: str) -> None:
     check_near(two(trained, name, "tp=2", n)[0], alone(name, n=n))
 
 
+def test_terms_of_a_sum_have_a_gradient_each(two: Processes) -> None:
+    """An LSTM's two biases, which autograd gives one tensor: parts of a batch added up in it twice, clipping scaled it twice."""
+    check_near(two(trained, "awd-lstm-ptb", "tp=2", 2, 4)[0], alone("awd-lstm-ptb", n=2, micro_rows=4))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["dp=2,tp=2", "fsdp=2,tp=2", "tp=4"])
 def test_four_processes_are_one(four: Processes, mesh: str) -> None:

@@ -109,6 +109,32 @@ def see(owned: Iterable[tuple[Owned, Cut | None]], module: nn.Module, given: Any
         holder.__dict__[name] = local if taken is None else local.narrow(taken.dim, taken.start, taken.length)
 
 
+def keep_gradients_apart(parameters: Iterable[nn.Parameter]) -> None:
+    """Have each parameter copy a gradient that another was given too, as both terms of a sum are: it is added to and scaled.
+
+    Autograd does so of plain tensors; of a DTensor it does not see what is inside.
+    """
+    owners: dict[int, nn.Parameter] = {}  # by where the gradient lies
+    for parameter in parameters:
+        if isinstance(parameter, DTensor):
+            parameter.register_post_accumulate_grad_hook(partial(_take, owners))
+
+
+def _take(owners: dict[int, nn.Parameter], parameter: nn.Parameter) -> None:
+    """Note whose the gradient is, or copy it."""
+    at = _address(parameter.grad)
+    owner = owners.get(at)
+    if owner is None or owner is parameter or _address(owner.grad) != at:
+        owners[at] = parameter
+    elif parameter.grad is not None:
+        parameter.grad = parameter.grad.clone()
+
+
+def _address(gradient: Tensor | None) -> int:
+    """Where the part of it that is here lies in memory."""
+    return 0 if gradient is None else cast(DTensor, gradient).to_local().data_ptr()
+
+
 def _owner(model: nn.Module, name: str) -> Owned:
     owner, _, last = name.rpartition(".")
     return model.get_submodule(owner), last

@@ -112,6 +112,10 @@ class Trainer:
         self.memories = segment_memories(model, recipe, recompute, compiled)
         self.models = [model, *([self.auxiliary] if self.auxiliary is not None else [])]
         self.parameters = trained(model, self.auxiliary)
+        if world.tp > 1:
+            from anyformer.training.cluster.tensor_parallel import keep_gradients_apart
+
+            keep_gradients_apart(self.parameters)
         self.counted = counted_once(model, self.parameters)
         self.device = next(model.parameters()).device
         self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.auxiliary)

@@ -61,6 +61,9 @@ class Proportional(Sizes):
         groups = [n for n in range(1, heads + 1) if heads % n == 0]
         return heads, min(groups, key=lambda n: abs(math.log(n / heads * n_heads / n_kv_heads))), dim
 
+    def in_pairs(self) -> Proportional:
+        return _InPairs(self.old, self.d_model, self.n_layers, self.vocab_size, self.context)
+
     def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
         n = max(1, round(len(blocks) * self.n_layers / self.old.n_layers))
         return cut(blocks, n)
@@ -75,6 +78,14 @@ class Proportional(Sizes):
         if self.vocab_size is None:
             return old
         return self.vocab_size if old == self.old.vocab_size else min(old, self.vocab_size)
+
+
+class _InPairs(Proportional):
+    """The same of pairs of heads, each as one of twice the width."""
+
+    def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
+        pairs, of_keys, width = super().heads(n_heads // 2, max(1, n_kv_heads // 2), head_dim and 2 * head_dim)
+        return 2 * pairs, 2 * of_keys, width and width // 2
 
 
 # That shrinking leaves: T5-11B's feed-forward is 64 × d_model, Switch-C has 2,048 experts.

@@ -89,7 +89,9 @@ class AttentionSpec(MixerSpec):
             raise self.refusal(*found)
 
     def resized(self, to: Sizes) -> AttentionSpec:
-        """An indexer that chooses for some heads each goes by how many there are now."""
+        """Heads whose difference is taken stay in pairs; an indexer that chooses for some each goes by how many there are now."""
+        if self.difference is not None:
+            to = to.in_pairs()
         if self.indexer is None:
             return super().resized(to)
         plain = super(AttentionSpec, self.but(indexer=None)).resized(to)

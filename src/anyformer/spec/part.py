@@ -1,6 +1,5 @@
 """What every piece of a specification is: an immutable, hashable value, which can be had at other sizes; and, if it becomes
-a module, what it must tell.
-"""
+a module, what it must tell."""
 
 from __future__ import annotations
 
@@ -215,10 +214,9 @@ class Spec:
 
     def divided(self, name: str, ranks: int) -> Any:
         """A field's number divided by the ranks that share it. Raises SpecError where they don't divide it."""
-        self.require(
-            name, getattr(self, name) % ranks == 0, f"is no multiple of tp = {ranks}; take a tp that divides it"
-        )
-        return getattr(self, name) // ranks
+        number = getattr(self, name)
+        self.require(name, number % ranks == 0, f"is no multiple of tp = {ranks}; take a tp that divides it")
+        return number // ranks
 
     def require(self, name: str, holds: bool, remedy: str) -> None:
         """Raise that error unless a condition on the field holds."""

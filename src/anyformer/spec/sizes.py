@@ -22,6 +22,10 @@ class Sizes(ABC):
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
         """(n_heads, n_kv_heads, head_dim), which only make sense together."""
 
+    def in_pairs(self) -> Sizes:
+        """The same for heads that stand in pairs; by default it leaves pairs whole."""
+        return self
+
     @abstractmethod
     def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """The blocks of a stack of another depth, before their own sizes change."""

@@ -95,6 +95,15 @@ class DiskFailed(RunFailed):
 
 
 @contextmanager
+def of_several(name: str) -> Iterator[None]:
+    """Within it one of several architectures is made. What is wrong with it is said with its name."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
+
+
+@contextmanager
 def of_extra(extra: str, what: str, packages: str) -> Iterator[None]:
     """Within it packages of an extra are imported. Raises UsageError, naming the extra, where one is not there."""
     try:

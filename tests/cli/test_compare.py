@@ -130,6 +130,11 @@ def test_sizes_that_are_given_stay_the_context_too(tmp_path: Path, text: Path, t
     assert "n_positions: 24" in spec
 
 
+def test_the_model_that_cannot_be_so_small_is_named(tmp_path: Path, text: Path, trained: Path) -> None:
+    given = ("--data", text, "--tokenizer", trained / "tokenizer", "--params", "30k", "--out", tmp_path / "out")
+    refused(run("compare", "llama2", "gemma3-1b", *given), "gemma3-1b: no model of this architecture has about 30,000")
+
+
 def test_a_run_is_no_place_for_a_comparison(text: Path, trained: Path) -> None:
     before = everything(trained)
     refused(run("compare", "gpt2", "--data", text, *OPTIONS, "--out", trained), "is a run of `train`; give another one")

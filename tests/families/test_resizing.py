@@ -161,7 +161,7 @@ def test_a_size_that_none_has_is_refused() -> None:
         af.resize(af.preset("gemma3-4b"), n_layers=2)
     with pytest.raises(SpecError, match="n_params or d_model, not both"):
         af.resize(af.preset("gpt2"), n_params=10**6, d_model=64)
-    with pytest.raises(SpecError, match="resized to d_model = 268435456 and .* FeedForward.d_ff = 1073741824"):
+    with pytest.raises(SpecError, match=r"resized to d_model = 268435456 and .* FeedForward.d_ff = 1073741824"):
         af.resize(af.preset("gpt2"), d_model=2**28)
 
 

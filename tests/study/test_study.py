@@ -469,6 +469,12 @@ def test_bad_files_are_refused(folder: Path, changes: dict[str, Any], says: str)
         read_study(written(folder, "bad", **changes))
 
 
+def test_the_model_that_cannot_be_so_small_is_named(folder: Path, tmp_path: Path) -> None:
+    file = written(folder, "small", sizes=[30])
+    with pytest.raises(SpecError, match=r"^rms: no model of this architecture has about 30 parameters"):
+        plan_study(file, out=tmp_path, say=quiet)
+
+
 def test_what_scores_no_text_is_refused(folder: Path) -> None:
     file = written(folder, "bad", recipe=SAID["recipe"] | {"objective": "Contrastive"})
     with pytest.raises(UsageError, match="a study is of language models"):

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from anyformer.disk.lock import Lock, is_held
-from anyformer.errors import UsageError
+from anyformer.errors import UsageError, of_several
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec, specification
 from anyformer.study.compare import Question, check, directory_of, identity, keep, kept, rank, run_one
@@ -87,18 +87,17 @@ class Runs:
     @cached_property
     def models(self) -> dict[tuple[str, int], ModelSpec]:
         """Each model at each size. Raises SpecError for what cannot be."""
-        vocab = self.texts.report.vocab_size
-        return {
-            (model.name, size): resize(
+        return {(model.name, size): self._sized(model, size) for model in self.spec.models for size in self.spec.sizes}
+
+    def _sized(self, model: ModelEntry, size: int) -> ModelSpec:
+        with of_several(model.name):
+            return resize(
                 specification(model.architecture),
                 n_params=round(size * model.times),
-                vocab_size=vocab,
+                vocab_size=self.texts.report.vocab_size,
                 context=(model.recipe or self.spec.recipe).seq_len,
                 count=self.spec.count,
             )
-            for model in self.spec.models
-            for size in self.spec.sizes
-        }
 
     def check(self) -> None:
         """Raise, before anything runs, what would stop a run."""

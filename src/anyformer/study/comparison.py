@@ -13,7 +13,7 @@ from typing import Any, Literal
 from anyformer import measure
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.run_layout import is_run
-from anyformer.errors import UsageError
+from anyformer.errors import UsageError, of_several
 from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
 from anyformer.resizing import resize
@@ -108,10 +108,11 @@ def compare(
     words = f"{STDLIB if data == 'stdlib' else data}: {about}"
 
     def sized(architecture: Architecture) -> ModelSpec:
-        spec = with_head_for(specification(architecture), chosen.objective, text.labels)
-        if n_params is None:
-            return resize(spec, vocab_size=text.vocab_size)
-        return resize(spec, n_params=int(n_params), vocab_size=text.vocab_size, context=chosen.seq_len, count=count)
+        with of_several(_name(architecture)):
+            spec = with_head_for(specification(architecture), chosen.objective, text.labels)
+            if n_params is None:
+                return resize(spec, vocab_size=text.vocab_size)
+            return resize(spec, n_params=int(n_params), vocab_size=text.vocab_size, context=chosen.seq_len, count=count)
 
     question = Question(
         architectures=named([_name(each) for each in given], [sized(each) for each in given]),

@@ -19,7 +19,7 @@ from anyformer.layers.held import HeldWeight
 from anyformer.layers.linear import LinearSpec, products_each
 from anyformer.layers.memory_efficient import operands
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, as_given, exporting, numberless, recorded
+from anyformer.layers.tokens import ForwardContext, as_given, exporting, numberless, recorded, transformed
 from anyformer.layers.travel import Travel, travelling
 from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight, tensors
 
@@ -103,6 +103,8 @@ class Experts(Part[ExpertsSpec]):
         assert isinstance(expert, ExpertSpec)
         inner = between(expert, self, context)
         maps = [getattr(self, name)(x) for name in (*self.into, self.out)]
+        if transformed():  # torch.func has no rule for choices of which nobody knows the number
+            return by_all(x, chosen, weights, maps, inner)
         if context.experts == "loop":
             return one_by_one(x, chosen, weights, maps, inner)
         if few_are_chosen(chosen, maps[-1][0]):

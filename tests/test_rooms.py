@@ -19,6 +19,7 @@ EVERYBODYS = {"capacity", "errors", "notebook", "screen", "version"}
 # What a room calls by `import_module` while it works, never as it is imported: a name is a model's, a kind a part's.
 LATE = {"spec": {"descriptions", "hub", "layers"}}
 ROOMS: dict[str, set[str]] = {
+    "arguments": set(),
     "errors": set(),
     "version": set(),
     "capacity": set(),

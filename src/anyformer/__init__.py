@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from anyformer.arguments import held
 from anyformer.version import __version__
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
     value = getattr(import_module(f"anyformer.{_HOMES[name]}"), name)
+    if isinstance(value, FunctionType):
+        value = held(value, __name__)
     globals()[name] = value
     return value
 

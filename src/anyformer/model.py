@@ -185,7 +185,7 @@ class Transformer(Part[ModelSpec]):
         output_attentions = output_attentions or (output_logits and any(head.spec.by_name for head in asked))
         name = "eager" if output_attentions and kernel is None else kernel or self.kernel
         given = decoder_input_ids if input_ids is None else input_ids
-        device = self.runs_on or ("cpu" if given is None else given.device.type)
+        device = self.runs_on or (given.device.type if isinstance(given, Tensor) else "cpu")
         kernels = self._choose(name, device)
         memory = memory_tokens = None
         notes: list[Notes] = []

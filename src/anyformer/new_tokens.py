@@ -27,17 +27,22 @@ def make_tokens(
     Without a mask, a document begins where a position is not one more than the one before. `by_count`: something that reads
     them is faster where positions of a document count by one, so that it is looked whether those given beside a mask do.
     """
+    more = dict(facts or {})
+    if unknown := set(more) - {"order", "mark"}:
+        raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order' and 'mark'")
+    given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids, **more}
+    for name, fact in {"token ids": ids, **given}.items():
+        if fact is not None and not isinstance(fact, Tensor):
+            raise InputError(
+                f"{name}: a value of the class {type(fact).__name__} is no tensor; give torch.tensor(…) of it"
+            )
     if ids.dim() != 2:
         raise InputError(f"token ids have shape {tuple(ids.shape)}; they must be [batch, token]")
     n, past = ids.shape[1], cache.n if cache else 0
     if n == 0:  # whoever counts from a first token finds none; PyTorch's fused attention divides by their number
         raise InputError(f"token ids have shape {tuple(ids.shape)}, which is no token; give each row one at least")
-    if attention_mask is not None and attention_mask.shape[1] == past + n:
-        attention_mask = attention_mask[:, past:]
-    more = dict(facts or {})
-    if unknown := set(more) - {"order", "mark"}:
-        raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order' and 'mark'")
-    given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids, **more}
+    if attention_mask is not None and attention_mask.dim() == 2 and attention_mask.shape[1] == past + n:
+        given["attention_mask"] = attention_mask = attention_mask[:, past:]
     for name, fact in given.items():
         if fact is not None and (fact.dim() != 2 or fact.shape[1] != n or fact.shape[0] not in (ids.shape[0], 1)):
             raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")

@@ -111,9 +111,10 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
     if head.pool is not None and logits is None:
         raise InputError(f"the head {head.spec.name!r} pools; its loss takes output_logits=True")
     answers = (hidden if logits is None else logits).shape[:-1]
-    if labels.shape != answers:
+    if not isinstance(labels, Tensor) or labels.shape != answers:
+        said = f"have shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else "are no tensor"
         raise InputError(
-            f"labels have shape {tuple(labels.shape)} where the head {head.spec.name!r} answers {tuple(answers)}; "
+            f"labels {said} where the head {head.spec.name!r} answers {tuple(answers)}; "
             "give one for each answer, and leave logits_to_keep out"
         )
     if head.pool is None and shifted:

@@ -55,6 +55,8 @@ class Table(Part[TableSpec], nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows of ids [batch, token] as [batch, token, width]. Raises InputError for an id without a row (on a CPU)."""
+        if input.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"token ids are {input.dtype}; give whole numbers, as torch.int64 or torch.int32")
         try:
             return F.embedding(input, self.weight) if self.split is None else self.split.lookup(input, self.weight)
         except IndexError:

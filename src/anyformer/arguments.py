@@ -1,0 +1,111 @@
+"""What a public function is given, held to the types that it declares: what is of none of them is refused in one line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from anyformer.errors import UsageError, did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Path: "a path"}
+
+
+def held(function: F, module: str) -> F:
+    """The function, found in a module, whose arguments are first held to its annotations; numpy's numbers become Python's.
+
+    Only what a type can say is looked at: a list's items, and the range of a number, are the function's own affair.
+    """
+    signature = inspect.signature(function)
+
+    @functools.cache
+    def hints() -> dict[str, tuple[Any, ...]]:
+        return {name: _options(each.annotation, function) for name, each in signature.parameters.items()}
+
+    @functools.wraps(function)
+    def checked(*args: Any, **named: Any) -> Any:
+        try:
+            given = signature.bind(*args, **named)
+        except TypeError:
+            return function(*args, **named)  # Python says what is missing, or not known
+        for name, value in given.arguments.items():
+            options = hints()[name]
+            if signature.parameters[name].kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                given.arguments[name] = value = _plain(value, options)
+                if options and not any(_is(value, option) for option in options):
+                    said = repr(value) if isinstance(value, bool | int | float | str | None) else _of(value)
+                    raise UsageError(f"{function.__name__}: {name} = {said} must be {_wanted(value, options)}")
+        return function(*given.args, **given.kwargs)
+
+    checked.__module__ = module  # so that it is pickled as what is found there
+    return checked  # type: ignore[return-value]
+
+
+def _options(annotation: Any, function: Any) -> tuple[Any, ...]:
+    """The types of which a value must have one; none where one of them is no class that a value can be asked for."""
+    try:
+        hint = eval(annotation, function.__globals__) if isinstance(annotation, str) else annotation
+    except NameError:  # imported for type checkers alone
+        return ()
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if isinstance(hint, TypeVar):
+        options = hint.__constraints__
+    return options if all(map(_can_be_asked, options)) else ()
+
+
+def _can_be_asked(option: Any) -> bool:
+    if get_origin(option) is not None:
+        return get_origin(option) is Literal or isinstance(get_origin(option), type)
+    # What PyTorch calls a device is also a number.
+    return isinstance(option, type) and not getattr(option, "_is_protocol", False) and option.__name__ != "device"
+
+
+def _plain(value: Any, options: tuple[Any, ...]) -> Any:
+    """Numbers as Python has them, where numbers are asked for: whole ones that come as 3e6 too."""
+    if not {int, float, bool} & set(options):
+        return value
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    whole = int in options and float not in options and isinstance(value, float) and value.is_integer()
+    return int(value) if whole else value
+
+
+def _is(value: Any, option: Any) -> bool:
+    origin = get_origin(option)
+    if origin is Literal:
+        return value in get_args(option)
+    if option in (int, float):
+        return isinstance(value, int if option is int else (int, float)) and not isinstance(value, bool)
+    if option is Path:
+        return isinstance(value, os.PathLike)
+    if origin is Callable:
+        return callable(value)
+    if origin is not None and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
+        return hasattr(value, "__iter__") and not isinstance(value, str | bytes)
+    return isinstance(value, origin or option)
+
+
+def _wanted(value: Any, options: tuple[Any, ...]) -> str:
+    words = dict.fromkeys(_word(value, option) for option in options if option is not NoneType)
+    return ", or ".join([*words, *(["None"] if NoneType in options else [])])
+
+
+def _word(value: Any, option: Any) -> str:
+    origin = get_origin(option)
+    if origin is Literal:
+        known = [str(each) for each in get_args(option)]
+        return f"one of {', '.join(known)}{did_you_mean(value, known)}"
+    if origin is Callable:
+        return "a function"
+    if origin is not None:
+        return "a mapping" if issubclass(origin, Mapping) else "a list"
+    return WORDS.get(option) or f"a {option.__name__}"
+
+
+def _of(value: object) -> str:
+    return f"a value of the class {type(value).__name__}"

@@ -1,0 +1,80 @@
+"""What the public functions are given: of another type than is declared, it is refused in one line that names it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import anyformer
+from anyformer.errors import InputError, UsageError
+
+af: Any = anyformer  # of which a type checker knows what each call takes
+SPEC = af.shrink("llama2-7b")
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: af.build(SPEC, seed="0"), "build: seed = '0' must be a whole number, or None"),
+        (lambda: af.build(SPEC, seed=1.5), "build: seed = 1.5 must be a whole number, or None"),
+        (lambda: af.build(SPEC, dtype="float16"), "build: dtype = 'float16' must be a dtype, or None"),
+        (lambda: af.resize(SPEC, n_params="3M"), "resize: n_params = '3M' must be a whole number, or None"),
+        (lambda: af.resize(SPEC, n_layers=True), "resize: n_layers = True must be a whole number, or None"),
+        (
+            lambda: af.resize(SPEC, n_params=10**5, count="nonembedding"),
+            r"count = 'nonembedding' must be one of total, non_embedding \(did you mean 'non_embedding'\?\)",
+        ),
+        (lambda: af.cost(SPEC, batch=None), "cost: batch = None must be a whole number$"),
+        (lambda: af.load(3), "load: path = 3 must be a text, or a path$"),
+        (lambda: af.save(SPEC, "x"), "save: model = a value of the class ModelSpec must be a Transformer"),
+        (lambda: af.train(SPEC, "stdlib", n_params="50k"), "train: n_params = '50k' must be a number, or None"),
+        (lambda: af.train(SPEC, "stdlib", options={}), "options = a value of the class dict must be a RunOptions"),
+        (lambda: af.compare("gpt2", "stdlib"), "compare: architectures = 'gpt2' must be a list"),
+        (lambda: af.generate("x", None, "a", temperature="1"), "generate: temperature = '1' must be a number"),
+        (lambda: af.generate("x", None, 3), "generate: prompt = 3 must be a text, or a list"),
+        (lambda: af.generate("x", None, "a", on_text=3), "on_text = 3 must be a function, or None"),
+    ],
+)
+def test_another_type_is_refused(call: Callable[[], Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        call()
+
+
+def test_numbers_are_as_python_has_them() -> None:
+    found = af.cost(SPEC, seq_len=np.int64(32), batch=2.0)
+    assert [type(each) for each in (found.seq_len, found.batch)] == [int, int]
+    assert af.resize(SPEC, vocab_size=np.int32(50)) == af.resize(SPEC, vocab_size=50)
+    assert torch.equal(*(next(af.build(SPEC, seed=seed).parameters()) for seed in (np.uint8(3), 3)))
+
+
+def test_the_functions_are_what_they_were() -> None:
+    """Pickled, told, and called wrongly, as Python does."""
+    assert pickle.loads(pickle.dumps(af.build)) is af.build
+    assert af.build.__doc__
+    assert af.build.__name__ == "build"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'seeds'"):
+        af.build(SPEC, seeds=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"input_ids": [[1, 2]]}, "token ids: a value of the class list is no tensor"),
+        ({"input_ids": np.array([[1, 2]])}, "token ids: a value of the class ndarray is no tensor"),
+        ({"input_ids": torch.ones(1, 2)}, "token ids are torch.float32; give whole numbers"),
+        ({"input_ids": torch.ones(1, 2) > 0}, "token ids are torch.bool; give whole numbers"),
+        ({"attention_mask": [[1, 1]]}, "attention_mask: a value of the class list is no tensor"),
+        ({"attention_mask": torch.ones(2)}, r"attention_mask has shape \(2,\); token ids have \(1, 2\)"),
+        ({"position_ids": np.arange(2)}, "position_ids: a value of the class ndarray is no tensor"),
+        ({"labels": [[1, 2]]}, "labels are no tensor where the head 'lm' answers"),
+    ],
+)
+def test_a_pass_takes_tensors(given: dict[str, Any], says: str) -> None:
+    model = af.build(SPEC, seed=0)
+    with pytest.raises(InputError, match=says):
+        model(**{"input_ids": torch.ones(1, 2, dtype=torch.int64), **given})

@@ -167,6 +167,14 @@ def test_special_spellings_are_text_unless_asked_for(tokenizer: Tokenizer) -> No
     assert tokenizer.decode(ids, specials=True) == text
 
 
+@pytest.mark.parametrize("token", [-100, -1, 2**32 - 1, 2**32, 10**30])
+def test_an_id_that_no_vocabulary_has_is_nothing(tokenizer: Tokenizer, token: int) -> None:
+    """As labels have it where nothing is predicted."""
+    assert tokenizer.spelling(token) is None
+    assert tokenizer.stream().push(token) == ""
+    assert tokenizer.decode([token, *tokenizer.encode("one"), token]) == "one"
+
+
 def test_save_and_load(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 MOST = 10**7  # tokens to learn, for which the library reserves memory at once
+N_IDS = 2**32  # that the library can be asked for; no vocabulary has others
 NO_TEXT = "no text to train a tokenizer on; give a corpus that is not empty"
 
 
@@ -245,7 +246,7 @@ class Tokenizer:
 
     def spelling(self, token: int) -> str | None:
         """How the vocabulary writes a token; None for an id that it does not have."""
-        return self._inner.id_to_token(token)
+        return self._inner.id_to_token(token) if 0 <= token < N_IDS else None
 
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
         """Ids of `text`, nothing put before or after it.
@@ -306,7 +307,8 @@ class Tokenizer:
 
         Special tokens are left out unless `specials` is True.
         """
-        return self._inner.decode([int(token) for token in ids], skip_special_tokens=not specials)
+        known = [token for token in map(int, ids) if 0 <= token < N_IDS]
+        return self._inner.decode(known, skip_special_tokens=not specials)
 
     def stream(self) -> TextStream:
         """A decoder that takes one id at a time, and leaves special tokens out."""

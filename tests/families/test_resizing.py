@@ -156,7 +156,7 @@ def test_a_size_that_none_has_is_refused() -> None:
         ({"context": 1.5}, "context = 1.5 must be a whole number"),
     ):
         with pytest.raises(SpecError, match=says):
-            af.resize(af.preset("gpt2"), **size)
+            resize(af.preset("gpt2"), **size)
     with pytest.raises(SpecError, match="the pattern of 34 layers can be cut to 6, not to 2"):
         af.resize(af.preset("gemma3-4b"), n_layers=2)
     with pytest.raises(SpecError, match="n_params or d_model, not both"):

@@ -34,7 +34,10 @@ SPEC = af.shrink("llama2-7b")
         (lambda: af.save(SPEC, "x"), "save: model = a value of the class ModelSpec must be a Transformer"),
         (lambda: af.train(SPEC, "stdlib", n_params="50k"), "train: n_params = '50k' must be a number, or None"),
         (lambda: af.train(SPEC, "stdlib", options={}), "options = a value of the class dict must be a RunOptions"),
-        (lambda: af.compare("gpt2", "stdlib"), "compare: architectures = 'gpt2' must be a list"),
+        (
+            lambda: af.compare("gpt2", "stdlib"),
+            "compare: architectures = 'gpt2' must be a list; put one text into brackets",
+        ),
         (lambda: af.generate("x", None, "a", temperature="1"), "generate: temperature = '1' must be a number"),
         (lambda: af.generate("x", None, 3), "generate: prompt = 3 must be a text, or a list"),
         (lambda: af.generate("x", None, "a", on_text=3), "on_text = 3 must be a function, or None"),

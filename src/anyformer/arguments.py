@@ -103,7 +103,8 @@ def _word(value: Any, option: Any) -> str:
     if origin is Callable:
         return "a function"
     if origin is not None:
-        return "a mapping" if issubclass(origin, Mapping) else "a list"
+        listed = "a list" if not isinstance(value, str) else "a list; put one text into brackets"
+        return "a mapping" if issubclass(origin, Mapping) else listed
     return WORDS.get(option) or f"a {option.__name__}"
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 
 import anyformer as af
 from anyformer.errors import SpecError, TextError, UsageError
+from anyformer.families import with_classifier
 from anyformer.inference import figures
 from anyformer.inference.classification import labelled_objective, said_of
 from anyformer.inference.figures import figures_of_classes, figures_of_numbers
@@ -50,7 +51,7 @@ def test_figures_of_numbers_are_scipys() -> None:
 def test_a_head_of_another_name_is_no_head_for_labels() -> None:
     name: Any = "clases"
     with pytest.raises(SpecError, match=r"no head 'clases' for labels \(did you mean 'classes'\?\)"):
-        af.with_classifier("gpt2", 3, name)
+        with_classifier("gpt2", 3, name)
 
 
 @pytest.mark.parametrize("name", ["bert-base", "gpt2"])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from anyformer.errors import UsageError
-from anyformer.inference.opened import TrainedModel, at_least_one, opened, several
+from anyformer.inference.opened import TrainedModel, at_least_one, opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
@@ -84,10 +84,7 @@ def classify(
     (TextError), or cut with `truncate`. Raises UsageError for a model without such a head or without names of classes, and for
     a blank text.
     """
-    rows = [
-        LabelledRow((each,) if isinstance(each, str) else tuple(each), None, i)
-        for i, each in enumerate(several(texts), 1)
-    ]
+    rows = [LabelledRow((each,) if isinstance(each, str) else tuple(each), None, i) for i, each in enumerate(texts, 1)]
     blank = next((row.line for row in rows if not all(text.strip() for text in row.texts)), None)
     if blank is not None:
         raise UsageError(f"text {blank} is empty; leave it out")
@@ -114,7 +111,7 @@ def predict(
 
     Of a model that labels words, a text is split at blanks. Raises UsageError unless it is either, and for a blank text.
     """
-    if (data is None) != bool(several(texts)):
+    if (data is None) != bool(texts):
         raise UsageError("give either --data, or --text once or several times")
     found = opened(model, tokenizer, device=device)
     words = labelled_objective(found.model.spec).said.labels == "words"

@@ -21,7 +21,7 @@ from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed, UsageError, among
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.inference.classification import longest_of
-from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened, several
+from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec
 from anyformer.layers.head import Head
 from anyformer.model import Transformer
@@ -121,7 +121,7 @@ def embed(
     UsageError for an unknown prompt.
     """
     way = Way(pool, prompt, prompt_name, dimensions, longest, truncate)
-    return embedded(model, tokenizer, several(texts), way, batch_tokens=batch_tokens, device=device).vectors
+    return embedded(model, tokenizer, texts, way, batch_tokens=batch_tokens, device=device).vectors
 
 
 def embedded(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,8 +20,6 @@ from anyformer.recipe import FramedTexts, Recipe, of_run
 from anyformer.spec import split_variant
 from anyformer.text import Tokenizer
 from anyformer.training.step.device import choose_device
-
-Each = TypeVar("Each")
 
 TrainedModel = Transformer | str | Path
 """A model, or a path that `load` takes: a run, a directory of Hugging Face's or ours, a GGUF file."""
@@ -57,16 +55,10 @@ def opened(
 ) -> Opened:
     """The model and a tokenizer, its directory's if none is given; `device`, `dtype`, `prepare` are for what is loaded here.
 
-    Raises UsageError for a model that is on another device, where there is no tokenizer, or no weights but a preset's name or
-    a specification, and what `load` does.
+    Raises UsageError for a model that is on another device, where there is no tokenizer, or no weights but a preset's
+    name, and what `load` does.
     """
     known = Tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
-    for given, kinds, wanted in (
-        (model, Transformer | str | Path, "model with weights; give one that `build` or `load` made"),
-        (known, Tokenizer | None, "Tokenizer; give one that `Tokenizer.load` or `load` made"),
-    ):
-        if not isinstance(given, kinds):
-            raise UsageError(f"a value of the class {type(given).__name__} is no {wanted}, or its directory")
     if isinstance(model, Transformer):
         there = next(model.parameters()).device
         if device is not None and torch.empty(0, device=choose_device(device)).device != there:
@@ -84,13 +76,6 @@ def opened(
         what = "the model" if isinstance(model, Transformer) else str(model)
         raise UsageError(f"{what} has no tokenizer beside its weights, so no text can be read; give its tokenizer.json")
     return Opened(found, known, recipe, prompts)
-
-
-def several(texts: Sequence[Each]) -> Sequence[Each]:
-    """The texts. Raises UsageError for one alone, whose characters are no texts."""
-    if isinstance(texts, str):
-        raise UsageError("texts are a list, and one text alone is a list of one; put it into brackets")
-    return texts
 
 
 def at_least_one(option: str, number: int | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from anyformer.errors import InputError, TextError, UsageError
 from anyformer.generation import BeamSearch, CompiledStep, Sampling, Stopping, generate_text, lay_out_for_decoding
 from anyformer.inference.guessing import guessing
-from anyformer.inference.opened import TrainedModel, opened, several
+from anyformer.inference.opened import TrainedModel, opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.text import Tokenizer
 from anyformer.text.prompts import encode_source
@@ -99,7 +99,7 @@ def translate(
     )
     if translator.spec.encoder is None:
         raise InputError("this model has no encoder to read a source; it continues a prompt instead")
-    lengths = {i: len(encode_source(tokenizer, line)) for i, line in enumerate(several(lines)) if line.strip()}
+    lengths = {i: len(encode_source(tokenizer, line)) for i, line in enumerate(lines) if line.strip()}
     longest = learned_positions(translator.spec.encoder)
     for i, length in lengths.items():
         if longest is not None and length > longest:

@@ -213,9 +213,9 @@ def columns(title: str, *names: str) -> Table:
 def seconds(value: float) -> str:
     """A time in the unit that suits it."""
     if value >= 3600:
-        return f"{value / 3600:,.3g} h" if value < 72 * 3600 else f"{value / 86400:,.3g} days"
+        return f"{_three(value / 3600)} h" if value < 72 * 3600 else f"{_three(value / 86400)} days"
     if value >= 1:
-        return f"{value:.3g} s"
+        return f"{_three(value)} s"
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
 
 

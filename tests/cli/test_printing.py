@@ -10,7 +10,7 @@ import anyformer as af
 from anyformer import capacity
 from anyformer.cli import history, main, runs
 from anyformer.errors import UsageError
-from anyformer.screen import console, counted, gigabytes, short
+from anyformer.screen import console, counted, gigabytes, seconds, short
 from anyformer.training.checkpoint.listing import list_runs
 from tests.cli.running import SIZES, refused, run, succeeded
 
@@ -25,6 +25,14 @@ def test_no_number_has_an_exponent_before_its_prefix(value: float, said: str) ->
     assert short(value) == said
     if value > 1e6:
         assert "e+" not in gigabytes(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(2e-6, "2 µs"), (0.0123, "12.3 ms"), (61.86, "61.9 s"), (1500, "1,500 s"), (9000, "2.5 h"), (1e9, "11,574 days")],
+)
+def test_no_time_has_an_exponent(value: float, said: str) -> None:
+    assert seconds(value) == said
 
 
 def test_one_is_not_several() -> None:

@@ -6,7 +6,6 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from anyformer.arguments import held
 from anyformer.version import __version__
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
     value = getattr(import_module(f"anyformer.{_HOMES[name]}"), name)
     if isinstance(value, FunctionType):
+        from anyformer.arguments import held  # here: it takes as long as all else that `import anyformer` does
+
         value = held(value, __name__)
     globals()[name] = value
     return value

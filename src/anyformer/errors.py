@@ -95,8 +95,8 @@ class DiskFailed(RunFailed):
 
 
 @contextmanager
-def of_several(name: str) -> Iterator[None]:
-    """Within it one of several architectures is made. What is wrong with it is said with its name."""
+def errors_of(name: str) -> Iterator[None]:
+    """Within it what is wrong with an architecture, or a part of one, is said with its name, file or change."""
     try:
         yield
     except SpecError as error:

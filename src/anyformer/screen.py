@@ -11,9 +11,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -144,11 +144,12 @@ def console(width: int | None = None, *, stderr: bool = False) -> Console:
     """Where tables and bars are printed, `width` columns wide or as the terminal is; words are no markup."""
     stream = raw(sys.stderr if stderr else sys.stdout)
     file: Any = stream if stream.isatty() else Unpadded(stream)
-    return _console()(file=file, width=width, markup=False, emoji=False, highlight=False)
+    return _console()(file=file, width=width)
 
 
 @cache
-def _console() -> type[Console]:
+def _console() -> Callable[..., Console]:
+    """Rich's console, whose words are visible ones and no markup."""
     from rich.console import Console  # late: most commands print no table, and all of them import this
 
     class Shown(Console):
@@ -165,13 +166,13 @@ def _console() -> type[Console]:
             with _to_a_reader(self.file):  # type: ignore[arg-type]
                 raise BrokenPipeError
 
-    return Shown
+    return partial(Shown, markup=False, emoji=False, highlight=False)
 
 
 def printed(*what: RenderableType, width: int = WIDTH) -> str:
     """What `console` prints of each, as one text without colours."""
     out = StringIO()
-    shown = _console()(file=Unpadded(out), width=width, color_system=None, markup=False, emoji=False, highlight=False)  # type: ignore[arg-type]
+    shown = _console()(file=Unpadded(out), width=width, color_system=None)
     for each in what:
         shown.print(each)
     return out.getvalue().rstrip("\n")

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from anyformer.errors import SpecError
+from anyformer.errors import SpecError, errors_of
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Place, tensors
 
@@ -51,11 +51,9 @@ def split_variant(name: str | Path) -> tuple[str, tuple[str, ...]]:
 
 def sized(spec: ModelSpec, name: str) -> ModelSpec:
     """The specification, whose sizes go together. Raises SpecError where they do not, which begins with its name."""
-    try:
+    with errors_of(name):
         for _ in tensors(spec, Place()):
             pass  # sizes are refused where they meet
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
     return spec
 
 

@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.disk import plain
-from anyformer.errors import SpecError, among, did_you_mean
+from anyformer.errors import SpecError, among, did_you_mean, errors_of
 from anyformer.spec.architecture import Architecture, sized, specification
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Spec, is_needed
@@ -83,19 +83,15 @@ def decode_file(data: Any, name: str, header: str, declared: type[Any], what: st
         raise SpecError(f"{name} has no first key '{header}: {version}', so it is no {what}")
     if data[header] != version or isinstance(data[header], bool):
         raise SpecError(f"{name} is written in version {data[header]!r} of the language; this is version {version}")
-    try:
+    with errors_of(name):
         return decode({key: value for key, value in data.items() if key != header}, declared)
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
 
 
 def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
     where = path or "it"
     if isinstance(data, str) and is_phrase(data):
-        try:
+        with errors_of(where):
             data = parse(data)
-        except SpecError as error:
-            raise SpecError(f"{where}: {error}") from None
     fields = {"kind": data} if isinstance(data, str) else data
     if not isinstance(fields, dict):
         raise SpecError(f"{where} is {data!r}; it must be a {declared.kind} or the name of one")

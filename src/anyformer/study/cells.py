@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from anyformer.disk.lock import Lock, is_held
-from anyformer.errors import UsageError, of_several
+from anyformer.errors import UsageError, errors_of
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec, specification
 from anyformer.study.compare import Question, check, directory_of, identity, keep, kept, rank, run_one
@@ -90,7 +90,7 @@ class Runs:
         return {(model.name, size): self._sized(model, size) for model in self.spec.models for size in self.spec.sizes}
 
     def _sized(self, model: ModelEntry, size: int) -> ModelSpec:
-        with of_several(model.name):
+        with errors_of(model.name):
             return resize(
                 specification(model.architecture),
                 n_params=round(size * model.times),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from anyformer import measure
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.run_layout import is_run
-from anyformer.errors import UsageError, of_several
+from anyformer.errors import UsageError, errors_of
 from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
 from anyformer.resizing import resize
@@ -108,7 +108,7 @@ def compare(
     words = f"{STDLIB if data == 'stdlib' else data}: {about}"
 
     def sized(architecture: Architecture) -> ModelSpec:
-        with of_several(_name(architecture)):
+        with errors_of(_name(architecture)):
             spec = with_head_for(specification(architecture), chosen.objective, text.labels)
             if n_params is None:
                 return resize(spec, vocab_size=text.vocab_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.errors import SpecError, did_you_mean, errors_of
 from anyformer.families import ALIASES, PRESETS
 from anyformer.families.compose import changed
 from anyformer.spec import ModelSpec, PartSpec, Spec, encode, is_path
@@ -30,10 +30,8 @@ def apply(spec: ModelSpec, changes: Iterable[Change], find: Find) -> ModelSpec:
         if key in said:
             raise SpecError(f"{text}: {said[key]} is said before it; leave one out")
         said[key] = text
-        try:
+        with errors_of(text):
             spec = vary_one(spec, key, value, find)
-        except SpecError as error:
-            raise SpecError(f"{text}: {error}") from None
     return sized(spec, " and ".join(said.values()))
 
 

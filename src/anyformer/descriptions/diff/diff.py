@@ -16,7 +16,7 @@ from anyformer.cache import cache_kinds
 from anyformer.costs.report import lengths_of
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.descriptions.grouping import stretches
-from anyformer.errors import SpecError
+from anyformer.errors import SpecError, errors_of
 from anyformer.families import as_preset
 from anyformer.notebook import ShowsItself
 from anyformer.screen import printed
@@ -144,10 +144,8 @@ def _compared(
     )
     length = min((spec.context for spec in specs if spec.context), default=LONGEST) if seq_len is None else seq_len
     for name, spec in zip(named, specs, strict=True):
-        try:
+        with errors_of(name):
             lengths_of(spec, length, None)
-        except SpecError as error:
-            raise SpecError(f"{name}: {error}") from None
     measured = [_measured(spec, length) for spec in specs]
     return Comparison(named, length, rows_of(*architectures), tuple(measure for measure, _ in measured)), measured
 

@@ -72,8 +72,12 @@ class LayerCache(Store):
         assert isinstance(self.slot_index, BlockIndex)
         self.slot_index.put(blocks)
 
-    def _extended(self, name: str, value: Tensor) -> Tensor:
+    def make_room(self, name: str) -> None:
+        """Hold as many slots of it as the index has."""
         self.held[name] = self.slot_index.roomy(self.held[name], -2)
+
+    def _extended(self, name: str, value: Tensor) -> Tensor:
+        self.make_room(name)
         return self.slot_index.extend(self.held[name], value, -2)
 
 

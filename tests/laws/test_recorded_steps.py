@@ -3,6 +3,8 @@ device for nothing on its way: by the tape that a CPU replays, where operators t
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,7 +92,8 @@ def replayed(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -
         return tolist(each)
 
     monkeypatch.setattr(Tensor, "tolist", listed)
-    step, cache = CapturedStep(model, recorder), KVCache(model.spec, batch=len(ids), length=READ + 4, longest=32)
+    step = CapturedStep(model, recorder, looks=len(ids) > 1)
+    cache = KVCache(model.spec, batch=len(ids), length=READ + 4, longest=32)
     with torch.inference_mode():
         runner(model)(ids[:, :READ], cache=cache)
         static = StaticCache(cache)
@@ -141,7 +144,8 @@ def test_a_step_that_would_be_waited_for_is_not_tried(
     assert norm is not None
     plain = norm.forward
     monkeypatch.setattr(norm, "forward", lambda x: (read(x), plain(x))[1])
-    step, cache = CapturedStep(model, lambda step: (asked.append(step), (step(), step))[1]), KVCache(spec, length=32)
+    step = CapturedStep(model, lambda step: (asked.append(step), (step(), step))[1], looks=True)
+    cache = KVCache(spec, length=32)
     with torch.inference_mode():
         model(ids[:, :READ], cache=cache)
         static = StaticCache(cache)
@@ -202,10 +206,8 @@ def test_it_is_recorded_where_the_weights_are(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     spec = shrink(preset("llama2").spec)
     model, ids, found = randomised(spec), ids_for(spec, 1, READ + 2), list[Any]()
-    step, cache = (
-        CapturedStep(model, lambda step: (found.append(list(current)), (step(), step))[1]),
-        KVCache(spec, length=32),
-    )
+    step = CapturedStep(model, lambda step: (found.append(list(current)), (step(), step))[1], looks=True)
+    cache = KVCache(spec, length=32)
     with torch.inference_mode():
         model(ids[:, :READ], cache=cache)
         static = StaticCache(cache)
@@ -219,7 +221,7 @@ def test_flex_is_looked_at_too() -> None:
     spec = shrink(preset("llama2").spec)
     model, ids = randomised(spec), ids_for(spec, 1, READ + 3)
     model.kernel = "flex"
-    step, cache = CapturedStep(model), KVCache(spec, length=32)
+    step, cache = CapturedStep(model, looks=True), KVCache(spec, length=32)
     with torch.inference_mode():
         expected = model(ids, kernel="eager").logits[:, -1]
         model(ids[:, :READ], cache=cache, kernel="eager")
@@ -264,7 +266,7 @@ def test_a_step_that_reads_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     for _ in range(2):
-        step, cache = CapturedStep(model, refused), KVCache(spec, length=32)
+        step, cache = CapturedStep(model, refused, looks=True), KVCache(spec, length=32)
         with torch.inference_mode():
             model(ids[:, :READ], cache=cache)
             static = StaticCache(cache)
@@ -368,6 +370,23 @@ def test_what_a_cpu_records() -> None:
     assert captured(model, ids_for(spec, 2, READ), 32) is None
     assert captured(model, ids, 10**7) is None
     assert captured(randomised(shrink(preset("mixtral-8x7b").spec)), ids, 32) is None
+
+
+def test_the_compiler_is_not_loaded() -> None:
+    """A second or more of whoever writes one text."""
+    script = """
+import sys
+from anyformer.families import preset
+from anyformer.generation import decode, generate_ids
+from anyformer.model import Transformer
+from anyformer.resizing import shrink
+import torch
+kept = decode.captured
+decode.captured = lambda *given: kept(*given) or sys.exit("not recorded")
+generate_ids(Transformer(shrink(preset("llama2").spec)), torch.zeros(1, 4, dtype=torch.long), max_new_tokens=40)
+print("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_long_texts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ graph replays them as one launch. On a CPU a tape makes the same calls of PyTorc
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
@@ -58,19 +59,26 @@ def captured(model: Transformer, prompt: Tensor, max_new_tokens: int, source_tok
 
 
 class CapturedStep:
-    """The next logits of a model by a record of its own operators, which each text makes at its second step.
+    """The next logits of a model by a record of its own operators, which each text makes at its first step or its second.
 
-    The first is computed by the same operators one by one, and loads what is loaded once. Where it reads numbers on its way, as
-    a part of one's own may, nothing can be recorded: all steps of that model are computed as they are written.
+    With `looks` at the second: the first is computed by the same operators one by one, and loads what is loaded once, as a GPU
+    needs it, and whoever compiles a part of a step. Where a step reads numbers on its way, as a part of one's own may, nothing
+    can be recorded: all steps of that model are computed as they are written.
     """
 
-    def __init__(self, model: Transformer, record: Record | None = None) -> None:
+    def __init__(self, model: Transformer, record: Record | None = None, looks: bool | None = None) -> None:
         on_gpu = next(model.parameters()).is_cuda
         self.model, self.record = model, record or (_recorded if on_gpu else taped)
+        self._looks = True if on_gpu else looks
         self.ahead = on_gpu  # whether the next step is asked for while this one's tokens are read
         self.lengthens = not on_gpu  # whether a cache that is full gets more slots, and the step is recorded anew
         self._text: Callable[[], StaticCache | None] = lambda: None
         self._replay: Replay | None = None
+
+    @property
+    def looks(self) -> bool:
+        """Whether the first step is only looked at; nothing of it is compiled while PyTorch's compiler has not been loaded."""
+        return "torch._dynamo" in sys.modules if self._looks is None else self._looks
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, types: Tensor | None, cache: StaticCache) -> Tensor:
@@ -87,7 +95,7 @@ class CapturedStep:
         if self.model in _READ_ON_THE_WAY or autocast_dtype(ids) is not None:
             return step_logits(self.model, ids, types, cache)
         with recording():
-            if first:
+            if first and self.looks:
                 with Reading() as seen:
                     logits = step_logits(self.model, ids, types, cache)
                 if seen.reads:

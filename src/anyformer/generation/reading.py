@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,22 +26,38 @@ class Reading(TorchDispatchMode):
         """What is compiled stays so."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: it would be imported for that, a second or more."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        self.see(func, args, kwargs, made)
+        return made
+
+    def see(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        """Take note of what an operator made."""
         if not isinstance(func, OpOverload):
-            return made
-        self.reads |= isinstance(made, bool) or Tag.data_dependent_output in func.tags
-        packet = func.overloadpacket
+            return
+        always, packet = asks(func)
+        self.reads |= always or isinstance(made, bool)
         if packet in INDEXING:  # by flags, which are counted first
             self.reads |= any(each.dtype == torch.bool for each in tree_leaves(args[1]) if isinstance(each, Tensor))
-        else:
-            self.reads |= Tag.dynamic_output_shape in func.tags
-        if packet in COPYING:
+        elif packet in COPYING:
             devices = {each.device for each in tree_leaves((args, made)) if isinstance(each, Tensor)}
-            self.reads |= packet is ATEN.lift_fresh or len(devices) > 1
-        return made
+            self.reads |= len(devices) > 1
+
+
+@cache
+def asks(func: OpOverload) -> tuple[bool, Any]:
+    """(whether an operator waits whatever it is given, what it is)."""
+    packet, tags = func.overloadpacket, func.tags
+    sized = Tag.dynamic_output_shape in tags and packet not in INDEXING
+    return sized or Tag.data_dependent_output in tags or packet is ATEN.lift_fresh, packet
 
 
 ATEN = torch.ops.aten
 INDEXING = (ATEN.index, ATEN.index_put, ATEN.index_put_)
-COPYING = (ATEN.to, ATEN._to_copy, ATEN.copy_, ATEN.lift_fresh)  # the last of what Python has
+COPYING = (ATEN.to, ATEN._to_copy, ATEN.copy_)

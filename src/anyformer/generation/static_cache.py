@@ -141,25 +141,26 @@ class StaticCache(KVCache):
         again = {id(old): new for old, new in zip(read.stores, self.stores, strict=True)}
         for store in self.stores:
             store.parts = {name: again.get(id(part), part) for name, part in store.parts.items()}
-        # CUDA graphs are recorded with what lies at one address, and write to nothing else.
-        for value in (
-            self.last,
-            *(each.at for each in slots.values() if isinstance(each, StaticSlots)),
-            *self._tensors(),
-        ):
-            torch._dynamo.mark_static_address(value, guard=False)
+        written = (index.at for index in slots.values() if isinstance(index, StaticSlots))
+        for value in (self.last, *written, *self._tensors()):
+            if value.is_cuda:  # whose graphs are recorded with what lies at one address, and write to nothing else
+                torch._dynamo.mark_static_address(value, guard=False)
 
     def _count(self) -> None:
         # Not how many tokens it holds: a compiler would make a graph for each such number.
         self.n = max((index.slots for index in self.slot_indexes.values()), default=1)
 
     def lengthen(self) -> None:
-        """Have a quarter more slots, 64 at least, which stores make where they next write; rings stay."""
+        """Have a quarter more slots, 64 at least; rings stay."""
         more = max(LEAST, self.n // 4)
         for index in self.slot_indexes.values():
             if not index.ring:
                 index.slots += -(-more // index.every) if isinstance(index, BlockIndex) else more
                 index.facts = {name: index.roomy(held, -1) for name, held in index.facts.items()}
+        for store in self.stores:
+            if isinstance(store, LayerCache):
+                for name in store.held:
+                    store.make_room(name)
         if self.room is not None:
             self.room += more
         self._count()

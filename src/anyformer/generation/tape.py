@@ -16,6 +16,7 @@ from anyformer.layers.held import ANSWERED, HeldWeight
 READING = {"tolist", "numpy", "__array__", "__dlpack__"}  # what gives a CPU's numbers past PyTorch's dispatcher
 # Arguments that hold no tensor of a step, as others might.
 PLAIN = (int, float, str, type(None), EllipsisType, torch.dtype, torch.device, torch.layout, torch.memory_format)
+WORDS = {int, bool, str, type(None)}  # which Python has words for
 CASTS = {"to", "float", "contiguous"}  # which give the same tensor where there is nothing to do
 
 
@@ -37,13 +38,12 @@ class Made(Reading):
         super().__init__()
         self.found = dict[int, Tensor]()  # by id, which is no other's while it is held
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = super().__torch_dispatch__(func, types, args, kwargs)
-        given = {id(each) for each in (*args, *(kwargs or {}).values())}  # what is written to is no new one
+    def see(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        super().see(func, args, kwargs, made)
+        given = {id(each) for each in (*args, *kwargs.values())}  # what is written to is no new one
         for each in made if isinstance(made, tuple | list) else (made,):
             if isinstance(each, Tensor) and id(each) not in given:
                 self.found[id(each)] = each
-        return made
 
 
 class Tape(TorchFunctionMode):
@@ -55,7 +55,8 @@ class Tape(TorchFunctionMode):
         self.lines = list[tuple[str, set[str]]]()  # and the names that each reads
         self.names = dict[int, str]()  # of tensors, by id
         self.held = list[Any]()  # whose ids these are
-        self.found = dict[str, Any]()  # what the function found: its own functions, tensors, numbers
+        self.found = dict[str, Any]()  # what the function found: its own functions, tensors, dtypes
+        self.called = dict[int, str]()  # the names of these, by id
         self.unseen = False  # whether a tensor came of what is not written down
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -83,13 +84,20 @@ class Tape(TorchFunctionMode):
         if isinstance(given, tuple | list):
             each = "".join(f"{self._said(one, reads)}, " for one in given)
             return f"[{each}]" if isinstance(given, list) else f"({each})"
-        if isinstance(given, slice):
-            return f"slice({', '.join(self._said(one, reads) for one in (given.start, given.stop, given.step))})"
+        if type(given) in WORDS:
+            return repr(given)
+        if isinstance(given, slice) and not any(
+            isinstance(one, Tensor) for one in (given.start, given.stop, given.step)
+        ):
+            return self._found(given)
         self.unseen |= id(given) in self.made.found if isinstance(given, Tensor) else not isinstance(given, PLAIN)
         return self._found(given)
 
     def _found(self, what: Any) -> str:
-        self.found[name := f"found_{len(self.found)}"] = what
+        name = self.called.get(id(what))
+        if name is None:
+            self.called[id(what)] = name = f"found_{len(self.found)}"
+            self.found[name] = what
         return name
 
     def _target(self, made: Any) -> str:

@@ -196,6 +196,7 @@ def test_calibrate_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("cpu", ("float32",), True)]
     for words in ("measured: a test", "90 GFLOP/s", "7 GB/s", "measured in 12 s"):
         assert words in shown, shown
+    assert str(here.Calibration(machine, 12.0)) == shown.rstrip("\n")
     assert answer("calibrate", "--device", "cpu")["rates"]["update_seconds"] == RATES.update_seconds
 
 

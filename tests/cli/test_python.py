@@ -145,14 +145,16 @@ def test_profile() -> None:
         "--device",
         "cpu",
     )
-    found = af.profile("gpt2", n_params=1e5, vocab_size=256, batch=1, seq_len=16, device="cpu").as_json()
-    said = answer(*words)
+    profiled = af.profile("gpt2", n_params=1e5, vocab_size=256, batch=1, seq_len=16, device="cpu")
+    found, said = profiled.as_json(), answer(*words)
     assert (said.pop("model"), said.pop("calibrated")) == ("gpt2", False)
     assert set(found) == set(said)
     assert (found["n_params"], found["classes"]["training"]["contraction"]["flops"]) == (
         said["n_params"],
         said["classes"]["training"]["contraction"]["flops"],
     )
+    printed = [re.sub(r"\d.*", "", said.partition("\n")[2]).split() for said in (str(profiled), run(*words).stdout)]
+    assert printed[0] and printed[0] == printed[1]
 
 
 REFUSED: list[tuple[tuple[str, ...], str, tuple[Any, ...], dict[str, Any]]] = [

@@ -365,8 +365,8 @@ def test_what_a_cpu_records() -> None:
     """One text whose cache is small, and no mixture, of which it would read what nobody chose."""
     spec = shrink(preset("llama2").spec)
     model, ids = randomised(spec), ids_for(spec, 1, READ)
-    assert captured(model, ids, 32) is not None
-    assert captured(model, ids, 31) is None
+    assert captured(model, ids, 16) is not None
+    assert captured(model, ids, 15) is None
     assert captured(model, ids_for(spec, 2, READ), 32) is None
     assert captured(model, ids, 10**7) is None
     assert captured(randomised(shrink(preset("mixtral-8x7b").spec)), ids, 32) is None

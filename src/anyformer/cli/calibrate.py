@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from anyformer.cli.terminal import console, tell
-from anyformer.screen import figures, gigabytes, say, short
+from anyformer.screen import say
 
 
 @click.command(epilog="Example: anyformer calibrate && anyformer cost gpt2 --device this")
@@ -24,20 +24,5 @@ def command(name: str | None, dtype: tuple[str, ...], anew: bool, as_json: bool)
     machine = here.calibrate(name, dtype, anew=anew, say=lambda what: say(f"measuring {what} …", stderr=True))
     if as_json:
         tell(machine, as_json)
-        return
-    found, took = machine.device, machine.seconds
-    table = figures(found.source)
-    for each, peak in found.peak_flops_per_second.items():
-        table.add_row(f"products, {each}", f"{short(peak)}FLOP/s", "the best of large squares")
-    for each, grid in machine.rates.products.items():
-        few, many = (1 / grid.at(m, 1024, 1024) for m in (1, 1024))
-        table.add_row(f"1024 × 1024, {each}", f"{short(few)}FLOP/s", f"with one row; {short(many)}FLOP/s with 1,024")
-    table.add_row(
-        "reading memory", f"{gigabytes(found.nbytes_per_second)}/s", "weights in turn, one row, as decoding does"
-    )
-    table.add_row("copying memory", f"{gigabytes(machine.rates.copying[-1][1])}/s", "read and written")
-    for passes, each in machine.rates.overhead_seconds.items():
-        table.add_row(f"overhead, {passes}", f"{each * 1e6:.3g} µs", "an operator, beside its work")
-    table.add_row("memory", gigabytes(found.memory_nbytes), "")
-    table.add_row("", "", f"measured in {took:.0f} s" if took else "measured before; --anew measures again")
-    console().print(table)
+    else:
+        console().print(machine.table())

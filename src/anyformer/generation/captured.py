@@ -29,7 +29,7 @@ from anyformer.layers.held import HeldWeight
 from anyformer.layers.tokens import autocast_dtype, recording
 from anyformer.model import Transformer
 
-LEAST_STEPS = {"cuda": 8, "cpu": 32}  # from which on recording one, some hundredths of a second, is worth it
+LEAST_STEPS = {"cuda": 8, "cpu": 16}  # from which on recording one, some hundredths of a second, is worth it
 SMALL = 1 << 28  # bytes of a cache that a GPU reads in less time than a graph saves
 SHARE = 0.5  # of the weights' bytes that a larger cache may take: all its slots are read at each step
 SMALL_LAYER = 1 << 24  # bytes of a layer's cache whose empty slots a CPU reads in less time than a tape saves

@@ -24,7 +24,7 @@ from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import ForwardContext, How, Notes, Store, Tokens
+from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, autocast_dtype
 from anyformer.spec import (
     Caveat,
     Cost,
@@ -309,6 +309,7 @@ class Attention(Part[AttentionSpec]):
         assert isinstance(inner_place, tuple)
         self.n_heads, width, _ = spec.projection.sizes(inner_place[1])
         self.scale = spec.scale.value(width)
+        self.rotation = spec.projection.rotation(inner_place[1])
         self.index_rotation = spec.index_rotation(inner_place[1])
         _ = self.index_rotation and self.index_rotation.key  # taken here: a compiled pass cannot wait for its lock
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
@@ -345,9 +346,7 @@ class Attention(Part[AttentionSpec]):
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
         v = v if self.difference is None else paired(v)
-        seen = context.once(
-            self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, context, keys)
-        )
+        seen = self._seen(kernel, context, keys)
 
         def core(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
             scores = self._sum(self.by_content, Content(q, k, p, self.scale, self.hides_later), context.tokens, keys)
@@ -367,9 +366,21 @@ class Attention(Part[AttentionSpec]):
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         return p.output(y, context), {"attention": weights} if context.weights and weights is not None else {}
 
-    def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
+    def prepare(self, x: Tensor, context: ForwardContext) -> None:
+        kernel, keys = context.kernels[self.digest], context.tokens
+        if self.rotation is not None:
+            rotary, width = self.rotation
+            rotary.tables_of(context, width, autocast_dtype(x) or x.dtype)
+        if self.memo_key and self.compressor is None and not kernel.brings:
+            self._seen(kernel, context, context.memory_tokens or keys if self.spec.reads == "memory" else keys)
+
+    def _seen(self, kernel: Kernel, context: ForwardContext, keys: Tokens) -> Any:
+        """What a kernel makes of the mask and of scores by position."""
         bias = partial(self._sum, self.by_position, None) if self.by_position else None
-        return kernel.prepare(self.seen_mask, bias, context.tokens, keys, self.n_heads)
+        return context.once(
+            self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}",
+            lambda: kernel.prepare(self.seen_mask, bias, context.tokens, keys, self.n_heads),
+        )
 
     def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:
         each = (self.scores[i](content, query.as_queries(), keys.as_keys()) for i in which)

@@ -51,7 +51,7 @@ class ProjectionSpec(PartSpec, abstract=True):
         return place.d_model
 
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
-        """(how queries and keys turn, how many features of each); None where they do not."""
+        """(how queries and keys turn, the width of what does); None where they do not."""
         return None
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
@@ -226,7 +226,7 @@ class GQASpec(ProjectionSpec):
         return self.n_heads, head_dim, self.value_dim or head_dim
 
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
-        return self.rotary and (self.rotary, self.rotary.dims(self.sizes(place)[1]))
+        return self.rotary and (self.rotary, self.sizes(place)[1])
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         n_heads, head_dim, value_dim = self.sizes(place)

@@ -91,9 +91,9 @@ class IndexerSpec(PartSpec):
         said = "a choice hides its scores: its weights learn by a loss of their own, which is not here, and else stay as they are"
         return (Caveat("gradients", said),) if self.reads == "self" else ()
 
-    def rotation(self, rotary: RotarySpec, n: int) -> RotarySpec:
-        """How its queries and keys turn beside attention's, of which n features do."""
-        n = min(n, self.head_dim)
+    def rotation(self, rotary: RotarySpec, width: int) -> RotarySpec:
+        """How its queries and keys turn beside attention's, of this width."""
+        n = min(rotary.dims(width), self.head_dim)
         return rotary.but(fraction=n / self.head_dim, where=self.where, layout=self.layout or rotary.layout)
 
     def cost(self, place: Place, workload: Workload) -> Cost:

@@ -59,7 +59,7 @@ class MLASpec(ProjectionSpec):
         return self.query_rank or place.d_model
 
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
-        return self.rotary and (self.rotary, self.rotary.dims(self.turning))
+        return self.rotary and (self.rotary, self.turning)
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         n_heads, width, value = self.sizes(place)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from anyformer.layers.tokens import ForwardContext
 from anyformer.spec import PartSpec, Place
 from anyformer.spec import part as parts
 from anyformer.spec.difference import unlike
@@ -48,6 +49,9 @@ class Part(nn.Module, Generic[S]):
                 setattr(self, name, Parts([assemble(*each) for each in placed], place.modules))
             else:
                 attach(self, name, assemble(*placed), place.modules)
+
+    def prepare(self, x: Tensor, context: ForwardContext) -> None:
+        """Have made what parts share in a pass over x [batch, token, …], which a compiler would make in the first of them."""
 
 
 class Parts(nn.Module):

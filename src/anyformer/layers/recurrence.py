@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Dropout, ForwardContext, Notes, Store, recorded
+from anyformer.layers.tokens import Dropout, ForwardContext, KeepNothing, Notes, Store, recorded
 from anyformer.spec import Caveat, Kept, MixerSpec
 
 
@@ -125,6 +125,9 @@ class Recurrent(Part[R], Generic[R]):
         if store.state is not None:
             store.keep(state)
         return steps.given(y), {}
+
+    def prepare(self, x: Tensor, context: ForwardContext) -> None:
+        steps_of(context, KeepNothing.store)
 
     def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], the state behind the last step) of x [batch, step, d_model].

@@ -81,10 +81,13 @@ class RotarySpec(Spec):
 
     def rotate(self, x: Tensor, context: ForwardContext, *, back: bool = False) -> Tensor:
         """The x [batch, heads, token, head_dim] rotated by its tokens' positions, or by minus these: back."""
-        head_dim = x.shape[-1]
-        key = f"rotary {self.key} {head_dim} {x.dtype}"
-        cos, sin = context.once(key, lambda: self.tables(context.tokens, head_dim, x.dtype))
+        cos, sin = self.tables_of(context, x.shape[-1], x.dtype)
         return self.turned(x, cos, -sin if back else sin)
+
+    def tables_of(self, context: ForwardContext, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The `tables` of a pass."""
+        key = f"rotary {self.key} {head_dim} {dtype}"
+        return context.once(key, lambda: self.tables(context.tokens, head_dim, dtype))
 
     def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """The x [batch, heads, token, head_dim] rotated by what `tables` gives."""

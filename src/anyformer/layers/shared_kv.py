@@ -51,7 +51,7 @@ class SharedKVSpec(ProjectionSpec):
         return self.query_rank or place.d_model
 
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
-        return self.rotary and (self.rotary, self.rotary.dims(self.head_dim))
+        return self.rotary and (self.rotary, self.head_dim)
 
     @property
     def written(self) -> int:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -23,9 +23,12 @@ from anyformer.errors import UsageError, among
 from anyformer.measure.calibrate import Machine, Say, dtype_name, keep
 from anyformer.measure.calibrate import calibrate as measure_peaks
 from anyformer.notebook import ShowsItself
-from anyformer.screen import counted
+from anyformer.screen import counted, figures, gigabytes, printed, short
 from anyformer.spec import Architecture
 from anyformer.training.step.device import best_device, choose_device, keep_heap
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 VERSION_OF_KEYS = 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -48,6 +51,30 @@ class Calibration(ShowsItself):
     def as_json(self) -> dict[str, Any]:
         told = {"version": VERSION_OF_KEYS, **self.device.as_json(), "seconds": self.seconds}
         return {**told, "rates": self.rates.as_json()}
+
+    def __str__(self) -> str:
+        return printed(self.table())
+
+    def table(self) -> Table:
+        """What `anyformer calibrate` prints."""
+        found, rates = self.device, self.rates
+        table = figures(found.source)
+        for each, peak in found.peak_flops_per_second.items():
+            table.add_row(f"products, {each}", f"{short(peak)}FLOP/s", "the best of large squares")
+        for each, grid in rates.products.items():
+            few, many = (1 / grid.at(m, 1024, 1024) for m in (1, 1024))
+            table.add_row(
+                f"1024 × 1024, {each}", f"{short(few)}FLOP/s", f"with one row; {short(many)}FLOP/s with 1,024"
+            )
+        reading = f"{gigabytes(found.nbytes_per_second)}/s"
+        table.add_row("reading memory", reading, "weights in turn, one row, as decoding does")
+        table.add_row("copying memory", f"{gigabytes(rates.copying[-1][1])}/s", "read and written")
+        for passes, each in rates.overhead_seconds.items():
+            table.add_row(f"overhead, {passes}", f"{each * 1e6:.3g} µs", "an operator, beside its work")
+        table.add_row("memory", gigabytes(found.memory_nbytes), "")
+        took = self.seconds
+        table.add_row("", "", f"measured in {took:.0f} s" if took else "measured before; --anew measures again")
+        return table
 
 
 def calibrate(

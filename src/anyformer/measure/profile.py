@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,10 +26,14 @@ from anyformer.notebook import ShowsItself
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import Precision
+from anyformer.screen import columns, gigabytes, printed, seconds, short
 from anyformer.spec import Architecture, ModelSpec, parameters, specification
 from anyformer.training.prepare import resized
 from anyformer.training.step import Trainer
 from anyformer.training.step.device import choose_device, compute_dtype, keep_heap
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SECONDS = 2.0  # of repeating a step, at least three times
 ROOM = 0.8  # of free memory that a run may take
@@ -79,14 +83,48 @@ class Profile(ShowsItself):
                     name: {
                         "flops": self.flops[phase][name],
                         "share_of_flops": self.flops[phase][name] / max(1, sum(self.flops[phase].values())),
-                        "seconds": seconds,
-                        "share_of_seconds": seconds / sum(time.values()),
+                        "seconds": taken,
+                        "share_of_seconds": taken / sum(time.values()),
                     }
-                    for name, seconds in time.items()
+                    for name, taken in time.items()
                 }
                 for phase, time in self.time.items()
             },
         }
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether times are predicted."""
+        return all(beside.predicted is not None for beside in self.seconds.values())
+
+    def __str__(self) -> str:
+        return printed(*self.sections())
+
+    def sections(self, model: str = "a model") -> Iterator[RenderableType]:
+        """What `anyformer profile` prints: what was measured beside what was predicted, and time by class of each phase."""
+        size = f"{short(self.n_params).strip()} parameters, {self.batch} × {self.seq_len:,} tokens"
+        table = columns(f"{model}, {size}, {self.precision}", "", "measured", "predicted", "error")
+        for phase, beside in self.seconds.items():
+            what = "training step" if phase == "training" else "decoding, a token a row"
+            table.add_row(what, *_beside(beside, seconds))
+        table.add_row("activations kept", *_beside(self.activation_nbytes, gigabytes))
+        if self.cache_nbytes is not None:
+            table.add_row("cache", *_beside(self.cache_nbytes, gigabytes))
+        yield table
+        if not self.calibrated:
+            yield "no predicted times: run `anyformer calibrate` once, while nothing else runs"
+        for phase, classes in self.as_json()["classes"].items():
+            table = columns(phase, "", "FLOPs", "share of FLOPs", "time", "share of time")
+            for name, found in classes.items():
+                shares = f"{found['share_of_flops']:.2%}", f"{found['share_of_seconds']:.1%}"
+                table.add_row(name, short(found["flops"]).strip(), shares[0], seconds(found["seconds"]), shares[1])
+            yield table
+
+
+def _beside(beside: Beside, words: Callable[[float], str]) -> tuple[str, str, str]:
+    if beside.predicted is None or beside.error is None:
+        return words(beside.measured), "", ""
+    return words(beside.measured), words(beside.predicted), f"{beside.error:+.1%}"
 
 
 def profile(

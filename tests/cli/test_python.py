@@ -154,7 +154,8 @@ def test_profile() -> None:
         said["classes"]["training"]["contraction"]["flops"],
     )
     printed = [re.sub(r"\d.*", "", said.partition("\n")[2]).split() for said in (str(profiled), run(*words).stdout)]
-    assert printed[0] and printed[0] == printed[1]
+    assert printed[0]
+    assert printed[0] == printed[1]
 
 
 REFUSED: list[tuple[tuple[str, ...], str, tuple[Any, ...], dict[str, Any]]] = [

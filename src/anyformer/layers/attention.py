@@ -371,6 +371,8 @@ class Attention(Part[AttentionSpec]):
         if self.rotation is not None:
             rotary, width = self.rotation
             rotary.tables_of(context, width, autocast_dtype(x) or x.dtype)
+        if self.spec.query_scale is not None:
+            self.spec.query_scale.factors_of(context)
         if self.memo_key and self.compressor is None and not kernel.brings:
             self._seen(kernel, context, context.memory_tokens or keys if self.spec.reads == "memory" else keys)
 

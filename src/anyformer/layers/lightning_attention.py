@@ -40,10 +40,9 @@ class LightningAttentionSpec(RecurrentSpec):
             return self
         return self.but(rate=1 - layer / (n_layers - 1 + LEAST) + LEAST)
 
-    def decays(self) -> tuple[float, ...]:
-        """The logarithm of what each head keeps from one token to the next."""
-        rate = 1.0 if self.rate is None else self.rate
-        return tuple(-rate * 2 ** (-8 * h / self.n_heads) for h in range(1, self.n_heads + 1))
+    def slopes(self) -> tuple[float, ...]:
+        """Of each head; times the rate it is the logarithm of what the head forgets from one token to the next."""
+        return tuple(2 ** (-8 * h / self.n_heads) for h in range(1, self.n_heads + 1))
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         into = LinearSpec(d_out=Width(self.width), axes=("heads", "d_model")), place.at(place.d_model)
@@ -83,7 +82,8 @@ class LightningAttention(Recurrent[LightningAttentionSpec]):
         q, k, v = (spec.activation(each(x)).unflatten(-1, (spec.n_heads, -1)) for each in (self.q, self.k, self.v))
         with as_given(x):  # in float32 at least, since a state adds up its rounding
             dtype = torch.promote_types(x.dtype, torch.float32)
-            decay = constant(spec.decays(), x, dtype).expand(1, x.shape[1], -1)
+            # A layer's own number enters by a product of tensors, so that layers share a compiler's graph.
+            decay = (constant(spec.slopes(), x, dtype) * -(spec.rate or 1.0)).expand(1, x.shape[1], -1)
             q, k, v = (each.to(dtype) for each in (q, k, steps.kept(v)))
             y, after = linear_attention(q, k, v, steps.kept(decay), steps.begins, before, state is not None)
         y = self.norm(y.to(x.dtype).flatten(2)) * spec.gate(self.out_gate(x))

@@ -21,8 +21,12 @@ class QueryScaleSpec(Spec, abstract=True):
 
     def scaled(self, q: Tensor, context: ForwardContext) -> Tensor:
         """The q [batch, heads, query, width], each times its factor."""
-        each = context.once(f"query scale {self.key}", lambda: self.factors(context.tokens.position[:, None, :, None]))
-        return q * each.to(q.dtype)
+        return q * self.factors_of(context).to(q.dtype)
+
+    def factors_of(self, context: ForwardContext) -> Tensor:
+        """The `factors` of a pass [batch or 1, 1, query, 1]."""
+        position = context.tokens.position[:, None, :, None]
+        return context.once(f"query scale {self.key}", lambda: self.factors(position))
 
 
 class LogN(QueryScaleSpec):

@@ -161,7 +161,7 @@ def _tables(spec: ModelSpec) -> Iterator[TensorRow]:
         mixer = next(layer.nested(LightningAttentionSpec), None)
         for name in DECAYS if mixer else ():
             assert mixer is not None
-            rates = tuple(-each for each in mixer.decays())
+            rates = tuple((mixer.rate or 1.0) * slope for slope in mixer.slopes())
             made = lambda ours, rates=rates, name=name: (_decay(name, rates),)  # noqa: E731
             yield TensorRow((), (f"model.layers.{i}.self_attn.{name}",), lambda theirs: (), made)
 

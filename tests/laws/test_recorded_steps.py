@@ -378,12 +378,12 @@ def test_the_compiler_is_not_loaded() -> None:
 import sys
 from anyformer.families import preset
 from anyformer.generation import decode, generate_ids
-from anyformer.model import Transformer
+from anyformer.model import build
 from anyformer.resizing import shrink
 import torch
 kept = decode.captured
 decode.captured = lambda *given: kept(*given) or sys.exit("not recorded")
-generate_ids(Transformer(shrink(preset("llama2").spec)), torch.zeros(1, 4, dtype=torch.long), max_new_tokens=40)
+generate_ids(build(shrink(preset("llama2").spec)), torch.zeros(1, 4, dtype=torch.long), max_new_tokens=40)
 print("torch._dynamo" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"

@@ -18,8 +18,8 @@ from anyformer.layers.stage import Stage
 from anyformer.layers.tokens import ForwardContext, KeepNothing, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, MapSpec, StackSpec, SublayerSpec
 
-# Of a function in a process: of layers, each kind makes one, and one more where it is the first to need what others share; of
-# a kernel, masks and lengths; of losses, numbers of rows, vocabularies, options; of decoding, numbers of rows, lengths of caches.
+# Of a function in a process: of layers, each kind makes one, and one more where they have numbers of their own or lend keys; of a
+# kernel, masks and lengths; of losses, numbers of rows, vocabularies, options; of decoding, numbers of rows, lengths of caches.
 GRAPHS = 64
 
 

@@ -41,7 +41,6 @@ LEFT_OUT = {
     "RoFormerForMaskedLM with rotary_value": "turns values too; refused",
     "FalconH1ForCausalLM with a multiplier of gates beside biases": "is no product of what parts here compute; refused",
     "DoryForCausalLM": "goes through its middle layers several times, on a sphere (nGPT), for which no parts are here",
-    "RwkvForCausalLM": "mixes each token with the one before and sums keys that decay (RWKV-4), for which no part is here",
     "xLSTMForCausalLM": "has an LSTM of matrices with exponential gates (mLSTM), for which no part is here",
     "JetMoeForCausalLM": "has experts for attention's queries and output, for which no part is here",
     "ZambaForCausalLM": "has Mamba in heads, each with maps of its own for steps and states, for which no part is here",

@@ -11,11 +11,15 @@ import transformers
 
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
+from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf.mapping import computed, misfits, spec_of
-from anyformer.layers import AttentionSpec, GatedDeltaNetSpec, MoESpec, S6Spec, SSDSpec
+from anyformer.hub import load
+from anyformer.layers import AttentionSpec, GatedDeltaNetSpec, LayerNormSpec, MoESpec, S6Spec, SSDSpec
+from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, Spec, parameters
 from tests.laws.inputs import inputs
-from tests.laws.parity import in_double, rounding
+from tests.laws.parity import InDouble, in_double, rounding
+from tests.laws.tolerance import FLOAT64, close, distance
 
 SIZES = {
     "vocab_size": 101,
@@ -85,6 +89,7 @@ MULTIPLIERS = {
     "ssm_multipliers": [0.9, 0.8, 1.2, 1.1, 0.7],
     "mlp_multipliers": [0.9, 0.5],
 }
+RWKV4 = {"vocab_size": 101, "hidden_size": 32, "num_hidden_layers": 5}
 GRIFFIN = {**SIZES, "hidden_activation": "gelu"}
 MINIMAX = {**SIZES, "num_local_experts": 4}
 LFM2_MOE = {**SIZES, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
@@ -160,6 +165,12 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         {**GRIFFIN, "lru_width": 48, "attention_bias": True, "block_types": ["attention", "recurrent"]},
     ),
     ("recurrent_gemma", {**GRIFFIN, "conv1d_width": 2, "attention_window_size": 5, "logits_soft_cap": 3.0}),
+    ("rwkv", RWKV4),
+    (
+        "rwkv",
+        {**RWKV4, "attention_hidden_size": 20, "intermediate_size": 24, "layer_norm_epsilon": 1e-2, "rescale_every": 0},
+    ),
+    ("rwkv", {**RWKV4, "tie_word_embeddings": True}),
     ("minimax", MINIMAX),
     (
         "minimax",
@@ -244,6 +255,27 @@ def test_its_own_class_computes_alike_to_rounding(
     assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
 
 
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_a_stream_that_is_halved_leaves_more_to_eps(every: int, tmp_path: Path) -> None:
+    """As RWKV-4's class has it where it is not trained: that is the model of its files, and it is written again as they were."""
+    said = {**RWKV4, "layer_norm_epsilon": 1e-3, "rescale_every": every}
+    with InDouble(), torch.no_grad():
+        theirs = transformers.RwkvForCausalLM(transformers.RwkvConfig(**said)).eval()
+        theirs.save_pretrained(tmp_path)
+        ids = torch.randint(101, (2, 17), generator=torch.Generator().manual_seed(0))
+        ours, _ = load(tmp_path)
+        expected = theirs(ids).logits
+        close(ours(ids).logits, expected, FLOAT64)
+        spec = ours.spec
+        plain = Transformer(read("rwkv", {**said, "rescale_every": 0}))
+        plain.load_state_dict(ours.state_dict())
+        assert distance(plain(ids).logits, expected) > 1e6 * FLOAT64
+    assert FAMILIES["rwkv"].to_config(spec)["rescale_every"] == every
+    eps = [next(block.nested(LayerNormSpec)).eps for block in spec.stack.blocks]
+    odd = with_layers(spec, [changed(spec.stack.blocks[0], LayerNormSpec, eps=each) for each in (*eps[:-1], 0.5)])
+    assert misfits(FAMILIES["rwkv"], odd)[1]
+
+
 def test_tables_of_decays_are_those_that_minimax_makes() -> None:
     """Its class is compared with these in their places, so they are held against its own."""
     family, spec = (
@@ -312,6 +344,7 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("falcon_h1", {**H1, "projectors_bias": True}, "projectors_bias = True must be mamba_proj_bias = False"),
         ("falcon_h1", {**H1, **MULTIPLIERS, "mlp_bias": True}, "mlp_bias = True goes with no multiplier of gates here"),
         ("falcon_h1", {**H1, "hidden_act": "gelu", "mlp_multipliers": [0.5, 1.0]}, "hidden_act = 'gelu' goes with"),
+        ("rwkv", {**RWKV4, "rescale_every": -1}, "rescale_every = -1 is no number that a model has"),
         ("minimax", {**MINIMAX, "block_size": 64}, "block_size = 64 is not computed here"),
         ("minimax", {**MINIMAX, "mlp_alpha_factor": 2}, "mlp_alpha_factor = 2 must be full_attn_alpha_factor = 1.0"),
         ("minimax", {**MINIMAX, "attn_type_list": [0, 1]}, "attn_type_list = .* must be 4 times 0 or 1"),

@@ -392,7 +392,11 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
         activation=draw(activations),
         rate=draw(optional(st.just(0.3))),
     )
-    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn, lightning]))
+    time = L.WKVSpec(
+        width=draw(optional(st.just(Width(10)))), gate=draw(activations), depth=draw(optional(st.just(0.3)))
+    )
+    channel = L.ChannelMixSpec(d_ff=Width(18), activation=draw(activations), gate=draw(activations))
+    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn, lightning, time, channel]))
 
 
 @st.composite

@@ -18,6 +18,7 @@ from anyformer.layers import (
     LastTokenSpec,
     LogSteps,
     RGLRUSpec,
+    WKVSpec,
 )
 from anyformer.model import Output, Transformer
 from anyformer.spec import HeadSpec, ModelSpec
@@ -128,10 +129,10 @@ class Inputs:
         if pad is not None and spec.encoder is None:
             return self.without(pad)
         padded = self.pieces == (WHOLE,) and not bool(self.real.all())
-        kinds = GlobalBlocks | RGLRUSpec | CompressorSpec | BlockIndexerSpec
+        kinds = GlobalBlocks | RGLRUSpec | WKVSpec | CompressorSpec | BlockIndexerSpec
         counted = any(isinstance(v, kinds) or (isinstance(v, LogSteps) and v.start) for v in spec.nested())
         if padded and counted:
-            # There, padding takes places in the blocks, or positions that queries grow by (Llama 4), or is read (Griffin).
+            # There, padding takes places in the blocks, or positions that queries grow by (Llama 4), or is read (Griffin, RWKV).
             return self.row_by_row()
         positions = (
             len(spec.stack.embedding.terms) > 1 and "position_ids" not in inspect.signature(theirs.forward).parameters

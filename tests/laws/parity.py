@@ -249,6 +249,7 @@ def differences(both: Pair, given: Inputs) -> Differences:
         "mamba",
         "falcon_mamba",
         "mamba2",
+        "rwkv",
     ):  # which give the last layer's in place of the embedding's
         ours, reference_states = ours[1:], [*reference_states[:-2], reference_states[-1]]
     if both.family.hf_type == "minimax":  # which gives the stream before the norm that its next layer begins with

@@ -187,7 +187,7 @@ def test_labels_give_the_mean_of_their_cross_entropy(name: str, shift: int) -> N
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap's, which has no rule for scattering
-@pytest.mark.parametrize("name", ["llama2-7b", "gpt2", "mamba2-130m", "mixtral-8x7b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("name", ["llama2-7b", "gpt2", "mamba2-130m", "rwkv-4-169m", "mixtral-8x7b", "qwen3-30b-a3b"])
 def test_functions_of_its_weights_have_their_gradients(name: str) -> None:
     """torch.func's grad, and vmap over it for each row's own, are the backward pass of each row alone."""
     model = randomised(shrink(preset(name).spec))
@@ -204,7 +204,9 @@ def test_functions_of_its_weights_have_their_gradients(name: str) -> None:
         assert gradient_distance({name: grads[i] for name, grads in each.items()}, wanted) < FLOAT32
 
 
-@pytest.mark.parametrize("name", ["mamba-130m", "recurrentgemma-2b", "jamba-v0.1", "lstm-medium", "gru-medium"])
+@pytest.mark.parametrize(
+    "name", ["mamba-130m", "recurrentgemma-2b", "rwkv-4-169m", "jamba-v0.1", "lstm-medium", "gru-medium"]
+)
 def test_derivatives_along_a_direction_are_those_of_the_gradient(name: str) -> None:
     """And a function of its weights, wherever a part finds them."""
     model = randomised(shrink(preset(name).spec)).double()

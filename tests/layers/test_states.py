@@ -39,6 +39,7 @@ NAMES = (
     "nemotron-3-nano-30b-a3b",
     "falcon-h1-34b",
     "recurrentgemma-2b",
+    "rwkv-4-169m",
 )
 every_hybrid = pytest.mark.parametrize("spec", [shrink(af.preset(name).spec) for name in NAMES], ids=NAMES)
 

@@ -46,3 +46,13 @@ def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
             if t - back >= 0:
                 out[t] += weight[:, m] * x[t - back]
     return out if bias is None else out + bias
+
+
+def weighed_mean(k: Tensor, v: Tensor, rate: Tensor, bonus: Tensor) -> Tensor:
+    """Y [token, channels] of k and v of that shape: each token's sums over all before it and its own, by their formula."""
+    outs = []
+    for t in range(len(k)):
+        ago = torch.arange(t - 1, -1, -1, dtype=k.dtype)[:, None]
+        weights = torch.cat((k[:t] - ago * rate, (k[t] + bonus)[None])).softmax(0)
+        outs.append((weights * v[: t + 1]).sum(0))
+    return torch.stack(outs)

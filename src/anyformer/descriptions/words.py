@@ -83,6 +83,7 @@ KINDS = {
     "SSD": "Mamba-2 (SSD)",
     "GatedDeltaNet": "gated DeltaNet",
     "LightningAttention": "lightning attention",
+    "ChannelMix": "channel mixing",
     "MarkedKeys": "marked keys",
     "MarkedQueries": "marked queries",
     "FirstToken": "first token",

@@ -11,6 +11,7 @@ from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack
 from anyformer.layers.block_indexer import BlockIndexerSpec as BlockIndexerSpec
 from anyformer.layers.causal_convolution import CausalConvolutionSpec as CausalConvolutionSpec
+from anyformer.layers.channel_mix import ChannelMixSpec as ChannelMixSpec
 from anyformer.layers.compression import CompressorSpec as CompressorSpec
 from anyformer.layers.contacts import ContactsSpec as ContactsSpec
 from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
@@ -90,6 +91,8 @@ from anyformer.layers.scores import RelativeBucketsSpec as RelativeBucketsSpec, 
 from anyformer.layers.scores import ValueSpec as ValueSpec
 from anyformer.layers.short_convolution import ShortConvolutionSpec as ShortConvolutionSpec
 from anyformer.layers.token_dropout import TokenDropoutSpec as TokenDropoutSpec
+from anyformer.layers.token_shift import TokenShiftSpec as TokenShiftSpec
 from anyformer.layers.tokens import Dropout as Dropout, ForwardContext as ForwardContext, Notes as Notes, Store as Store
 from anyformer.layers.tokens import Tokens as Tokens
 from anyformer.layers.two_streams import BlanksSpec as BlanksSpec, TwoStreams as TwoStreams
+from anyformer.layers.wkv import WKVSpec as WKVSpec

@@ -1,0 +1,91 @@
+"""RWKV-4 to and from transformers' RwkvForCausalLM, which halves the stream every few layers where it is not trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed, with_layers
+from anyformer.families.hf import table
+from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.rwkv import rwkv
+from anyformer.layers import ChannelMixSpec, LayerNormSpec, WKVSpec
+from anyformer.spec import ModelSpec
+
+TIME, CHANNEL = "0.branches.0.mixer", "1.branches.0.mixer"
+LAST = 1e-5  # eps of the last norm, whatever is said of the others
+
+
+def _halved(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The eps of norms, four times as large for each time that the stream, and what is added to it, was halved before them."""
+    eps, every = settings.take("layer_norm_epsilon", float, 1e-5), settings.take("rescale_every", int, 6)
+
+    def times(layer: int) -> float:
+        return 4.0 ** (layer // every) if every else 1.0
+
+    layers = [changed(layer, LayerNormSpec, eps=eps * times(i)) for i, layer in enumerate(spec.stack.blocks)]
+    last, first = LayerNormSpec(eps=LAST * times(len(layers))), LayerNormSpec(eps=eps)
+    spec = with_layers(spec, layers)
+    return spec.but(stack=spec.stack.but(norm=last, embedding=spec.stack.embedding.but(norm=first)))
+
+
+def _every(spec: ModelSpec) -> dict[str, Any]:
+    """What the eps say; 0 where none differs."""
+    each = [one(layer, LayerNormSpec, "norm in a layer").eps for layer in spec.stack.blocks]
+    last = spec.stack.norm.eps / LAST if isinstance(spec.stack.norm, LayerNormSpec) else 1.0
+    every = next((i for i, eps in enumerate((*each, each[0] * last)) if eps != each[0]), 0)
+    return {"layer_norm_epsilon": each[0], "rescale_every": every}
+
+
+def _widths(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    d_model = spec.stack.d_model
+    width = settings.nullable("attention_hidden_size", int, None)
+    d_ff = settings.nullable("intermediate_size", int, None) or 4 * d_model
+    return changed(changed(spec, WKVSpec, width=None if width == d_model else width), ChannelMixSpec, d_ff=d_ff)
+
+
+def _written(spec: ModelSpec) -> dict[str, int]:
+    return {
+        "attention_hidden_size": one(spec, WKVSpec, "time mixing").width or spec.stack.d_model,
+        "intermediate_size": one(spec, ChannelMixSpec, "channel mixing").d_ff,
+    }
+
+
+def _shifts(ours: str, theirs: str, *names: str) -> dict[str, Theirs]:
+    return {f"{ours}.shift_{x}.weight": Theirs(f"{theirs}.time_mix_{x}", by=(1, 1, -1)) for x in names}
+
+
+RWKV = table.family(
+    "rwkv",
+    "RwkvForCausalLM",
+    rwkv(1, 8),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.Pair(_widths, _written),
+        table.context("context_length", 1024),
+        table.tables(tied=False),
+        table.layers(),
+        table.Pair(_halved, _every),
+    ),
+    {
+        **table.norms("ln1", "ln2"),
+        **{f"{TIME}.{x}": f"attention.{x}" for x in ("key", "value", "receptance")},
+        f"{TIME}.out": "attention.output",
+        f"{TIME}.decay": "attention.time_decay",
+        f"{TIME}.bonus": "attention.time_first",
+        **_shifts(TIME, "attention", "key", "value", "receptance"),
+        f"{CHANNEL}.up": "feed_forward.key",
+        f"{CHANNEL}.receptance": "feed_forward.receptance",
+        f"{CHANNEL}.down": "feed_forward.value",
+        **_shifts(CHANNEL, "feed_forward", "key", "receptance"),
+    },
+    stack="rwkv",
+    layer="blocks",
+    tokens="embeddings",
+    norm="ln_out",
+    outside={"stack.embedding.norm": "blocks.0.pre_ln"},
+    buffers=(),
+    heads=("head",),
+)

@@ -42,7 +42,6 @@ LEFT_OUT = {
     "FalconH1ForCausalLM with a multiplier of gates beside biases": "is no product of what parts here compute; refused",
     "DoryForCausalLM": "goes through its middle layers several times, on a sphere (nGPT), for which no parts are here",
     "xLSTMForCausalLM": "has an LSTM of matrices with exponential gates (mLSTM), for which no part is here",
-    "JetMoeForCausalLM": "has experts for attention's queries and output, for which no part is here",
     "ZambaForCausalLM": "has Mamba in heads, each with maps of its own for steps and states, for which no part is here",
     "ProphetNetForConditionalGeneration": "has streams that predict several tokens each, for which no part is here",
     "NllbMoeForConditionalGeneration": "draws the second expert, and bounds experts by a share of the tokens in use too",

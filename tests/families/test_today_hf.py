@@ -182,6 +182,12 @@ LONG = {"rope_type": "longrope", "rope_theta": 1e3, "original_max_position_embed
 LONG |= {"short_factor": [1.1, 1.5, 2.0, 3.0], "long_factor": [1.1, 1.5, 2.0, 3.0]}
 MPT = {"vocab_size": 101, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}
 SCALED = {"embedding_multiplier": 5.5, "attention_multiplier": 0.1, "logits_scaling": 3.0, "residual_multiplier": 0.4}
+JETMOE = {
+    **{name: SIZES[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")},
+    "num_key_value_heads": 2,
+    "kv_channels": 16,
+    "num_local_experts": 5,
+}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
     ("qwen3", {**SIZES, "head_dim": 8, "attention_bias": True, "use_sliding_window": True, "max_window_layers": 2}),
@@ -646,6 +652,9 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "attention_bias": True,
         },
     ),
+    ("jetmoe", JETMOE),
+    ("jetmoe", {**JETMOE, "num_experts_per_tok": 3, "activation_function": "gelu", "rms_norm_eps": 1e-2}),
+    ("jetmoe", {**JETMOE, "kv_channels": 20, "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 3e3}}),
 ]
 # The names from here on: each is held against its own class, which the laws need not do.
 OWN = [i for i, (name, _) in enumerate(GIVEN) if i > [name for name, _ in GIVEN].index("dbrx")]

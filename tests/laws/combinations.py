@@ -153,6 +153,20 @@ def shared_vectors(draw: st.DrawFn) -> L.SharedKVSpec:
     )
 
 
+heads_of_experts = st.builds(
+    L.MoASpec,
+    router=st.sampled_from(
+        [
+            L.RouterSpec(n_experts=Count(4), top_k=2, score="softmax-of-chosen"),
+            L.RouterSpec(n_experts=Count(3), top_k=1, factor=2.0, bias=True, gains=True),
+            L.RouterSpec(n_experts=Count(4), top_k=3, score="sigmoid", renormalise=True, correction=True),
+        ]
+    ),
+    kv_heads=st.sampled_from([Count(2), Count(1)]),
+    head_dim=st.just(Width(8)),
+    rotary=optional(rotaries),
+    bias=st.booleans(),
+)
 compressors = st.builds(
     L.CompressorSpec,
     every=st.sampled_from([Window(2), Window(3), Window(5)]),
@@ -209,7 +223,7 @@ DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.
 @st.composite
 def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
     two_sets = st.builds(L.LocalAndGlobalSpec, n_heads=st.sampled_from([Count(1), Count(4)]))
-    projection = draw(st.one_of(grouped(), shared_vectors(), latent(), two_sets))
+    projection = draw(st.one_of(grouped(), shared_vectors(), latent(), two_sets, heads_of_experts))
     scores = draw(
         st.sampled_from(
             [
@@ -331,6 +345,7 @@ def mixtures(draw: st.DrawFn) -> MixerSpec:
         shared_gate=gate,
         latent=draw(optional(st.just(Width(12)))),
         weighs=weighs,
+        bias=draw(st.booleans()),
     )
 
 

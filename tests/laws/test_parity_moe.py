@@ -22,6 +22,7 @@ from anyformer.layers import (
     GatedFeedForwardSpec,
     GQASpec,
     LayerNormSpec,
+    MoASpec,
     MoESpec,
     RMSNormSpec,
     RotarySpec,
@@ -46,6 +47,12 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (GatedFeedForwardSpec, {"activation": GELU()}),
         (RMSNormSpec, {"eps": 1e-6}),
         (RotarySpec, {"theta": 1.1e6}),
+    ],
+    "jetmoe-8b": [
+        (RouterSpec, {"top_k": 1}),
+        (RouterSpec, {"score": "softmax"}),
+        (MoASpec, {"rotary": RotarySpec(theta=1.1e4)}),
+        (RMSNormSpec, {"eps": 1e-5}),
     ],
     "qwen1.5-moe-a2.7b": [
         (RouterSpec, {"top_k": 1}),

@@ -15,6 +15,7 @@ from anyformer.layers import (
     GQASpec,
     LocalAndGlobalSpec,
     MLASpec,
+    MoASpec,
     MoESpec,
     NormSpec,
     SegmentsSpec,
@@ -109,6 +110,8 @@ def one_map(projection: Any) -> str:
     """What to say behind the kind of heads where one map makes keys and values, or tokens are mixed; else nothing."""
     if isinstance(projection, SharedKVSpec):
         return ", one vector as key and value"
+    if isinstance(projection, MoASpec):
+        return f", of {projection.router.top_k} of {projection.router.n_experts} experts for queries and outputs"
     if not isinstance(projection, GQASpec):
         return ""
     said = [", of the stream and the embedding side by side"] if projection.with_input else []

@@ -62,6 +62,7 @@ from anyformer.layers.mask import Heads as Heads, Mask as Mask, Not as Not
 from anyformer.layers.mask import Or as Or, Prefix as Prefix, SameBlock as SameBlock, SlidingWindow as SlidingWindow
 from anyformer.layers.mask import Strided as Strided, SymmetricWindow as SymmetricWindow
 from anyformer.layers.mla import MLASpec as MLASpec
+from anyformer.layers.moa import MoASpec as MoASpec
 from anyformer.layers.moe import CapacityFactor as CapacityFactor, CapacitySpec as CapacitySpec
 from anyformer.layers.moe import FixedCapacity as FixedCapacity, MoESpec as MoESpec
 from anyformer.layers.norm import LayerNormSpec as LayerNormSpec, NormSpec as NormSpec, RMSNormSpec as RMSNormSpec

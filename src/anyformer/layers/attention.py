@@ -23,6 +23,7 @@ from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, autocast_dtype
 from anyformer.spec import (
@@ -213,6 +214,11 @@ class AttentionSpec(MixerSpec):
         waiting = "that wait for their block to be whole" if self.compressor else "that the next one is mixed with"
         return (Caveat("rewind", f"tokens {waiting} are one state, and none can be taken back"),)
 
+    @property
+    def router(self) -> RouterSpec | None:
+        """Of a projection whose maps are experts'."""
+        return getattr(self.projection, "router", None)
+
     def reach(self) -> int | None:
         return self.mask.reach()
 
@@ -364,7 +370,13 @@ class Attention(Part[AttentionSpec]):
         y = y if self.gate is None else self.gate(y, x)
         if self.norm is not None:
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-        return p.output(y, context), {"attention": weights} if context.weights and weights is not None else {}
+        notes = {"attention": weights} if context.weights and weights is not None else {}
+        return p.output(y, context), {**notes, **p.notes(context, (x.shape[0], x.shape[1]))}
+
+    @property
+    def router(self) -> Router | None:
+        """Of a projection whose maps are experts'."""
+        return getattr(self.projection, "router", None)
 
     def prepare(self, x: Tensor, context: ForwardContext) -> None:
         kernel, keys = context.kernels[self.digest], context.tokens

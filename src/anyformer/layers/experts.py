@@ -121,6 +121,31 @@ class Experts(Part[ExpertsSpec]):
 Inner = Callable[..., Tensor]  # ExpertSpec.inner
 
 
+def of_choices(x: Tensor, chosen: Tensor, matrices: Tensor, context: ForwardContext) -> Tensor:
+    """What the matrix [d_out, d_in] of each choice makes [token, top_k, d_out] of x [token, top_k, d_in], or of one for all."""
+    n, k = chosen.shape
+    if context.experts == "loop":
+        rows, y = x.expand(n, k, -1), x.new_zeros(n, k, matrices.shape[1])
+        for i, matrix in enumerate(matrices):
+            at = (chosen == i).nonzero(as_tuple=True)
+            y = y.index_put(at, F.linear(rows[at], matrix).to(y.dtype))
+        return y
+    x, matrices = operands(x, x, matrices)
+    if few_are_chosen(chosen, matrices):
+        own = matrices.index_select(0, chosen.flatten())
+        return products_each(x.expand(n, k, -1).flatten(0, 1), own).unflatten(0, (n, k))
+    if transformed() or (recorded() and not torch.compiler.is_compiling()):  # all of all rows, of which those are taken
+        y = torch.einsum("nki,eoi->nkeo", x, matrices).expand(n, k, -1, -1)
+        return y.gather(2, chosen[..., None, None].expand(n, k, 1, y.shape[-1]))[:, :, 0]
+    with as_given(x):
+        groups = groups_of(chosen, len(matrices))
+        if x.shape[1] == 1:
+            rows = x[groups.token, 0]
+        else:
+            rows = torch.zeros_like(x).flatten(0, 1).index_copy(0, groups.row.flatten(), x.flatten(0, 1))
+        return products(rows, matrices, groups.behind)[groups.row]
+
+
 def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tensor:
     """The sum, one expert after the other: the oracle."""
     y = torch.zeros_like(x)

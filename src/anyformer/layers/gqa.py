@@ -14,20 +14,8 @@ from anyformer.layers.convolved_heads import ConvolvedHeads, ConvolvedHeadsSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext, Store, Tokens
-from anyformer.spec import (
-    Cost,
-    Count,
-    KeptBeside,
-    MapSpec,
-    PartSpec,
-    Place,
-    Placed,
-    Positive,
-    Sizes,
-    Width,
-    Workload,
-)
+from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
+from anyformer.spec import Cost, Count, KeptBeside, MapSpec, PartSpec, Place, Placed, Positive, Sizes, Width, Workload
 
 MIXED = "mixed"  # the store of what later tokens are mixed with
 
@@ -162,6 +150,10 @@ class Projection(Part[P], Generic[P]):
     def output(self, y: Tensor, context: ForwardContext) -> Tensor:
         """[batch, query, d_model] of y [batch, heads, query, width of a value]."""
         return self.o(y.transpose(1, 2).flatten(2))
+
+    def notes(self, context: ForwardContext, shape: tuple[int, int]) -> Notes:
+        """What it notes of the pass that `output` ended, of [batch, token]."""
+        return {}
 
 
 class GQASpec(ProjectionSpec):

@@ -11,14 +11,13 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from anyformer.layers.experts import Experts, ExpertsSpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
-from anyformer.layers.router import Router, RouterSpec
+from anyformer.layers.router import Router, RouterSpec, noted
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import (
     Caveat,
@@ -30,6 +29,7 @@ from anyformer.spec import (
     Positive,
     Sizes,
     Spec,
+    Weight,
     Whole,
     Width,
     Window,
@@ -83,6 +83,7 @@ class MoESpec(MixerSpec):
     capacity: CapacitySpec | None = None  # None: every choice is served
     # what experts read and write, mapped there and back by linear maps of all; None: d_model
     latent: Width | None = None
+    bias: bool = False  # of the sum (JetMoE)
     weighs: Literal["output", "input"] = "output"  # what of an expert is multiplied by its weight (Llama 4: the input)
 
     def __post_init__(self) -> None:
@@ -106,6 +107,9 @@ class MoESpec(MixerSpec):
 
     def together(self) -> str | None:
         return "has a capacity, which counts the tokens of a row" if self.capacity is not None else None
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"bias": Weight((place.shape[-1],), ("d_model",), "bias", fill=0.0) if self.bias else None}
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         router = self.router
@@ -177,19 +181,15 @@ class MoE(Part[MoESpec]):
     latent_out: nn.Module | None
     shared_expert: nn.Module | None
     shared_gate: nn.Module | None
-    share = 1.0  # of what identities return, where several processes each write a part of the sum
+    bias: Tensor | None
+    share = 1.0  # of the bias and of what identities return, where several processes each write a part of the sum
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape, and the notes."""
         spec, rows = self.spec, x.flatten(0, 1)
-        weights, chosen, logits = self.router(rows, context)
-        shape = x.shape[:2]
-        document = context.tokens.document
-        notes = {
-            "router_logits": logits.unflatten(0, shape),
-            "chosen": chosen.unflatten(0, shape),
-            "real": x.new_ones(shape, dtype=torch.bool) if document is None else document.expand(shape) > 0,
-        }
+        routing = self.router(rows, context)
+        weights, chosen, _ = routing
+        notes = noted(routing, context, (x.shape[0], x.shape[1]))
         if spec.capacity is not None:
             places = spec.capacity.places(x.shape[1], spec.router.n_choices, spec.router.top_k)
             served = admitted(notes["chosen"], spec.router.n_choices, places, notes["real"])
@@ -204,6 +204,7 @@ class MoE(Part[MoESpec]):
         y = route(inner, chosen, weights, context)
         y = y if self.latent_out is None else self.latent_out(y)
         y = (y if returned is None else y + returned).view_as(x)
+        y = y if self.bias is None else y + (self.bias * self.share).to(y.dtype)
         if self.shared_expert is not None:
             shared, _ = self.shared_expert(x, context, store)
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)

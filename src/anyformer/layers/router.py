@@ -193,6 +193,16 @@ class Routing(NamedTuple):
     logits: Tensor  # [token, experts], float32 at least
 
 
+def noted(routing: Routing, context: ForwardContext, shape: tuple[int, int]) -> dict[str, Tensor]:
+    """What training reads of it, of [batch, token]: router_logits [batch, token, choices], chosen, and which tokens are real."""
+    document = context.tokens.document
+    return {
+        "router_logits": routing.logits.unflatten(0, shape),
+        "chosen": routing.chosen.unflatten(0, shape),
+        "real": routing.logits.new_ones(shape, dtype=torch.bool) if document is None else document.expand(shape) > 0,
+    }
+
+
 class Router(Part[RouterSpec]):
     """Computes in float32 at least, whatever the model's precision: rounding would change who is chosen."""
 

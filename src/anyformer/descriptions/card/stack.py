@@ -40,16 +40,15 @@ BIASES = {
     "k": "key",
     "v": "value",
     "o": "attention output",
-    "q_down": "latents",
+    **dict.fromkeys(("q_down", "kv_down", "k_rotary"), "latents"),
     "compressor": "places in blocks",
     "coefficients": "streams",
-    "kv_down": "latents",
-    "k_rotary": "latents",
     "gate": "feed-forward in",
     "up": "feed-forward in",
     "down": "feed-forward out",
     "router": "router",
-    "mixer": "gates",
+    "mixer": "experts",
+    "projection": "attention output",
 }
 
 NORM_OVER = {
@@ -327,6 +326,7 @@ def _biases(stack: StackSpec, place: Place) -> Iterator[str]:
         for path, weight in tensors(layers.block, place):
             *_, owner, last = (part for part in path.split(".") if part != "maps" and not part.isdigit())
             if (last == "bias" or weight.axes == ("gates",)) and weight.trainable:
+                owner = "gates" if weight.axes == ("gates",) else owner
                 yield "norms" if owner.startswith("norm") else BIASES.get(owner, owner.replace("_", " "))
 
 

@@ -19,6 +19,7 @@ from anyformer.layers.embedding import Table
 from anyformer.layers.experts import StackedLinear
 from anyformer.layers.head import Unembedding
 from anyformer.layers.linear import Linear
+from anyformer.layers.moa import MoA
 from anyformer.layers.moe import MoE
 from anyformer.layers.ranks import Ranks, SplitRows, alike, entering, summed
 from anyformer.layers.tokens import ForwardContext, Notes
@@ -54,7 +55,7 @@ def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ra
             more = [] if module.relative_values is None else [module.relative_values]
             for part in (*module.scores, *more):
                 part.place = replace(part.place, heads=(ranks.rank * module.n_heads, ranks.size * module.n_heads))
-        elif isinstance(module, MoE):
+        elif isinstance(module, MoE | MoA):
             module.share = 1 / ranks.size
         elif isinstance(module, Linear | StackedLinear) and module.bias is not None:
             matrix = cut[module, "weight"]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
+from anyformer.layers.attention import Attention, AttentionSpec
 from anyformer.layers.moe import MoE, MoESpec
 from anyformer.layers.router import Router
 from anyformer.layers.tokens import Notes
@@ -117,7 +118,7 @@ def routers_of(model: Transformer) -> list[Router]:
     own = (head.layers.blocks for head in model.heads if head.layers is not None)
     every = (*chain(*blocks), *(module.block for module in model.ahead), *chain(*own))
     mixers = (branch.mixer for block in every for sublayer in block.sublayers for branch in sublayer.branches)
-    return [mixer.router for mixer in mixers if isinstance(mixer, MoE)]
+    return [mixer.router for mixer in mixers if isinstance(mixer, MoE | Attention) and mixer.router is not None]
 
 
 def mixtures_of(model: Transformer) -> Mixtures:
@@ -134,7 +135,8 @@ def _choices(spec: ModelSpec) -> list[list[int]]:
     stacks = [stack.layers for stack in spec.stacks.values()]
     own = (head.layers.blocks for head in spec.heads if head.layers is not None)
     blocks = [*chain(*stacks), *(module.block for module in spec.ahead), *chain(*own)]
-    return [[m.router.n_choices for m in block.mixers if isinstance(m, MoESpec)] for block in blocks]
+    routed = ([m for m in block.mixers if isinstance(m, MoESpec | AttentionSpec)] for block in blocks)
+    return [[m.router.n_choices for m in each if m.router is not None] for each in routed]
 
 
 def check_router_losses(spec: ModelSpec, recipe: Recipe) -> None:

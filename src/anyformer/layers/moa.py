@@ -54,7 +54,7 @@ class MoASpec(ProjectionSpec):
         return self.n_heads, head_dim, head_dim
 
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
-        return self.rotary and (self.rotary, self.rotary.dims(self.sizes(place)[1]))
+        return self.rotary and (self.rotary, self.sizes(place)[1])
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         return {"bias": Weight((place.d_model,), ("d_model",), "bias", fill=0.0) if self.bias else None}

@@ -16,8 +16,7 @@ from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
 from anyformer.generation.static_cache import LEAST, StaticCache, static_length, static_nbytes
-from anyformer.layers.attention import has_prefix
-from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.causality import has_prefix, later_tokens_seen
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, StackSpec, TableSpec

@@ -17,13 +17,12 @@ from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
-from anyformer.layers.mask import And, Causal, Everything, Mask, Prefix, ignores_heads
+from anyformer.layers.mask import And, Causal, Everything, Mask, ignores_heads
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, autocast_dtype
 from anyformer.spec import (
@@ -33,13 +32,11 @@ from anyformer.spec import (
     KeptBeside,
     MapSpec,
     MixerSpec,
-    ModelSpec,
     Place,
     Placed,
     Positive,
     ScaleSpec,
     Sizes,
-    Spec,
     Weight,
     Workload,
 )
@@ -214,11 +211,6 @@ class AttentionSpec(MixerSpec):
         waiting = "that wait for their block to be whole" if self.compressor else "that the next one is mixed with"
         return (Caveat("rewind", f"tokens {waiting} are one state, and none can be taken back"),)
 
-    @property
-    def router(self) -> RouterSpec | None:
-        """Of a projection whose maps are experts'."""
-        return getattr(self.projection, "router", None)
-
     def reach(self) -> int | None:
         return self.mask.reach()
 
@@ -285,17 +277,6 @@ class AttentionSpec(MixerSpec):
         """Whether a score or a value is made of the queries, keys and values of each head."""
         own = (self.difference, self.relative_values)
         return any(each is not None for each in own) or any(score.reads_content for score in self.scores)
-
-
-def own_masks(stack: Spec) -> list[Mask]:
-    """The masks by which a stack's tokens see each other, attention by attention."""
-    return [each.mask for each in stack.nested(AttentionSpec) if each.reads != "memory"]
-
-
-def has_prefix(spec: ModelSpec) -> bool:
-    """Whether a decoder sees a prefix from both sides: of any length, the tokens whose token_type_ids is 0."""
-    prefixes = (part for mask in own_masks(spec.stack) for part in mask.nested(Prefix))
-    return spec.encoder is None and any(part.size is None for part in prefixes)
 
 
 class Attention(Part[AttentionSpec]):
@@ -373,16 +354,10 @@ class Attention(Part[AttentionSpec]):
         notes = {"attention": weights} if context.weights and weights is not None else {}
         return p.output(y, context), {**notes, **p.notes(context, (x.shape[0], x.shape[1]))}
 
-    @property
-    def router(self) -> Router | None:
-        """Of a projection whose maps are experts'."""
-        return getattr(self.projection, "router", None)
-
     def prepare(self, x: Tensor, context: ForwardContext) -> None:
         kernel, keys = context.kernels[self.digest], context.tokens
         if self.rotation is not None:
-            rotary, width = self.rotation
-            rotary.tables_of(context, width, autocast_dtype(x) or x.dtype)
+            self.rotation[0].tables_of(context, self.rotation[1], autocast_dtype(x) or x.dtype)
         if self.spec.query_scale is not None:
             self.spec.query_scale.factors_of(context)
         if self.memo_key and self.compressor is None and not kernel.brings:

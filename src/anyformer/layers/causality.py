@@ -10,10 +10,10 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.convolution import ConvolutionSpec
 from anyformer.layers.lsh import LSHAttentionSpec
-from anyformer.layers.mask import Mask, visible
+from anyformer.layers.mask import Mask, Prefix, visible
 from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Spec
+from anyformer.spec import ModelSpec, Spec
 
 # Neighbours, and tokens so far on that blocks and windows of any usual size lie between them.
 POSITIONS = (*range(16), *(2**power for power in range(4, 21)))
@@ -53,3 +53,14 @@ def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
         if sees_later_tokens(value.mask, after_prefix=after_prefix):
             return value.mask.kind
     return None
+
+
+def own_masks(stack: Spec) -> list[Mask]:
+    """The masks by which a stack's tokens see each other, attention by attention."""
+    return [each.mask for each in stack.nested(AttentionSpec) if each.reads != "memory"]
+
+
+def has_prefix(spec: ModelSpec) -> bool:
+    """Whether a decoder sees a prefix from both sides: of any length, the tokens whose token_type_ids is 0."""
+    prefixes = (part for mask in own_masks(spec.stack) for part in mask.nested(Prefix))
+    return spec.encoder is None and any(part.size is None for part in prefixes)

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from anyformer.cache import KVCache
 from anyformer.errors import SpecError
-from anyformer.layers.attention import has_prefix
+from anyformer.layers.causality import has_prefix
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Output, Transformer

@@ -11,8 +11,7 @@ from anyformer.errors import AnyformerError
 from anyformer.families.compose import bidirectional, causal
 from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.settings import CAUSAL, Settings
-from anyformer.layers.attention import own_masks
-from anyformer.layers.causality import sees_later_tokens
+from anyformer.layers.causality import own_masks, sees_later_tokens
 from anyformer.spec import ModelSpec, Spec
 
 

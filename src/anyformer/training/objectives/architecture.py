@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anyformer.families.heads import EMBEDDING
-from anyformer.layers.attention import AttentionSpec, has_prefix
-from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.causality import has_prefix, later_tokens_seen
 from anyformer.layers.two_streams import BlanksSpec, TwoStreams
 from anyformer.recipe import (
     CausalLM,

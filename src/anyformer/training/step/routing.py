@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
-from anyformer.layers.attention import Attention, AttentionSpec
-from anyformer.layers.moe import MoE, MoESpec
 from anyformer.layers.router import Router
 from anyformer.layers.tokens import Notes
 from anyformer.model import Transformer
@@ -118,7 +116,7 @@ def routers_of(model: Transformer) -> list[Router]:
     own = (head.layers.blocks for head in model.heads if head.layers is not None)
     every = (*chain(*blocks), *(module.block for module in model.ahead), *chain(*own))
     mixers = (branch.mixer for block in every for sublayer in block.sublayers for branch in sublayer.branches)
-    return [mixer.router for mixer in mixers if isinstance(mixer, MoE | Attention) and mixer.router is not None]
+    return [router for mixer in mixers if (router := _router_of(mixer)) is not None]
 
 
 def mixtures_of(model: Transformer) -> Mixtures:
@@ -135,8 +133,13 @@ def _choices(spec: ModelSpec) -> list[list[int]]:
     stacks = [stack.layers for stack in spec.stacks.values()]
     own = (head.layers.blocks for head in spec.heads if head.layers is not None)
     blocks = [*chain(*stacks), *(module.block for module in spec.ahead), *chain(*own)]
-    routed = ([m for m in block.mixers if isinstance(m, MoESpec | AttentionSpec)] for block in blocks)
-    return [[m.router.n_choices for m in each if m.router is not None] for each in routed]
+    routers = ([_router_of(mixer) for mixer in block.mixers] for block in blocks)
+    return [[router.n_choices for router in each if router is not None] for each in routers]
+
+
+def _router_of(mixer: Any) -> Any:
+    """The router of a mixture, or of attention whose maps are experts', or its specification; None without one."""
+    return getattr(getattr(mixer, "projection", mixer), "router", None)
 
 
 def check_router_losses(spec: ModelSpec, recipe: Recipe) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyformer.layers.attention import own_masks
-from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.causality import later_tokens_seen, own_masks
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.mask import Prefix
 from anyformer.model import Output

@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.descriptions import options, words
 from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
-from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
+from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
@@ -115,6 +115,8 @@ def _attention(attention: AttentionSpec) -> str:
         norms = words.norm(projection.norm_kv, exact=True) if projection.norm_kv else "no norm"
         said = f"multi-head latent (MLA), keys and values from {projection.kv_rank:,}{queries}, {norms} of latents"
         return ", ".join([said, *words.scale_correction(projection)])
+    if isinstance(projection, MoASpec):
+        return f"mixture of heads (MoA), {projection.kv_heads} key/value heads{one_map(projection)}"
     sharing = head_sharing(projection)
     if sharing is None or not isinstance(projection, GQASpec):
         return words.phrase(projection)

@@ -41,12 +41,10 @@ LEFT_OUT = {
     "RoFormerForMaskedLM with rotary_value": "turns values too; refused",
     "FalconH1ForCausalLM with a multiplier of gates beside biases": "is no product of what parts here compute; refused",
     "DoryForCausalLM": "goes through its middle layers several times, on a sphere (nGPT), for which no parts are here",
-    "xLSTMForCausalLM": "has an LSTM of matrices with exponential gates (mLSTM), for which no part is here",
     "ZambaForCausalLM": "has Mamba in heads, each with maps of its own for steps and states, for which no part is here",
     "ProphetNetForConditionalGeneration": "has streams that predict several tokens each, for which no part is here",
     "NllbMoeForConditionalGeneration": "draws the second expert, and bounds experts by a share of the tokens in use too",
-    "`ConvBertForMaskedLM`, `FNetForMaskedLM`, `NystromformerForMaskedLM`": "have convolutions whose kernels are made of the "
-    "text, a Fourier transform over tokens, landmarks, for which no parts are here",
+    "NystromformerForMaskedLM": "attends to landmarks, means of a text's stretches, for which no part is here",
     "`FunnelForMaskedLM`, `LongT5ForConditionalGeneration`, `BltForCausalLM`": "change the length of a text between layers, or "
     "add means of blocks to its keys, for which no parts are here",
     "DogeForCausalLM": "masks all but the best keys; with experts, the class lets a token's hang on later tokens",

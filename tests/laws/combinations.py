@@ -300,7 +300,8 @@ def feed_forwards(draw: st.DrawFn, *, learning: bool = True) -> MixerSpec:
     gainless = st.just(L.RMSNormSpec(weight=False, eps=1e-2))
     bias["norm"] = draw(optional(st.one_of(norms, gainless) if learning else gainless))
     if draw(st.booleans()):
-        return L.FeedForwardSpec(d_ff=Width(20), activation=activation, **bias)
+        groups = draw(st.sampled_from([1, 1, 2])) if learning else 1
+        return L.FeedForwardSpec(d_ff=Width(20), activation=activation, groups=Count(groups), **bias)
     limit, offset = draw(optional(st.just(1.0))), draw(st.sampled_from([0.0, 1.0]))
     bias["sparsity"] = draw(st.sampled_from([None, None, 0.3]))
     return L.GatedFeedForwardSpec(d_ff=Width(20), activation=activation, limit=limit, up_offset=offset, **bias)
@@ -407,11 +408,20 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
         activation=draw(activations),
         rate=draw(optional(st.just(0.3))),
     )
+    mlstm = L.MLSTMSpec(
+        n_heads=heads,
+        key_dim=Width(4),
+        value_dim=Width(6),
+        cap=draw(optional(st.just(15.0))),
+        norm=draw(norms),
+        gate=draw(st.sampled_from([L.SiLU(), L.Sigmoid()])),
+        eps=draw(st.sampled_from([1e-6, 0.3])),
+    )
     time = L.WKVSpec(
         width=draw(optional(st.just(Width(10)))), gate=draw(activations), depth=draw(optional(st.just(0.3)))
     )
     channel = L.ChannelMixSpec(d_ff=Width(18), activation=draw(activations), gate=draw(activations))
-    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn, lightning, time, channel]))
+    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn, lightning, mlstm, time, channel]))
 
 
 @st.composite

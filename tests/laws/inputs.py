@@ -14,10 +14,13 @@ from anyformer.layers import (
     BlockIndexerSpec,
     CompressorSpec,
     FirstTokenSpec,
+    FourierSpec,
     GlobalBlocks,
     LastTokenSpec,
     LogSteps,
+    MLSTMSpec,
     RGLRUSpec,
+    SpanConvolutionSpec,
     WKVSpec,
 )
 from anyformer.model import Output, Transformer
@@ -129,10 +132,13 @@ class Inputs:
         if pad is not None and spec.encoder is None:
             return self.without(pad)
         padded = self.pieces == (WHOLE,) and not bool(self.real.all())
-        kinds = GlobalBlocks | RGLRUSpec | WKVSpec | CompressorSpec | BlockIndexerSpec
-        counted = any(isinstance(v, kinds) or (isinstance(v, LogSteps) and v.start) for v in spec.nested())
+        kinds = GlobalBlocks | FourierSpec | SpanConvolutionSpec | RGLRUSpec | WKVSpec | MLSTMSpec | CompressorSpec
+        counted = any(
+            isinstance(v, kinds | BlockIndexerSpec) or (isinstance(v, LogSteps) and v.start) for v in spec.nested()
+        )
         if padded and counted:
-            # There, padding takes places in the blocks, or positions that queries grow by (Llama 4), or is read (Griffin, RWKV).
+            # There, padding takes places in the blocks, or positions that queries grow by (Llama 4), or is read (ConvBERT,
+            # FNet, Griffin, RWKV, xLSTM).
             return self.row_by_row()
         positions = (
             len(spec.stack.embedding.terms) > 1 and "position_ids" not in inspect.signature(theirs.forward).parameters

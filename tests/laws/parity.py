@@ -313,8 +313,9 @@ def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
     """Return the rows and the n next tokens that transformers' `generate` writes, by default likewise."""
     # MiniMax's class makes the mask of cached keys as long as its first layer's cache, which is a state and has none.
     unmasked = both.family.hf_type == "minimax" and not bool(start.real.all())
+    kept = getattr(both.theirs.config, "use_cache", True)  # not where a model does not fit xLSTM's cache
     options = {
-        "use_cache": not waives(both.spec, "cache") and not unmasked,
+        "use_cache": not waives(both.spec, "cache") and not unmasked and kept,
         "do_sample": False,
         "num_beams": 1,  # FSMT's class says 5
         "max_new_tokens": n,

@@ -154,7 +154,12 @@ def test_transformers_loads_what_we_save(
             logits = theirs_on(theirs, given, spec)
             text = their_tokenizer("to be that question", return_tensors="pt").input_ids
             if theirs.can_generate():
-                written = theirs.generate(text, attention_mask=torch.ones_like(text), max_new_tokens=2, pad_token_id=0)
+                options = {
+                    "max_new_tokens": 2,
+                    "pad_token_id": 0,
+                    "use_cache": getattr(theirs.config, "use_cache", True),
+                }
+                written = theirs.generate(text, attention_mask=torch.ones_like(text), **options)
                 assert written.shape[1] <= (1 if spec.encoder else text.shape[1]) + 2
     with torch.no_grad():
         close(given.fit_for(theirs, spec).run(model).logits, logits, single(spec))

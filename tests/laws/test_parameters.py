@@ -41,6 +41,7 @@ EXACT = {
     "t5-v1.1-xxl": 11_135_332_352,
     "phi4-mini": 3_836_021_760,
     # Counts of transformers' classes at the released sizes.
+    "xlstm-7b": 6_865_424_896,
     "qwen3-0.6b": 596_049_920,
     "qwen3-1.7b": 1_720_574_976,
     "qwen3-4b": 4_022_468_096,

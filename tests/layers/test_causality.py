@@ -27,7 +27,7 @@ from anyformer.spec import Window
 ENCODERS = (
     "bert", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer", "bigbird-base",
     "xlm-roberta", "camembert", "mpnet", "roformer", "nomic-embed", "gte", "eurobert", "modernbert", "esm", "megatron-bert",
-    "efficient-mlm", "ernie-1.0", "rembert", "jina-embeddings", "embeddinggemma",
+    "efficient-mlm", "ernie-1.0", "rembert", "jina-embeddings", "embeddinggemma", "fnet", "convbert",
 )  # fmt: skip
 
 

@@ -28,6 +28,22 @@ def written_anew(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor, s
     return torch.stack(outs), state
 
 
+def mlstm(
+    q: Tensor, k: Tensor, v: Tensor, write: Tensor, forget: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(h [token, value_dim], C, n, m) as Beck et al. 2024 write it, from nothing; write and forget [token] before their gates."""
+    c, n, m = q.new_zeros(q.shape[1], v.shape[1]), q.new_zeros(q.shape[1]), q.new_zeros(())
+    outs = []
+    for t in range(len(q)):
+        left = torch.nn.functional.logsigmoid(forget[t]) + m
+        m = torch.maximum(left, write[t])
+        old, new = (left - m).exp(), (write[t] - m).exp()
+        c, n = old * c + new * torch.outer(k[t], v[t]), old * n + new * k[t]
+        query = q[t] / q.shape[1] ** 0.5
+        outs.append(query @ c / (torch.maximum((query @ n).abs(), (-m).exp()) + eps))
+    return torch.stack(outs), c, n, m
+
+
 def selective(x: Tensor, step: Tensor, rate: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """(y [token], state [state_dim]) of one channel: x, step [token], rate [state_dim], b, c [token, state_dim]."""
     outs = []

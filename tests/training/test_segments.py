@@ -18,7 +18,7 @@ from torch import Tensor
 from anyformer.errors import CheckpointError, SpecError, UsageError
 from anyformer.families import preset
 from anyformer.layers import Everything
-from anyformer.layers.gqa import Projection
+from anyformer.layers.projection import Projection
 from anyformer.model import Transformer, build
 from anyformer.recipe import (
     AdamW,

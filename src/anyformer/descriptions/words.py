@@ -84,6 +84,9 @@ KINDS = {
     "GatedDeltaNet": "gated DeltaNet",
     "LightningAttention": "lightning attention",
     "ChannelMix": "channel mixing",
+    "MLSTM": "mLSTM",
+    "SpanConvolution": "span-based convolution",
+    "Fourier": "Fourier transform",
     "MarkedKeys": "marked keys",
     "MarkedQueries": "marked queries",
     "FirstToken": "first token",
@@ -92,13 +95,7 @@ KINDS = {
     "CapacityFactor": "capacity factor",
     "FixedCapacity": "fixed capacity",
 }
-FIELDS = {
-    "n_positions": "positions",
-    "n_buckets": "buckets",
-    "n_segments": "segments",
-    "factor": "×",
-    "unsaid": "default",
-}
+FIELDS = {**{f"n_{x}": x for x in ("positions", "buckets", "segments")}, "factor": "×", "unsaid": "default"}
 SHARING = {"MHA": "multi-head", "GQA": "grouped-query", "MQA": "multi-query", "MLA": "multi-head latent"}
 PLACEMENTS: dict[frozenset[Where], str] = {
     frozenset(): "no norm",
@@ -329,6 +326,7 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
     form = f" ({value.form})" if exact and isinstance(value, GELU) and value.form != "erf" else ""
     name = phrase(value, without=("form",))
     inner = [f"then {norm(mixer.norm, exact=True)}"] if exact and getattr(mixer, "norm", None) else []
+    inner += [f"maps in {mixer.groups} groups"] if exact and getattr(mixer, "groups", 1) > 1 else []
     if not isinstance(mixer, GatedFeedForwardSpec):
         return ", ".join([name + form, *inner])
     said = [GATED.get(name, f"gated {name}") + form]

@@ -27,12 +27,14 @@ from anyformer.layers.engram import EngramSpec as EngramSpec
 from anyformer.layers.experts import ExpertsSpec as ExpertsSpec
 from anyformer.layers.feed_forward import ExpertSpec as ExpertSpec, FeedForwardSpec as FeedForwardSpec
 from anyformer.layers.feed_forward import GatedFeedForwardSpec as GatedFeedForwardSpec
+from anyformer.layers.fourier import FourierSpec as FourierSpec
+from anyformer.layers.grouped_linear import GroupedLinearSpec as GroupedLinearSpec
 from anyformer.layers.gated_delta_net import GatedDeltaNetSpec as GatedDeltaNetSpec
 from anyformer.layers.gated_residual import GatedResidualSpec as GatedResidualSpec
 from anyformer.layers.gated_residual import GatedStreamsSpec as GatedStreamsSpec
 from anyformer.layers.differential import DifferentialSpec as DifferentialSpec
 from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgainSpec, GlobalBlocks as GlobalBlocks
-from anyformer.layers.gqa import GQASpec as GQASpec, Projection as Projection, ProjectionSpec as ProjectionSpec
+from anyformer.layers.gqa import GQASpec as GQASpec
 from anyformer.layers.gru import GRUSpec as GRUSpec
 from anyformer.layers.head import Head as Head
 from anyformer.layers.hyper_connections import HyperConnectionSpec as HyperConnectionSpec
@@ -48,7 +50,9 @@ from anyformer.layers.lsh import LSHAttentionSpec as LSHAttentionSpec
 from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
 from anyformer.layers.lstm import LSTMSpec as LSTMSpec
+from anyformer.layers.mlstm import MLSTMSpec as MLSTMSpec
 from anyformer.layers.shared_kv import SharedKVSpec as SharedKVSpec
+from anyformer.layers.span_convolution import SpanConvolutionSpec as SpanConvolutionSpec
 from anyformer.layers.ssd import SSDSpec as SSDSpec
 from anyformer.layers.local_and_vertical import LocalAndVertical as LocalAndVertical
 from anyformer.layers.mask import (
@@ -68,6 +72,7 @@ from anyformer.layers.moe import FixedCapacity as FixedCapacity, MoESpec as MoES
 from anyformer.layers.norm import LayerNormSpec as LayerNormSpec, NormSpec as NormSpec, RMSNormSpec as RMSNormSpec
 from anyformer.layers.output_gate import OutputGateSpec as OutputGateSpec
 from anyformer.layers.part import Part as Part
+from anyformer.layers.projection import Projection as Projection, ProjectionSpec as ProjectionSpec
 from anyformer.layers.per_layer_embedding import PerLayerEmbeddingSpec as PerLayerEmbeddingSpec
 from anyformer.layers.pool import FirstTokenSpec as FirstTokenSpec, LastTokenSpec as LastTokenSpec
 from anyformer.layers.pool import MeanTokensSpec as MeanTokensSpec, UnitLengthSpec as UnitLengthSpec

@@ -15,12 +15,12 @@ from anyformer.layers.blocks_beside import block_pairs, kept_of_blocks, misfit, 
 from anyformer.layers.choice import choice, choice_misfit, heads_of
 from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
-from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
 from anyformer.layers.mask import And, Causal, Everything, Mask, ignores_heads
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
+from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
@@ -59,6 +59,7 @@ class AttentionSpec(MixerSpec):
     reads: Literal["self", "memory", "input", "layer"] = "self"
     # the name under which later layers find what this one stores; of one that reads "layer", the name of what it reads
     keys: str | None = None
+    queries: str | None = None  # the name under which what stands beside it finds its queries, as they are scored
     query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
     difference: DifferentialSpec | None = None  # of pairs of heads (DiffLlama)
     # which visible keys each query attends to, alike for all heads (DeepSeek-V3.2) or for some each (MiniMax-M3)
@@ -159,7 +160,8 @@ class AttentionSpec(MixerSpec):
     def _named(self, *, own: bool) -> Mapping[str, str]:
         """The names of what is its own, or of what it reads of others."""
         choice = self.indexer.choice if self.indexer and self.chooses == own else None
-        names = {"keys": self.keys if (self.reads == "self") == own else None, "choice": choice}
+        keys = self.keys if (self.reads == "self") == own else None
+        names = {"keys": keys, "choice": choice, "queries": self.queries if own else None}
         return {what: name for what, name in names.items() if name is not None}
 
     def n_maps(self, place: Place) -> int:
@@ -260,7 +262,7 @@ class AttentionSpec(MixerSpec):
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
         added = (*self.scores, *([self.relative_values] if self.relative_values else []))
-        together = any(each is not None for each in (self.norm, self.difference, self.compressor))
+        together = any(each is not None for each in (self.norm, self.difference, self.compressor, self.queries))
         if self.indexer is not None and self.indexer.choices > 1:
             together = True  # each choice is of other heads
         if together or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
@@ -330,6 +332,8 @@ class Attention(Part[AttentionSpec]):
         else:
             chosen = choice(self, narrow, x, stored, keys, context, spec.mask)
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
+        if spec.queries is not None:
+            context.memo.found[f"queries {spec.queries}"] = q
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
         v = v if self.difference is None else paired(v)

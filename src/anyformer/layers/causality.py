@@ -9,8 +9,10 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.convolution import ConvolutionSpec
+from anyformer.layers.fourier import FourierSpec
 from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.mask import Mask, Prefix, visible
+from anyformer.layers.span_convolution import SpanConvolutionSpec
 from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import ModelSpec, Spec
@@ -44,7 +46,9 @@ def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
     and caches allow.
     """
     for value in (value for part in parts for value in part.nested()):
-        if isinstance(value, TokenDropoutSpec) or (isinstance(value, ConvolutionSpec) and value.size > 1):
+        if isinstance(value, TokenDropoutSpec | FourierSpec) or (
+            isinstance(value, ConvolutionSpec | SpanConvolutionSpec) and value.size > 1
+        ):
             return value.kind
         if isinstance(value, LSHAttentionSpec) and not value.causal:
             return value.kind

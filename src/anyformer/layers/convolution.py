@@ -51,16 +51,20 @@ class Convolution(Part[ConvolutionSpec]):
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """What neighbours give [batch, token, d_model] for x of that shape; no notes."""
         x = x if self.spec.reads == "self" else context.given("input")
-        around = torch.cat(list(self._shifted(x, context.tokens.document)), -1)  # [batch, token, size · width]
+        around = torch.cat(neighbours(x, self.spec.size, context.tokens.document), -1)  # [batch, token, size · width]
         return self.activation(F.linear(around, self.weight.permute(0, 2, 1).flatten(1), self.bias)), {}
 
-    def _shifted(self, x: Tensor, document: Tensor | None) -> list[Tensor]:
-        """Each token's neighbours, from the first before to the last after; zero where they are of another document."""
-        r, n = self.spec.size // 2, x.shape[1]
-        wide = F.pad(x, (0, 0, r, r))
-        shifted = [wide[:, i : i + n] for i in range(2 * r + 1)]
-        if document is None:
-            return shifted
-        others = F.pad(document, (r, r))
-        same = [(others[:, i : i + n] == document) & (document > 0) for i in range(2 * r + 1)]
-        return [neighbour * mask[..., None] for neighbour, mask in zip(shifted, same, strict=True)]
+
+def neighbours(x: Tensor, size: int, document: Tensor | None) -> list[Tensor]:
+    """Each token's neighbours, from the first before to the last after, each [batch, token, width] as x.
+
+    They are zero where they are of another document [batch or 1, token], or there are none. `size` is odd.
+    """
+    r, n = size // 2, x.shape[1]
+    wide = F.pad(x, (0, 0, r, r))
+    shifted = [wide[:, i : i + n] for i in range(size)]
+    if document is None:
+        return shifted
+    others = F.pad(document, (r, r))
+    same = [(others[:, i : i + n] == document) & (document > 0) for i in range(size)]
+    return [neighbour * mask[..., None] for neighbour, mask in zip(shifted, same, strict=True)]

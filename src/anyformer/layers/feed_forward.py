@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import Activation, ActivationSpec
+from anyformer.layers.grouped_linear import in_groups
 from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
+from anyformer.spec import Cost, Count, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -45,18 +46,21 @@ class FeedForwardSpec(ExpertSpec):
     norm: MapSpec | None = None  # of what goes into the last map (BitNet)
     bias_in: bool = True
     bias_out: bool = True
+    groups: Count = Count(1)  # of features, of each map, that do not meet the others (ConvBERT)
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
+        up = LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model"))
         return {
-            "up": (LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model")), place),
+            "up": (in_groups(up, self.groups), place),
             "activation": (self.activation, place),
             "norm": self.norm and (self.norm, place.at(self.d_ff)),
-            "down": (_down(self.bias_out), place.at(self.d_ff)),
+            "down": (in_groups(_down(self.bias_out), self.groups), place.at(self.d_ff)),
         }
 
     def narrowed(self, place: Place, ranks: int) -> FeedForwardSpec | None:
-        """Its share of the features; None where all are normed together."""
-        return self.but(d_ff=self.divided("d_ff", ranks)) if self.norm is None else None
+        """Its share of the features; None where all are normed together, or come in groups."""
+        alone = self.norm is None and self.groups == 1
+        return self.but(d_ff=self.divided("d_ff", ranks)) if alone else None
 
     def inner(self, *hidden: Tensor, module: Any) -> Tensor:
         (up,) = hidden

@@ -2,158 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
 from anyformer.layers.convolved_heads import ConvolvedHeads, ConvolvedHeadsSpec
-from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
-from anyformer.layers.part import Part
+from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, shared_width, side_by_side
+from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
-from anyformer.spec import Cost, Count, KeptBeside, MapSpec, PartSpec, Place, Placed, Positive, Sizes, Width, Workload
+from anyformer.layers.tokens import ForwardContext, Store
+from anyformer.spec import (
+    Cost,
+    Count,
+    KeptBeside,
+    MapSpec,
+    Place,
+    Placed,
+    Positive,
+    Sizes,
+    TrueShare,
+    Width,
+    Workload,
+)
 
 MIXED = "mixed"  # the store of what later tokens are mixed with
-
-
-class ProjectionSpec(PartSpec, abstract=True):
-    """Where queries, keys and values come from, and what of them decoding keeps; its place knows d_model and d_source.
-
-    Where d_source is 0 it stores nothing, and has no weights to: it reads what another's stored. Its module is a `Projection`.
-    """
-
-    observed_as: ClassVar[str | None] = "projections"
-    # whether what it stores is keys that turn, and values, by head, so that blocks of tokens may have such
-    takes_blocks: ClassVar[bool] = False
-
-    def sizes(self, place: Place) -> tuple[int, int, int]:
-        """(n_heads, width of a query and key, width of a value)."""
-        raise TypeError(f"{self.kind} does not say its sizes")
-
-    def narrow_width(self, place: Place) -> int:
-        """The width of what queries are made of."""
-        return place.d_model
-
-    def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
-        """(how queries and keys turn, the width of what does); None where they do not."""
-        return None
-
-    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
-        """What `store` gives for one token, by name; the token axis comes before the last."""
-        raise TypeError(f"{self.kind} does not say what it keeps")
-
-    @property
-    def mixes(self) -> bool:
-        """Whether it makes queries, keys or values of several tokens of a row: then it keeps a state of the last ones."""
-        return False
-
-    def beside(self, place: Place) -> tuple[KeptBeside, ...]:
-        """That state."""
-        return ()
-
-    @property
-    def reads_input(self) -> bool:
-        """Whether it reads the embedding's output too."""
-        return False
-
-    @property
-    def of_one(self) -> bool:
-        """Whether it makes queries, keys and values of one reading alone, not some of what another layer or text gives."""
-        return self.mixes or self.reads_input
-
-    @property
-    def stored_heads(self) -> int:
-        """Heads of keys and values, all of one width, where these are what it stores and what kernels are given; else 0."""
-        return 0
-
-    def absorbs(self, query: int, keys: int) -> bool:
-        """Whether so many queries a row read `keys` stored tokens as they are stored; if not, they are expanded first."""
-        return False
-
-    def absorbed_sizes(self) -> tuple[int, int]:
-        """The widths of (queries and keys, values) where what is stored is read as it is."""
-        raise TypeError(f"{self.kind} cannot read what it stores as it is")
-
-    def narrowed(self, place: Place, ranks: int) -> ProjectionSpec | None:
-        """That of each rank's heads, as `MixerSpec.narrowed`: what the ranks' `output` gives adds up."""
-        return None
-
-    def between(self, query: int, keys: int, *, absorbed: bool) -> int:
-        """The FLOPs a row from what is stored to the kernel, and from the kernel to `output`."""
-        return 0
-
-
-P = TypeVar("P", bound=ProjectionSpec)
-
-
-class Projection(Part[P], Generic[P]):
-    """q, k and v are [batch, heads, token, head_dim], with as many heads of k and v as there are key/value heads."""
-
-    o: Any  # the map of all heads' values that `output` ends with
-
-    def narrow(self, x: Tensor) -> Tensor:
-        """What queries are made of, [batch, query, narrow_width] of x [batch, query, d_model]."""
-        return x
-
-    def query(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """The queries of what `narrow` gives."""
-        raise TypeError(f"{self.spec.kind} makes no queries")
-
-    def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
-        """What is kept of the source [batch, token, d_source], the token axis before the last."""
-        raise TypeError(f"{self.spec.kind} stores nothing")
-
-    def project(
-        self, narrow: Tensor, x: Tensor, context: ForwardContext, store: Store
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """(`query`, `store`) of x [batch, token, d_model] and what `narrow` gives of it, where a layer attends to itself.
-
-        `store`: attention's own.
-        """
-        return self.query(narrow, context), self.store(x, context)
-
-    def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """(q, k, v), each [batch, heads or kv heads, token, width], of the queries and all that is stored."""
-        return q, stored["key"], stored["value"]
-
-    def absorb(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """(q, k, v), each [batch, heads or kv heads, token, one of `absorbed_sizes`]: keys and values as they are stored."""
-        raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
-
-    def can_absorb(self) -> bool:
-        """Whether the matrices that `absorb` folds are all that the maps they are of do: no adapter, no hook."""
-        return True
-
-    def unfold(self, y: Tensor) -> Tensor:
-        """[batch, heads, query, width of a value] of what the kernel made of what `absorb` gave."""
-        raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
-
-    def of_blocks(self, made: Tensor, tokens: Tokens) -> Mapping[str, Tensor]:
-        """What is stored of blocks, by name [batch, kv heads, block, width], of all of it side by side [batch, block, width].
-
-        Keys turn by the positions of `tokens`.
-        """
-        shapes = self.spec.cache_shapes(self.place)
-        each = made.split([math.prod(shape) for shape in shapes.values()], -1)
-        found = {
-            name: x.unflatten(-1, shape).transpose(1, 2) for x, (name, shape) in zip(each, shapes.items(), strict=True)
-        }
-        if (rotation := self.spec.rotation(self.place)) is not None:
-            key, rotary = found["key"], rotation[0]
-            found["key"] = rotary.turned(key, *rotary.tables(tokens, key.shape[-1], key.dtype))
-        return found
-
-    def output(self, y: Tensor, context: ForwardContext) -> Tensor:
-        """[batch, query, d_model] of y [batch, heads, query, width of a value]."""
-        return self.o(y.transpose(1, 2).flatten(2))
-
-    def notes(self, context: ForwardContext, shape: tuple[int, int]) -> Notes:
-        """What it notes of the pass that `output` ended, of [batch, token]."""
-        return {}
 
 
 class GQASpec(ProjectionSpec):
@@ -183,6 +58,7 @@ class GQASpec(ProjectionSpec):
     common: str | None = None  # the maps are those of all attention that has this name (Zamba)
     adapter: Width | None = None  # the rank of what is added to queries, keys and values, of its own (Zamba 2)
     convolved: ConvolvedHeadsSpec | None = None  # over the last tokens, before norms and rotation (CCA)
+    share: TrueShare | None = None  # of d_model, the width of all heads together; None: all of it (ConvBERT: half)
 
     def __post_init__(self) -> None:
         if self.n_heads % self.kv_heads:
@@ -201,6 +77,7 @@ class GQASpec(ProjectionSpec):
             raise self.refusal("norm_read", "is of the stream and the input, and it reads the stream; set with_input")
         if self.convolved is not None and (self.values_are_keys or self.value_dim not in (None, self.head_dim)):
             raise self.refusal("convolved", "takes values of a map of their own, as wide as keys; leave the others out")
+        self.require("share", None in (self.share, self.head_dim), "and head_dim tell heads' width; leave one out")
 
     @property
     def kv_heads(self) -> int:
@@ -208,11 +85,11 @@ class GQASpec(ProjectionSpec):
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
     def sizes(self, place: Place) -> tuple[int, int, int]:
-        if self.head_dim is None and place.d_model % self.n_heads:
-            raise SpecError(
-                f"GQA.n_heads = {self.n_heads} does not divide d_model = {place.d_model}; change one or set head_dim"
-            )
-        head_dim = self.head_dim or place.d_model // self.n_heads
+        width = shared_width(place.d_model, self.share)
+        if self.head_dim is None and width % self.n_heads:
+            of = "d_model" if self.share is None else f"{self.share} d_model"
+            raise SpecError(f"GQA.n_heads = {self.n_heads} does not divide {of} = {width}; change one or set head_dim")
+        head_dim = self.head_dim or width // self.n_heads
         if self.rotary is not None:
             self.rotary.dims(head_dim)
         return self.n_heads, head_dim, self.value_dim or head_dim
@@ -303,26 +180,22 @@ class GQASpec(ProjectionSpec):
         kept = self.n_kv_heads
         if kept is not None:
             kept = Count(1) if ranks % kept == 0 else self.divided("n_kv_heads", ranks)
-        return self.but(n_heads=self.divided("n_heads", ranks), n_kv_heads=kept, head_dim=Width(head_dim))
+        return self.but(n_heads=self.divided("n_heads", ranks), n_kv_heads=kept, head_dim=Width(head_dim), share=None)
 
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)
-        rotary = self.rotary and self.rotary.resized(to).fitted(head_dim or to.d_model // n_heads)
+        new = head_dim or shared_width(to.d_model, self.share) // n_heads
         value_dim = None
         if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
-            old, new = self.head_dim or self.value_dim, head_dim or to.d_model // n_heads
-            value_dim = max(8, 8 * round(self.value_dim * new / old / 8))
+            value_dim = max(8, 8 * round(self.value_dim * new / (self.head_dim or self.value_dim) / 8))
         return self.but(
             n_heads=n_heads,
             n_kv_heads=self.n_kv_heads and Count(n_kv_heads),
             head_dim=head_dim,
             value_dim=value_dim,
-            rotary=rotary,
-            norm_query=to.field(MapSpec, self.norm_query),
-            norm_key=to.field(MapSpec, self.norm_key),
-            norm_value=to.field(MapSpec, self.norm_value),
-            norm_read=to.field(MapSpec, self.norm_read),
+            rotary=self.rotary and self.rotary.resized(to).fitted(new),
             adapter=to.field(Width, self.adapter),
+            **{f"norm_{x}": to.field(MapSpec, getattr(self, f"norm_{x}")) for x in ("query", "key", "value", "read")},
         )
 
 

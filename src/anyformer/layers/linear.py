@@ -25,6 +25,7 @@ class LinearSpec(MapSpec):
     bias: bool = False
     role: Literal["matrix", "query", "inner", "output"] = "matrix"
     axes: tuple[str, str] = ("d_out", "d_in")
+    start: float | None = None  # what all numbers of its matrix start from; None: they are drawn
 
     def width_out(self, place: Place) -> int:
         return self.d_out or place.d_model
@@ -32,7 +33,7 @@ class LinearSpec(MapSpec):
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         d_out = self.width_out(place)
         return {
-            "weight": Weight((d_out, place.shape[-1]), self.axes, self.role, quantises_as="map"),
+            "weight": Weight((d_out, place.shape[-1]), self.axes, self.role, self.start, quantises_as="map"),
             "bias": Weight((d_out,), self.axes[:1], "bias", fill=0.0) if self.bias else None,
         }
 
@@ -250,6 +251,11 @@ class ChainSpec(MapSpec):
 def named(spec: LinearSpec, common: str | None, which: str) -> LinearSpec:
     """The map, or with a name the one that all maps of this name and kind are."""
     return spec if common is None else spec.but(shared=f"{common}_{which}")
+
+
+def shared_width(d_model: int, share: float | None) -> int:
+    """Of all heads together, which have a share of d_model, or all of it."""
+    return d_model if share is None else round(d_model * share)
 
 
 def low_rank(rank: Width, d_out: int) -> ChainSpec:

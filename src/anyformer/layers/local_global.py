@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import SpecError
-from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import Mask
+from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.spec import Cost, Count, Place, Placed, Sizes, Width, Workload
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import is_plain
+from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext
 from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Sizes, Width, Workload

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from anyformer.layers.experts import StackedLinear, StackedLinearSpec, of_choices
-from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.linear import Linear, LinearSpec, side_by_side
+from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.router import Router, RouterSpec, Routing, noted
 from anyformer.layers.tokens import ForwardContext, Notes

@@ -94,7 +94,7 @@ class MixerSpec(PartSpec, abstract=True):
 
     def lends(self) -> Mapping[str, str]:
         """What later layers may read of it ("keys": keys and values; "choice": which keys are attended to; "router": what a
-        router has read), each with the name under which they find it."""
+        router has read; "queries": queries), each with the name under which they find it."""
         return {}
 
     def borrows(self) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from anyformer.descriptions.grouping import by_layer, in_words
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
+from anyformer.layers.linear import shared_width
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec
 from anyformer.variants.parts import attentions, feeds, is_tied, layers, mixers, norms, role
@@ -217,7 +218,7 @@ def _head_dims(spec: ModelSpec) -> str:
     def of(attention: AttentionSpec) -> str:
         projection: Any = attention.projection
         n_heads, head_dim = getattr(projection, "n_heads", 1), getattr(projection, "head_dim", None)
-        said = [f"{head_dim or spec.stack.d_model // n_heads}"]
+        said = [f"{head_dim or shared_width(spec.stack.d_model, getattr(projection, 'share', None)) // n_heads}"]
         turned = "that rotate" if getattr(projection, "rotary", None) else "for all heads"
         said += [f"{n} {turned}" for n in [getattr(projection, "rotary_dim", None)] if n]
         said += [f"values {n}" for n in [getattr(projection, "value_dim", None)] if n not in (None, head_dim)]

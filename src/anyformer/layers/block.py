@@ -124,10 +124,9 @@ class Block(Part[BlockSpec]):
         if context.recompute == "full" and not residual.spec.undoes:
             return made_again(lambda state, context: self(state, residual, context, stores), state, context=context)
         if self.backend is not None and context.trains and not residual.spec.undoes:
-            assert context.input is not None
             for part in self.modules():
                 if isinstance(part, Part):
-                    part.prepare(context.input, context)
+                    part.prepare(state, context)
             return _compiled(self.backend)(self, state, residual, context, stores)
         return self.compute(state, residual, context, stores)
 

@@ -24,7 +24,6 @@ from anyformer.layers import (
     FeedForwardSpec,
     LogN,
     MLASpec,
-    ProjectionSpec,
     RMSNormSpec,
     RotarySpec,
     ShawKeysSpec,
@@ -82,13 +81,16 @@ class NeverAbsorbed(MLASpec):
 def latent_decoders(draw: st.DrawFn) -> ModelSpec:
     """Draw a decoder with latent attention in every layer; scores of content, and pairs of heads, would forbid to absorb."""
     projection = draw(latent())
-    spec = edited(without_blocks(draw(decoders())), AttentionSpec, _without_content)
-    return edited(spec, ProjectionSpec, lambda _: projection)
 
+    def latent_attention(attention: AttentionSpec) -> AttentionSpec:
+        scores = tuple(score for score in attention.scores if not score.reads_content)
+        indexer = attention.indexer  # one whose choices are of some heads each goes by how many there are
+        indexer = None if indexer is not None and projection.n_heads % indexer.choices else indexer
+        return attention.but(
+            projection=projection, scores=scores, indexer=indexer, relative_values=None, difference=None
+        )
 
-def _without_content(attention: AttentionSpec) -> AttentionSpec:
-    kept = tuple(score for score in attention.scores if not score.reads_content)
-    return attention.but(scores=kept, relative_values=None, difference=None)
+    return edited(without_blocks(draw(decoders())), AttentionSpec, latent_attention)
 
 
 def forced(spec: ModelSpec, kind: type[MLASpec]) -> ModelSpec:

@@ -65,6 +65,7 @@ PAPERS = {
     "nemotron4-15b": {"activation": "squared ReLU", "norm": "LayerNorm (gain stored minus 1)", "d_ff": "24,576"},
     "bloom-7b1": {"positions": "ALiBi", "embedding_norm": "LayerNorm"},
     "qwen2-7b": {"biases": "query, key, value"},
+    "xlstm-7b": {"biases": "gates"},
     "opt-350m": {"embedding_width": "512, projected", "norm_placement": "post-norm"},
 }  # fmt: skip
 

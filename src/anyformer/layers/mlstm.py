@@ -45,8 +45,8 @@ class MLSTMSpec(RecurrentSpec):
         n = self.n_heads
         spread = tuple(FIRST + (LAST - FIRST) * i / max(1, n - 1) for i in range(n))
         return {
-            "write_bias": Weight((n,), ("heads",), "bias", fill=CLOSED),
-            "forget_bias": Weight((n,), ("heads",), "bias", fill=spread),
+            "write_bias": Weight((n,), ("gates",), "bias", fill=CLOSED),
+            "forget_bias": Weight((n,), ("gates",), "bias", fill=spread),
         }
 
     def parts(self, place: Place) -> Mapping[str, Placed]:

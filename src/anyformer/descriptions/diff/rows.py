@@ -117,7 +117,8 @@ def _attention(attention: AttentionSpec) -> str:
         said = f"multi-head latent (MLA), keys and values from {projection.kv_rank:,}{queries}, {norms} of latents"
         return ", ".join([said, *words.scale_correction(projection)])
     if isinstance(projection, MoASpec):
-        return f"mixture of heads (MoA), {projection.kv_heads} key/value heads{one_map(projection)}"
+        said = f"mixture of heads (MoA), {projection.kv_heads} key/value heads{one_map(projection)}"
+        return f"{said}, a bias" if projection.bias else said
     sharing = head_sharing(projection)
     if sharing is None or not isinstance(projection, GQASpec):
         return words.phrase(projection)

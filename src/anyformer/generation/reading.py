@@ -41,8 +41,8 @@ class Reading(TorchDispatchMode):
         """Take note of what an operator made."""
         if not isinstance(func, OpOverload):
             return
-        always, packet = asks(func)
-        self.reads |= always or isinstance(made, bool)
+        packet = func.overloadpacket
+        self.reads |= waits(func) or isinstance(made, bool)
         if packet in INDEXING:  # by flags, which are counted first
             self.reads |= any(each.dtype == torch.bool for each in tree_leaves(args[1]) if isinstance(each, Tensor))
         elif packet in COPYING:
@@ -51,11 +51,11 @@ class Reading(TorchDispatchMode):
 
 
 @cache
-def asks(func: OpOverload) -> tuple[bool, Any]:
-    """(whether an operator waits whatever it is given, what it is)."""
-    packet, tags = func.overloadpacket, func.tags
-    sized = Tag.dynamic_output_shape in tags and packet not in INDEXING
-    return sized or Tag.data_dependent_output in tags or packet is ATEN.lift_fresh, packet
+def waits(func: OpOverload) -> bool:
+    """Whether an operator does whatever it is given; the last reads what Python has."""
+    packet = func.overloadpacket
+    sized = Tag.dynamic_output_shape in func.tags and packet not in INDEXING
+    return sized or Tag.data_dependent_output in func.tags or packet is ATEN.lift_fresh
 
 
 ATEN = torch.ops.aten

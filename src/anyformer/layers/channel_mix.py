@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.layers.activation import ActivationSpec, ReLU2, Sigmoid
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
-from anyformer.layers.token_shift import TokenShift, TokenShiftSpec, preceding
+from anyformer.layers.token_shift import TokenShift, TokenShiftSpec
 from anyformer.spec import Cost, Place, Placed, Share, Width, Workload
 
 
@@ -58,7 +58,7 @@ class ChannelMix(Recurrent[ChannelMixSpec]):
 
     def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], the last token) of x of that shape."""
-        before, last = preceding(x, steps, (state or {}).get("last"))
+        before, last = steps.preceding(x, (state or {}).get("last"))
         change = x - before
         hidden = self.spec.activation(self.up(self.shift_key(before, change)))
         gate = self.spec.gate(self.receptance(self.shift_receptance(before, change)))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
 from anyformer.layers.part import Part
-from anyformer.layers.recurrence import Steps, steps_of
+from anyformer.layers.recurrence import steps_of
 from anyformer.layers.tokens import ForwardContext, Store
 from anyformer.spec import Cost, Few, PartSpec, Place, Placed, Weight, Workload
 
@@ -70,7 +70,7 @@ class ConvolvedHeads(Part[ConvolvedHeadsSpec]):
         within = self.heads.weight.sum(-1).unflatten(0, (n_heads, -1)) * self.shift.view(n_heads, 1, -1)
         mixed = steps.given(mixed + within.sum(-1).flatten())
         now, earlier = v.chunk(2, -1)
-        late, of_value = _delayed(steps.taken(earlier), steps, before.get("value"))
+        late, of_value = steps.preceding(steps.taken(earlier), before.get("value"))
         if state is not None:
             store.keep({"each": of_each, "heads": of_heads, "value": of_value})
         query, key = (x.unflatten(-1, (-1, head_dim)) for x in (q, k))
@@ -78,12 +78,3 @@ class ConvolvedHeads(Part[ConvolvedHeadsSpec]):
         own = torch.cat((own.flatten(-3), own.mean(-2).flatten(-2)), -1)
         q, k = (mixed + own).split((q.shape[-1], k.shape[-1]), -1)
         return q, k, torch.cat((now, steps.given(late)), -1)
-
-
-def _delayed(x: Tensor, steps: Steps, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(what the step before has, zeros where a document begins, the last real step's) of x [batch, step, width]."""
-    before = x.new_zeros(x.shape[0], 1, x.shape[2]) if before is None else before.to(x.dtype)
-    wide = torch.cat((before, x), 1)
-    late = wide[:, : x.shape[1]]
-    late = late if steps.begins is None else late * ~steps.begins[..., None]
-    return late, steps.last(wide, 1)

@@ -195,7 +195,10 @@ class GQASpec(ProjectionSpec):
             value_dim=value_dim,
             rotary=self.rotary and self.rotary.resized(to).fitted(new),
             adapter=to.field(Width, self.adapter),
-            **{f"norm_{x}": to.field(MapSpec, getattr(self, f"norm_{x}")) for x in ("query", "key", "value", "read")},
+            norm_query=to.field(MapSpec, self.norm_query),
+            norm_key=to.field(MapSpec, self.norm_key),
+            norm_value=to.field(MapSpec, self.norm_value),
+            norm_read=to.field(MapSpec, self.norm_read),
         )
 
 

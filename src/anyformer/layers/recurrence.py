@@ -44,6 +44,16 @@ class Steps:
         """[batch, step, …] with zeros for padding."""
         return x if self.real is None else x * self.real.view(*self.real.shape, *(1,) * (x.dim() - 2))
 
+    def preceding(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(the step before each, zeros where a document begins [batch, step, width], the last real one [batch, 1, width]) of x.
+
+        `last` is the one before, of the document that goes on; None: there is none.
+        """
+        wide = torch.cat((torch.zeros_like(x[:, :1]) if last is None else last.to(x.dtype), x), 1)
+        before = wide[:, :-1]
+        before = before if self.begins is None else before.masked_fill(self.begins[..., None], 0.0)
+        return before, self.last(wide, 1)
+
     def last(self, wide: Tensor, n: int, filling: int = 0) -> Tensor:
         """The last n [batch, n, …] before padding, of n that were before and the steps [batch, n + step, …]; `filling` for those
         of other documents."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.part import Part
-from anyformer.layers.recurrence import Steps
 from anyformer.spec import NotNegative, PartSpec, Place, Weight
 
 
@@ -30,14 +29,3 @@ class TokenShift(Part[TokenShiftSpec]):
     def forward(self, before: Tensor, change: Tensor) -> Tensor:
         """[batch, step, d_model] of the tokens before of that shape, and of what each differs from them."""
         return torch.addcmul(before, change, self.weight)
-
-
-def preceding(x: Tensor, steps: Steps, last: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(the token before each [batch, step, width], the last one for the next call [batch, 1, width]) of x of that shape.
-
-    `last` is the one before, of the document that goes on; None: there is none.
-    """
-    wide = torch.cat((torch.zeros_like(x[:, :1]) if last is None else last.to(x.dtype), x), 1)
-    before = wide[:, :-1]
-    before = before if steps.begins is None else before.masked_fill(steps.begins[..., None], 0.0)
-    return before, steps.last(wide, 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.layers.activation import ActivationSpec, Sigmoid
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
-from anyformer.layers.token_shift import TokenShift, TokenShiftSpec, preceding
+from anyformer.layers.token_shift import TokenShift, TokenShiftSpec
 from anyformer.layers.tokens import as_given
 from anyformer.layers.wkv_scan import wkv
 from anyformer.spec import Cost, Place, Placed, Share, Weight, Width, Workload
@@ -86,7 +86,7 @@ class WKV(Recurrent[WKVSpec]):
     def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], the state) of x of that shape."""
         held = state or {}
-        before, last = preceding(x, steps, held.get("last"))
+        before, last = steps.preceding(x, held.get("last"))
         change = x - before
         k, v = self.key(self.shift_key(before, change)), self.value(self.shift_value(before, change))
         r = self.receptance(self.shift_receptance(before, change))

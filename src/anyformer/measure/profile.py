@@ -102,6 +102,8 @@ class Profile(ShowsItself):
 
     def sections(self, model: str = "a model") -> Iterator[RenderableType]:
         """What `anyformer profile` prints: what was measured beside what was predicted, and time by class of each phase."""
+        from rich.text import Text
+
         size = f"{short(self.n_params).strip()} parameters, {self.batch} × {self.seq_len:,} tokens"
         table = columns(f"{model}, {size}, {self.precision}", "", "measured", "predicted", "error")
         for phase, beside in self.seconds.items():
@@ -112,7 +114,7 @@ class Profile(ShowsItself):
             table.add_row("cache", *_beside(self.cache_nbytes, gigabytes))
         yield table
         if not self.calibrated:
-            yield "no predicted times: run `anyformer calibrate` once, while nothing else runs"
+            yield Text("no predicted times: run `anyformer calibrate` once, while nothing else runs", style="dim")
         for phase, classes in self.as_json()["classes"].items():
             table = columns(phase, "", "FLOPs", "share of FLOPs", "time", "share of time")
             for name, found in classes.items():

@@ -48,10 +48,10 @@ def read_nbytes() -> int:
     return 4 * (weights + kept * (PROMPT + NEW // 2))
 
 
-def loaded(directory: Path) -> dict[str, Transformer]:
+def loaded(directory: Path, *, compiled: bool = False) -> dict[str, Transformer]:
     """Ours by dtype, as `generate` lays it out."""
     models = {"float32": pair.ours(LARGE), **{name: load(directory, dtype=dtype)[0] for name, dtype in DTYPES.items()}}
-    return {name: lay_out_for_decoding(each).eval() for name, each in models.items()}
+    return {name: lay_out_for_decoding(each, compiled=compiled).eval() for name, each in models.items()}
 
 
 def seconds_a_token(write: Callable[[int], object]) -> float:
@@ -94,13 +94,12 @@ def main() -> None:
     mask, theirs = torch.ones_like(ids), pair.theirs(LARGE).eval()
     with TemporaryDirectory() as folder:
         save(pair.ours(LARGE), Path(folder) / "model")
-        models = loaded(Path(folder) / "model")
+        models, to_compile = (loaded(Path(folder) / "model", compiled=compiled) for compiled in (False, True))
     several = lay_out_for_decoding(pair.ours(LARGE), several=True).eval()
     write: dict[str, Callable[[int], object]] = {
         name: lambda k, model=model: generate_ids(model, ids, max_new_tokens=k) for name, model in models.items()
     }
-    # Of these layouts only float32's is another where the step is compiled.
-    for name, model in (models | {"float32": lay_out_for_decoding(pair.ours(LARGE), compiled=True).eval()}).items():
+    for name, model in to_compile.items():
         once = partial(generate_ids, model, ids, compiled=CompiledStep(model))
         once(max_new_tokens=NEW + 1)  # the compiler's time is no token's
         write[f"{name}, compiled"] = lambda k, once=once: once(max_new_tokens=k)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import struct
+from pathlib import Path
 from typing import Any
 
 import gguf
@@ -11,12 +12,19 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import KernelError
+from anyformer.families import preset
+from anyformer.generation import lay_out_for_decoding
+from anyformer.hub import load, save
 from anyformer.layers import grouped, int4, int8
+from anyformer.layers.held import HeldWeight
+from anyformer.layers.linear import Linear, Together
 from anyformer.layers.packed import PackedWeight, Scheme
+from anyformer.resizing import resize
+from tests.laws.models import randomised
 
 BF16 = 2.0**-9  # rounding to bfloat16 changes a number by this share of itself, at most
 SCHEMES: dict[str, Scheme] = {"int8": int8.Int8(), "int4": int4.Int4()}
@@ -161,3 +169,44 @@ def test_what_only_training_does_is_refused(scheme: Scheme) -> None:
         packed.to(torch.bfloat16)
     with pytest.raises(KernelError, match="not for meta"):
         PackedWeight.of(torch.empty(64, 32, device="meta"), scheme)
+
+
+@each_scheme
+def test_packed_matrices_are_joined_and_parted(scheme: Scheme) -> None:
+    """As views of what is held, so that nobody holds a copy."""
+    each = [PackedWeight.of(weight_of(n, 96, seed=n), scheme) for n in (64, 128, 64)]
+    joined = torch.cat(each)  # type: ignore[arg-type]
+    assert isinstance(joined, PackedWeight)
+    assert joined.nbytes == sum(one.nbytes for one in each)
+    parts = joined.split([64, 128, 64])
+    x = torch.randn(2, 96)
+    for one, part in zip(each, parts, strict=True):
+        assert isinstance(part, PackedWeight)
+        assert part.lies_in(joined)
+        assert not one.lies_in(joined)
+        assert torch.equal(part + 0.0, one + 0.0)
+        assert torch.equal(F.linear(x, part), F.linear(x, one))
+    assert torch.equal(F.linear(x, joined), torch.cat([F.linear(x, one) for one in each], -1))
+    narrow = PackedWeight.of(weight_of(64, 32), scheme)
+    with pytest.raises(RuntimeError, match="size"):
+        torch.cat([narrow, each[0]])  # type: ignore[list-item]
+    assert not isinstance(torch.cat([each[0], torch.ones(1, 96)]), PackedWeight)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("dtype", SCHEMES)
+def test_maps_of_one_input_are_one_product(dtype: Any, tmp_path: Path) -> None:
+    """In few bits as in float32; what is no longer a part of it is multiplied by itself."""
+    save(randomised(resize(preset("llama2-7b").spec, d_model=64, n_layers=2, vocab_size=64)), tmp_path / "model")
+    model = lay_out_for_decoding(load(tmp_path / "model", dtype=dtype)[0].eval())
+    together: list[Any] = [each.together for each in model.modules() if getattr(each, "together", None) is not None]
+    assert len(together) == 2 * model.spec.n_layers
+    maps = [each for each in model.modules() if type(each) is Linear]
+    one: Together = together[0]
+    joined = [each for each in maps if isinstance(each.weight, HeldWeight) and each.weight.lies_in(one.weight)]
+    x = torch.randn(1, 1, 64)
+    with torch.no_grad():
+        assert one.stands_for(*joined)
+        for found, each in zip(one(x), joined, strict=True):
+            assert torch.equal(found, each(x))
+        joined[0].weight = nn.Parameter(joined[0].weight.clone(), requires_grad=False)
+        assert not one.stands_for(*joined)

@@ -141,7 +141,7 @@ def test_parts_are_taken_of_it_where_text_is_written() -> None:
 
 
 def test_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="laid out for several rows"):
+    with pytest.raises(UsageError, match="laid out for steps that are not compiled"):
         CompiledStep(laid_out("llama2-7b", monkeypatch)[1])
 
 

@@ -42,7 +42,7 @@ class CompiledStep:
 
     def __init__(self, model: Transformer, backend: str | Callable[..., Any] = "inductor") -> None:
         if any(isinstance(weight, Reordered) for weight in model.parameters()):
-            raise UsageError("the model is laid out for several rows, which is not compiled; load it anew")
+            raise UsageError("the model is laid out for steps that are not compiled; load it anew")
         if others := not_in_slots(model.spec):
             raise UsageError(f"{others[0]} takes slots that are empty for tokens; decode without compiling")
         device = next(model.parameters()).device

@@ -36,7 +36,6 @@ from anyformer.hub.source import CONFIG, Source, find, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
 from anyformer.layers.held import HeldWeight
-from anyformer.layers.packed import PackedWeight
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
@@ -141,7 +140,7 @@ def save(
     path = Path(path)
     refuse_in_use(path)
     weights = dict(model.named_parameters())
-    if any(isinstance(each, PackedWeight) for each in weights.values()):
+    if any(isinstance(each, HeldWeight) and each.rounded for each in weights.values()):
         raise CheckpointError("weights in few bits are held as this processor wants them; load the model without dtype")
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import KernelError
 
+REFUSED = "weights in few bits are for inference alone; load the model without --dtype to train or change it"
 ANSWERED = (F.linear, F.embedding)  # what a weight in few bits computes itself
 
 
@@ -23,6 +24,15 @@ class HeldWeight(Tensor):
     """In float32, as all see it. Raises KernelError where it would get a gradient."""
 
     refusal: ClassVar[str]  # what is told whoever asks for one
+
+    @property
+    @abstractmethod
+    def rounded(self) -> bool:
+        """Whether its numbers are those nearest to what it was made of, not these themselves."""
+
+    @abstractmethod
+    def lies_in(self, whole: Tensor) -> bool:
+        """Whether it is a part of that, not a copy."""
 
     @abstractmethod
     def plain(self) -> Tensor:

@@ -25,6 +25,7 @@ class Int4(Scheme):
     """
 
     bits = 4
+    axis_of_rows = -2
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         return shape[-2] % BLOCK == 0 and shape[-1] % GROUP == 0
@@ -51,6 +52,7 @@ class Int4(Scheme):
     def products(self, x: Tensor, held: Held) -> Tensor:
         numbers, grid = held
         if len(x) <= FEW:
+            grid = grid.contiguous()  # where it is a part, which the operator would read as if it were not
             return aten._weight_int4pack_mm_for_cpu(x.bfloat16(), numbers, GROUP, grid).to(x.dtype)
         # Columns as they lie, a few blocks of rows at a time; the products are put in order at the end.
         order, d_in = row_order(), x.shape[1]

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.int8_blocks import Int8Blocks, has_integer_products
 from anyformer.layers.linear import row_sums
 from anyformer.layers.packed import Held, Scheme, aten, pieces
+from anyformer.layers.reordered import Blocks
 
 FEW = 16  # vectors up to which the product with the numbers as they lie is faster (AVX2)
 BLOCK = 32  # numbers that the operator takes at once; at other widths it reads beyond the row
@@ -24,6 +26,7 @@ class Int8(Scheme):
     """
 
     bits = 8
+    axis_of_rows = -1
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         return True
@@ -55,6 +58,9 @@ class Int8(Scheme):
             here = slice(first, first + at_once)
             torch.mm(x, numbers[here].to(x.dtype).t(), out=out[:, here])
         return out.mul_(scales)
+
+    def in_blocks(self, held: Held) -> Blocks | None:
+        return Int8Blocks(*held) if has_integer_products() else None
 
     def rows(self, ids: Tensor, held: Held) -> Tensor:
         numbers, scales = held

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.memory_efficient import MemoryEfficientLinear, norm_of, operands
 from anyformer.layers.part import Part, is_plain
-from anyformer.layers.reordered import Reordered, in_blocks
 from anyformer.layers.tokens import autocast_dtype, exporting
 from anyformer.spec import Cost, MapSpec, Place, Placed, Positive, Weight, Width, Workload, in_turn
 
@@ -129,36 +128,27 @@ def _takes_one_vector(x: Tensor, module: Linear) -> bool:
 class Together:
     """Linear maps of one input as one product: their weights become parts of one tensor, and stay theirs.
 
-    For inference alone: in training one wide product is slower than several on CPUs.
+    `arranged`: how that lies. For inference alone: in training one wide product is slower than several on CPUs.
     """
 
-    def __init__(self, maps: Sequence[Linear]) -> None:
+    def __init__(self, maps: Sequence[Linear], arranged: Callable[[Tensor], Tensor]) -> None:
         self.sizes = [each.weight.shape[0] for each in maps]
-        self.weight: Tensor = torch.cat([each.weight.data for each in maps])
+        self.weight = arranged(torch.cat([each.weight.data for each in maps]))
+        for each, weight in zip(maps, self.weight.split(self.sizes), strict=True):
+            lay(each, weight)
         biases = [each.bias.data for each in maps if each.bias is not None]
         self.bias = torch.cat(biases) if biases else None
         if self.bias is not None:
             for each, bias in zip(maps, self.bias.split(self.sizes), strict=True):
                 each.bias.data = bias
 
-    def lie_by_columns(self, maps: Sequence[Linear], by_columns: bool) -> None:
-        """Let the weights of the maps be views of one tensor, row by row or column by column."""
-        if by_columns:
-            self.weight = self.weight.t().contiguous().t()
-        for each, weight in zip(maps, self.weight.split(self.sizes), strict=True):
-            each.weight.data = weight
-
-    def lie_in_blocks(self, maps: Sequence[Linear]) -> None:
-        """Let the weights of the maps be parts of one in blocks."""
-        self.weight, start = in_blocks(self.weight), 0
-        for each, size in zip(maps, self.sizes, strict=True):
-            part = Reordered(self.weight.blocks, slice(start, start + size))
-            each.weight, start = nn.Parameter(part, requires_grad=False), start + size
-
     @staticmethod
     def can(maps: Sequence[Linear]) -> bool:
-        """Whether the maps are of one input: the same width, dtype and device, and a bias for all or none."""
-        return len({(m.weight.shape[1], m.weight.dtype, m.weight.device, m.bias is None) for m in maps}) == 1
+        """Whether the maps are of one input: the same width, dtype, device and way to be held, and a bias for all or none."""
+        kinds = {
+            (w.shape[1], w.dtype, w.device, type(w), type(getattr(w, "scheme", None))) for w in (m.weight for m in maps)
+        }
+        return len(kinds) == 1 and len({m.bias is None for m in maps}) == 1
 
     def stands_for(self, *maps: nn.Module) -> bool:
         """Whether this may be called instead of the maps: no gradients, all plain, their tensors still where they lay."""
@@ -171,12 +161,20 @@ class Together:
         return F.linear(x, self.weight, self.bias).split_with_sizes(self.sizes, -1)
 
 
+def lay(module: nn.Module, weight: Tensor) -> None:
+    """Let the same numbers, which lie elsewhere, be a module's weight."""
+    if isinstance(weight, HeldWeight):
+        module.weight = nn.Parameter(weight, requires_grad=False)
+    else:
+        module.weight.data = weight
+
+
 def _lies_in(part: Any, whole: Tensor | None) -> bool:
     """Whether a map's weight, or bias, is still a part of the one that several became; None: there was no bias."""
     if part is None or whole is None:
         return part is whole
-    if isinstance(whole, Reordered):
-        return isinstance(part, Reordered) and part.blocks is whole.blocks
+    if isinstance(part, HeldWeight):
+        return part.lies_in(whole)
     return part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_map_only
 
 from anyformer.errors import KernelError
 from anyformer.layers.grouped import spans
-from anyformer.layers.held import HeldWeight
+from anyformer.layers.held import REFUSED, HeldWeight
+from anyformer.layers.reordered import Blocks
 
 WORKSPACE = 1 << 18  # numbers in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
-REFUSED = "weights in few bits are for inference alone; load the model without --dtype to train or change it"
 aten = torch.ops.aten
 
 Held = tuple[Tensor, Tensor]  # numbers and their scales; leading dimensions are the weight's
@@ -30,6 +30,7 @@ class Scheme(ABC):
     """How matrices are held in few bits, and what is made of them."""
 
     bits: int
+    axis_of_rows: int  # of the scales, from their last
 
     @abstractmethod
     def fits(self, shape: tuple[int, ...]) -> bool:
@@ -54,6 +55,10 @@ class Scheme(ABC):
     @abstractmethod
     def rows(self, ids: Tensor, held: Held) -> Tensor:
         """The rows [*ids, d_in] of one matrix, in float32."""
+
+    def in_blocks(self, held: Held) -> Blocks | None:
+        """One matrix whose products this processor makes faster so; None: it lies as it is multiplied fastest."""
+        return None
 
 
 class PackedWeight(HeldWeight):
@@ -106,6 +111,13 @@ class PackedWeight(HeldWeight):
         """The bytes that are really held."""
         return sum(each.nbytes for each in self.held)
 
+    @property
+    def rounded(self) -> bool:
+        return True
+
+    def lies_in(self, whole: Tensor) -> bool:
+        return isinstance(whole, PackedWeight) and _storage(self.numbers) == _storage(whole.numbers)
+
     def plain(self) -> Tensor:
         return self.scheme.unpack(self.held)
 
@@ -125,7 +137,9 @@ class PackedWeight(HeldWeight):
 
     @classmethod
     def done(cls, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-        first = args[0]
+        first: Any = args[0]
+        if func is aten.cat.default and first and not args[1:] and len({_kind(each) for each in first}) == 1:
+            return first[0]._joined(first)
         if isinstance(first, PackedWeight):
             if func._schema.is_mutable:
                 raise KernelError(REFUSED)
@@ -139,9 +153,22 @@ class PackedWeight(HeldWeight):
                 numbers, scales = (func(each, *args[1:]) for each in first.held)
                 several = (len(numbers),) if func is aten.index_select.default else ()
                 return cls(first.scheme, (*several, *first.shape[1:]), (numbers, scales))
+            if func is aten.split_with_sizes.default and first.dim() == 2 and not args[2:]:
+                return first._split(*args[1:])
         if func is torch.ops.anyformer.grouped_products.default and not args[4:]:
             return _grouped(*args)
         return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))
+
+    def _joined(self, several: Sequence[PackedWeight]) -> PackedWeight:
+        """Matrices of one scheme and width, one below the other."""
+        numbers, scales = zip(*(each.held for each in several), strict=True)
+        held = torch.cat(numbers), torch.cat(scales, self.scheme.axis_of_rows)
+        return type(self)(self.scheme, (sum(map(len, several)), self.shape[1]), held)
+
+    def _split(self, sizes: Sequence[int]) -> list[PackedWeight]:
+        """So many rows of a matrix each: views, as all that is held is."""
+        parts = zip(self.numbers.split(sizes), self.scales.split(sizes, self.scheme.axis_of_rows), strict=True)
+        return [type(self)(self.scheme, (len(held[0]), self.shape[1]), held) for held in parts]
 
     def _moved(self, device: Any = None, dtype: torch.dtype | None = None, **_: Any) -> PackedWeight:
         """The same, where it may go. Raises KernelError."""
@@ -150,6 +177,15 @@ class PackedWeight(HeldWeight):
         if dtype not in (None, torch.float32):
             raise KernelError(f"weights in {self.scheme.bits} bits cannot become {dtype}; load the model anew")
         return type(self)(self.scheme, tuple(self.shape), self.held)
+
+
+def _kind(weight: Any) -> object:
+    """What weights share that can be joined to one."""
+    return (type(weight.scheme), weight.shape[1]) if isinstance(weight, PackedWeight) and weight.dim() == 2 else weight
+
+
+def _storage(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
 
 
 ELSEWHERE = "take --device cpu, or --dtype bfloat16"

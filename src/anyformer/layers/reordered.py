@@ -1,4 +1,4 @@
-"""Float32 matrices in the order in which oneDNN reads them, for inference on a CPU.
+"""Matrices in the order in which oneDNN reads them, for inference on a CPU: of float32, and of int8 (`int8_blocks.py`).
 
 For a product with a few rows, a library first copies a matrix that lies row by row into blocks, which takes as long as the
 product. Kept in blocks, four rows take no longer than one, and sixteen half as long (measured: `benchmarks/decoding.py`).
@@ -6,8 +6,10 @@ product. Kept in blocks, four rows take no longer than one, and sixteen half as 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from itertools import accumulate
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,36 +29,74 @@ def can_reorder(weight: Tensor) -> bool:
     return plain and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
-class Blocks:
+class Blocks(ABC):
     """Matrices [d_out, d_in] of one input, one below the other, as one in blocks: `Reordered` are parts of it."""
+
+    rounded: ClassVar[bool]  # as of the weights that lie in it
+    shape: tuple[int, int]
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The bytes that hold it."""
+
+    @abstractmethod
+    def plain(self) -> Tensor:
+        """The numbers, row by row, in float32."""
+
+    @abstractmethod
+    def part(self, rows: slice) -> Blocks:
+        """Some of its rows, in blocks of their own."""
+
+    @abstractmethod
+    def products(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """[…, d_out] of x […, d_in] in float32."""
+
+    @abstractmethod
+    def write(self, matrix: Tensor) -> None:
+        """Let it be these numbers. Raises KernelError where it cannot hold them."""
+
+    def __deepcopy__(self, memo: Any) -> Blocks:
+        return self.part(slice(None))
+
+
+class Float32Blocks(Blocks):
+    """Of float32 numbers, kept as they are."""
+
+    rounded = False
 
     def __init__(self, matrix: Tensor) -> None:
         self.write(matrix)
 
     def write(self, matrix: Tensor) -> None:
-        """Let it be these numbers."""
+        self.shape = (matrix.shape[0], matrix.shape[1])
         with torch.inference_mode(False):
             self.held = torch.ops.mkldnn._reorder_linear_weight(matrix.detach().contiguous(), None)
 
+    @property
+    def nbytes(self) -> int:
+        return 4 * self.held.numel()
+
     def plain(self) -> Tensor:
-        """The numbers, row by row."""
         return self.held.to_dense()
 
-    def __deepcopy__(self, memo: Any) -> Blocks:
-        return Blocks(self.plain())
+    def part(self, rows: slice) -> Blocks:
+        return Float32Blocks(self.plain()[rows])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Float32Blocks, (self.plain(),)
 
     def products(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """[…, d_out] of x […, d_in]."""
         rows = x.reshape(-1, x.shape[-1])
         n = len(rows)
         if n < FEWEST:
             rows = F.pad(rows, (0, 0, 0, FEWEST - n))
         y = torch.ops.mkldnn._linear_pointwise(rows, self.held, bias, "none", [], "")
-        return y[:n].view(*x.shape[:-1], self.held.shape[0])
+        return y[:n].view(*x.shape[:-1], self.shape[0])
 
 
 class Reordered(HeldWeight):
-    """Rows of `blocks` as a matrix [d_out, d_in], exact, to all who see it; what is written to it is written there.
+    """Rows of `blocks` as a matrix [d_out, d_in] to all who see it; what is written to it is written there.
 
     Raises KernelError where it shall get a gradient.
     """
@@ -67,7 +107,7 @@ class Reordered(HeldWeight):
 
     @staticmethod
     def __new__(cls: type[Reordered], blocks: Blocks, part: slice) -> Reordered:
-        shape = (part.stop - part.start, blocks.held.shape[1])
+        shape = (part.stop - part.start, blocks.shape[1])
         reordered = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=torch.device("cpu"))
         reordered.blocks, reordered.part = blocks, part
         return reordered
@@ -75,16 +115,24 @@ class Reordered(HeldWeight):
     @property
     def nbytes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Its share of the blocks."""
-        return 4 * self.numel()
+        return self.blocks.nbytes * len(self) // self.blocks.shape[0]
+
+    @property
+    def rounded(self) -> bool:
+        return self.blocks.rounded
+
+    def lies_in(self, whole: Tensor) -> bool:
+        return isinstance(whole, Reordered) and self.blocks is whole.blocks
 
     def plain(self) -> Tensor:
         return self.blocks.plain()[self.part]
 
     def linear(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Likewise; row by row where a gradient or another dtype is asked for."""
-        if (torch.is_grad_enabled() and input.requires_grad) or (autocast_dtype(input) or input.dtype) != torch.float32:
+        """Likewise; row by row where a gradient or another dtype is asked for, or there is no vector."""
+        learns = torch.is_grad_enabled() and input.requires_grad
+        if learns or (autocast_dtype(input) or input.dtype) != torch.float32 or not input.numel():
             return F.linear(input, self.plain(), bias)
-        if len(self) == len(self.blocks.held):
+        if len(self) == self.blocks.shape[0]:
             return self.blocks.products(input, bias)
         y = self.blocks.products(input, None)[..., self.part]
         return y if bias is None else y + bias
@@ -93,7 +141,7 @@ class Reordered(HeldWeight):
         return F.embedding(ids, self.plain())
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return in_blocks, (self.plain(),)
+        return Reordered, (self.blocks, self.part)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"Reordered({tuple(self.shape)}, {self.nbytes:,} bytes)"
@@ -105,17 +153,26 @@ class Reordered(HeldWeight):
             if func in (aten.detach.default, aten.alias.default):
                 return cls(first.blocks, first.part)
             if func is aten.clone.default:
-                return in_blocks(first.plain())
+                return whole(first.blocks.part(first.part))
+            if func is aten.split_with_sizes.default and first.part.start == 0 and not args[2:]:
+                return [
+                    cls(first.blocks, slice(end - n, end)) for n, end in zip(args[1], accumulate(args[1]), strict=True)
+                ]
         plain = tree_map_only(Reordered, cls.plain, (args, given))
         y = func(*plain[0], **plain[1])
         if isinstance(first, Reordered) and func._schema.is_mutable:
-            whole = first.blocks.plain()
-            whole[first.part] = plain[0][0]
-            first.blocks.write(whole)
+            matrix = first.blocks.plain()
+            matrix[first.part] = plain[0][0]
+            first.blocks.write(matrix)
             return first
         return y
 
 
+def whole(blocks: Blocks) -> Reordered:
+    """All rows of blocks."""
+    return Reordered(blocks, slice(0, blocks.shape[0]))
+
+
 def in_blocks(matrix: Tensor) -> Reordered:
-    """A matrix [d_out, d_in] in blocks of its own."""
-    return Reordered(Blocks(matrix), slice(0, len(matrix)))
+    """A float32 matrix [d_out, d_in] in blocks of its own."""
+    return whole(Float32Blocks(matrix))

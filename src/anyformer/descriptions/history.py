@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from anyformer.descriptions import options, words
+from anyformer.descriptions import feed_forwards, options, words
 from anyformer.descriptions.diff.diff import DiffRow, rows_of
 from anyformer.descriptions.diff.rows import SIZES
 from anyformer.descriptions.facts import head_sharing, norm_places, position_parts, position_terms
@@ -227,7 +227,7 @@ COLUMNS: Mapping[str, Callable[[Preset], str]] = {
     "branches": _branches,
     "norm placed": _by_layer(lambda block: (words.PLACEMENTS[norm_places(sublayer)] for sublayer in block.sublayers)),
     "positions": _positions,
-    "activation": _by_layer(lambda block: (words.activation(mixer, exact=False) for mixer in feeds(block))),
+    "activation": _by_layer(lambda block: (feed_forwards.activation(mixer, exact=False) for mixer in feeds(block))),
     "attention": _by_layer(lambda block: (head_sharing(a.projection) for a in attentions(block))),
     "sees": _by_layer(lambda block: map(_sees, attentions(block))),
     "experts": _by_layer(lambda block: (_experts(m.router) for m in feeds(block) if isinstance(m, MoESpec)), "–"),

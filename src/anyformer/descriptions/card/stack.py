@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from anyformer.descriptions import options, words
+from anyformer.descriptions import feed_forwards, options, words
 from anyformer.descriptions.facts import (
     head_sharing,
     head_sizes,
@@ -246,7 +246,7 @@ def _is_feed(mixer: Any) -> bool:
 
 
 def _activation(block: BlockSpec, _: Place) -> str:
-    return each(map(words.activation, filter(_is_feed, mixers(block))), ", ")
+    return each(map(feed_forwards.activation, filter(_is_feed, mixers(block))), ", ")
 
 
 def _d_ff(block: BlockSpec, _: Place) -> int | None:
@@ -385,7 +385,7 @@ EXPERTS = (
     Reading("expert_latent", "experts' latent", lambda m, _: m.latent),
     Reading("shared_expert_d_ff", "shared expert FFN dimension", lambda m, _: getattr(m.shared_expert, "d_ff", None)),
     Reading("n_shared_experts", "shared experts", lambda m, _: n_shared_experts(m) or None),
-    Reading("router", "router", lambda m, _: words.router(m.router), str),
+    Reading("router", "router", lambda m, _: feed_forwards.router(m.router), str),
     Reading("shared_gate", "shared expert's gate", lambda m, _: "sigmoid" if m.shared_gate else None, str),
     Reading("weighs", "weights multiply", lambda m, _: "what experts read" if m.weighs == "input" else None, str),
     Reading("capacity", "expert capacity", lambda m, _: m.capacity and words.phrase(m.capacity), str),

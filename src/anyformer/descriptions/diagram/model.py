@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from anyformer.descriptions import options, words
+from anyformer.descriptions import feed_forwards, options, words
 from anyformer.descriptions.diagram.grid import (
     GAP,
     Box,
@@ -238,13 +238,13 @@ def _feed(mixer: Any) -> list[str]:
     """A feed-forward by its activation and its width; any other mixer in one phrase."""
     if not hasattr(mixer, "activation") or not hasattr(mixer, "d_ff"):
         return [words.phrase(mixer)]
-    return [*words.activation(mixer).split(", "), f"d_ff {mixer.d_ff:,}"]
+    return [*feed_forwards.activation(mixer).split(", "), f"d_ff {mixer.d_ff:,}"]
 
 
 def _mixture(mixer: MoESpec) -> Piece:
     router, shared = mixer.router, mixer.shared_expert
     groups = [f"best {router.top_groups} of {router.n_groups} groups"] if router.n_groups > 1 else []
-    of = " and\n".join(words.choices(router)).splitlines()
+    of = " and\n".join(feed_forwards.choices(router)).splitlines()
     chooses = box(["Router", f"{router.top_k} of {of[0]}", *of[1:], *groups], "router")
     experts = box([f"{router.n_experts:,} experts", *wrapped(_feed(mixer.expert), WIDTH)], "feed-forward")
     routed = stacked([chooses, experts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from anyformer.descriptions import options, words
+from anyformer.descriptions import feed_forwards, options, words
 from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoASpec, MoESpec, SegmentsSpec, TokensSpec
@@ -241,8 +241,8 @@ ROWS: Mapping[str, Reading] = {
     "who sees whom": _by_attention(lambda attention: words.seen(attention.mask)),
     "QK-norm": _by_attention(_qk_norm),
     "scores": _by_attention(_scores, reads=None),
-    "activation": _by_layer(lambda block: map(words.activation, feeds(block))),
-    "experts": _by_layer(lambda block: map(words.experts, feeds(block))),
+    "activation": _by_layer(lambda block: map(feed_forwards.activation, feeds(block))),
+    "experts": _by_layer(lambda block: map(feed_forwards.experts, feeds(block))),
     "biases": _by_layer(_biases),
     "other parts": _by_layer(_others),
     "sharing": _by_stack(_sharing),

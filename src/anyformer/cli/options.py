@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from anyformer.errors import UsageError
-from anyformer.recipe import OBJECTIVES, ObjectiveSpec, Recipe
+from anyformer.recipe import OBJECTIVES, OPTIMIZERS, ObjectiveSpec, OptimizerSpec, Recipe
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(exists=True, path_type=Path)  # or a directory
@@ -284,7 +284,7 @@ def _option_type(kind: Any, least: int) -> click.ParamType:
         return Number()
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    if kind is ObjectiveSpec:
-        return click.Choice(list(OBJECTIVES))
+    if kind in (ObjectiveSpec, OptimizerSpec):
+        return click.Choice(list(OBJECTIVES if kind is ObjectiveSpec else OPTIMIZERS))
     (inner,) = (each for each in get_args(kind) if each is not NoneType)
     return OrNone(_option_type(inner, least))

@@ -16,11 +16,13 @@ from anyformer.recipe.published import RECIPES as RECIPES
 from anyformer.recipe.published import SMALL as SMALL
 from anyformer.recipe.published import TRANSFORMER_2017 as TRANSFORMER_2017
 from anyformer.recipe.published import named as named
+from anyformer.recipe.recipe import OPTIMIZERS as OPTIMIZERS
 from anyformer.recipe.recipe import Adam as Adam
 from anyformer.recipe.recipe import AdamW as AdamW
 from anyformer.recipe.recipe import DropoutSpec as DropoutSpec
 from anyformer.recipe.recipe import LearningRates as LearningRates
 from anyformer.recipe.recipe import LoadBalance as LoadBalance
+from anyformer.recipe.recipe import Muon as Muon
 from anyformer.recipe.recipe import OptimizerSpec as OptimizerSpec
 from anyformer.recipe.recipe import Precision as Precision
 from anyformer.recipe.recipe import Recipe as Recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from anyformer.recipe.lora import LoRA
@@ -26,6 +27,10 @@ class OptimizerSpec(Spec, abstract=True):
         """The peak learning rate of a model of this width."""
         return self.lr.value(d_model) if isinstance(self.lr, ScaleSpec) else self.lr
 
+    def become(self, rule: type[OptimizerSpec]) -> OptimizerSpec:
+        """Another rule, with what both have as it is here."""
+        return rule(**{name: value for name, value in self.values().items() if name in rule.types()})
+
 
 class Adam(OptimizerSpec):
     """Kingma & Ba 2014, arXiv:1412.6980. To the clipped gradient of a matrix, not of others, `l2` times the matrix is added."""
@@ -40,6 +45,21 @@ class AdamW(OptimizerSpec):
     """
 
     weight_decay: NotNegative = 0.1
+
+
+class Muon(OptimizerSpec):
+    """Momentum made orthogonal, for matrices that features pass through, experts' too; AdamW for routers, tables and all else.
+
+    Jordan et al. 2024, https://kellerjordan.github.io/posts/muon. A step's numbers have a root mean square of .2 of the rate,
+    as AdamW's do, so that its rates and decay suit (Liu et al. 2025, arXiv:2502.16982, section 2.2).
+    """
+
+    weight_decay: NotNegative = 0.1  # as AdamW's
+    momentum: Rate = 0.95  # Nesterov's
+    iterations: Whole = 5  # of the polynomial that moves singular values to about 1
+
+
+OPTIMIZERS: Mapping[str, type[OptimizerSpec]] = {"adam": Adam, "adamw": AdamW, "muon": Muon}
 
 
 class RouterLossSpec(Spec, abstract=True):
@@ -116,7 +136,7 @@ class Recipe(Spec):
         Whole | None, "Rows go on, and see so many tokens before them, as Transformer-XL's segments do."
     ] = None
     mixture: Mixture | None = None  # of texts; None: the one text that is named where the run is started
-    optimizer: OptimizerSpec = AdamW()
+    optimizer: Annotated[OptimizerSpec, "The rule of a step, at the recipe's rates."] = AdamW()
     schedule: tuple[PieceSpec, ...] = (Warmup(share=0.05), CosineDecay(to=0.1))
     clip: Annotated[Positive | None, "Largest norm of all gradients together, or none."] = 1.0
     dropout: DropoutSpec = DropoutSpec()

@@ -20,6 +20,7 @@ from anyformer.layers import TokenDropoutSpec
 from anyformer.recipe import (
     DPO,
     OBJECTIVES,
+    OPTIMIZERS,
     SFT,
     Contrastive,
     Examples,
@@ -187,6 +188,10 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
         typed["objective"] = OBJECTIVES[named]
     if isinstance(written := typed.get("lora"), str):
         typed["lora"] = lora_of(written)
+    if isinstance(rule := typed.get("optimizer"), str):
+        if rule not in OPTIMIZERS:
+            raise UsageError(f"there is no optimizer {rule!r}{among(rule, OPTIMIZERS)}")
+        typed["optimizer"] = chosen.optimizer.become(OPTIMIZERS[rule])
     if lr is not None:
         typed["optimizer"] = typed.get("optimizer", chosen.optimizer).but(lr=lr)
     return chosen.but(**typed)

@@ -8,7 +8,7 @@ from anyformer.capacity import free_nbytes, refuse_beyond_memory
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import UsageError
 from anyformer.layers.embedding import learned_positions
-from anyformer.recipe import Adam, AdamW, Recipe
+from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, parameters
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import TrainingData
@@ -94,6 +94,5 @@ def _on_one_memory(device: torch.device, world: World) -> int:
 
 
 def _state_nbytes(spec: ModelSpec, recipe: Recipe) -> float:
-    moments = "adamw" if isinstance(recipe.optimizer, Adam | AdamW) else "sgd"
-    state = state_nbytes(parameters(spec).total, optimizer=moments)
+    state = state_nbytes(parameters(spec).total)  # of AdamW; Muon has less
     return state.weights if recipe.lora is not None else state.total  # an adapter's own is little

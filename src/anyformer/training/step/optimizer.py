@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from anyformer.errors import UsageError
 from anyformer.model import Transformer
-from anyformer.recipe import Adam, AdamW, OptimizerSpec
+from anyformer.recipe import OPTIMIZERS, Adam, AdamW, Muon, OptimizerSpec
 from anyformer.spec import ModelSpec, Place, tensors
 from anyformer.spec.part import Role
 from anyformer.training.cluster.parts import together
+from anyformer.training.step.muon import MuonAdam
 
 # Tables don't decay: a token that is rare would be pulled to zero between its appearances, and a tied table would
 # lose the scale that the embedding needs.
@@ -47,9 +48,9 @@ def optimizer_of(
     Those that learn at another share of the rate (μP) are groups of their own, which decay no less. Those of a model `beside` it
     come after them in each group. Raises UsageError for an optimiser without an implementation.
     """
-    if not isinstance(optimizer, Adam | AdamW):
-        raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are Adam and AdamW")
-    decoupled = isinstance(optimizer, AdamW)
+    if not isinstance(optimizer, Adam | AdamW | Muon):
+        raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are {', '.join(OPTIMIZERS)}")
+    decoupled = not isinstance(optimizer, Adam)
     decay = optimizer.weight_decay if decoupled else optimizer.l2
     every, way = trained(model, beside), _by_parameter(model, spec)
     if beside is not None:
@@ -70,15 +71,20 @@ def optimizer_of(
     fused = all(
         p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() and in_one_piece(p) for p in every
     )
+    betas, eps = (optimizer.beta1, optimizer.beta2), optimizer.eps
+    if isinstance(optimizer, Muon):
+        maps = maps_of(model, spec) + ([] if beside is None else maps_of(beside, beside.spec))
+        how = {"momentum": optimizer.momentum, "iterations": optimizer.iterations}
+        return MuonAdam(groups, maps, lr=lr, betas=betas, eps=eps, fused=fused, **how)
     return torch.optim.Adam(
-        groups,
-        lr=lr,
-        betas=(optimizer.beta1, optimizer.beta2),
-        eps=optimizer.eps,
-        decoupled_weight_decay=decoupled,
-        fused=fused,
-        foreach=None if fused else True,
+        groups, lr, betas, eps, decoupled_weight_decay=decoupled, fused=fused, foreach=None if fused else True
     )
+
+
+def maps_of(model: nn.Module, spec: ModelSpec) -> list[nn.Parameter]:
+    """The trained matrices of a model that features pass through: neither tables nor routers, taps and recurrences."""
+    named = {name for name, weight in tensors(spec, Place()) if weight.quantises_as == "map"}
+    return [p for name, p in model.named_parameters() if name in named and p.requires_grad]
 
 
 def in_one_piece(x: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,14 @@ def test_steps_are_pytorchs() -> None:
     assert (mine - theirs).detach().norm() < 0.02 * moved.norm()
 
 
-def test_steps_equal_muon_by_hand() -> None:
+@pytest.fixture
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_steps_equal_muon_by_hand(in_float64: None) -> None:
     """Of matrices by singular values, of all else AdamW; clipped and warmed up as by any rule."""
     spec, rule = decoder(tied=False), Muon(lr=0.02, weight_decay=0.3, momentum=0.9)
     ours = trainer(recipe(optimizer=rule, clip=0.5, schedule=(Warmup(steps=2), Constant())), spec)
@@ -76,7 +84,7 @@ def test_steps_equal_muon_by_hand() -> None:
     assert len(maps) == 6 * spec.n_layers or len(maps) == 7 * spec.n_layers
     for t in range(1, 5):
         rows = batch(seed=t)
-        reference.load_state_dict({name: w.float() for name, w in weights.items()})
+        reference.load_state_dict(weights)
         reference.zero_grad()
         logits = reference(torch.from_numpy(rows.input_ids)).logits.flatten(0, 1)
         F.cross_entropy(logits, torch.from_numpy(rows.labels).flatten()).backward()
@@ -96,7 +104,7 @@ def test_steps_equal_muon_by_hand() -> None:
                 step = first[name] / (1 - 0.9**t) / ((second[name] / (1 - 0.95**t)).sqrt() + 1e-8)
             weights[name] = weights[name] * (1 - lr * (0.3 if name in maps else 0.0)) - lr * step
     for name, p in ours.model.named_parameters():
-        torch.testing.assert_close(p.detach().double(), weights[name], rtol=2e-3, atol=2e-3)
+        torch.testing.assert_close(p.detach().double(), weights[name], rtol=1e-6, atol=1e-6)
     state = ours.optimizer.state
     held = {name for name, p in ours.model.named_parameters() if "momentum" in state[p]}
     assert held == maps

@@ -86,7 +86,10 @@ def encoder_family(
         return heads.headings[name].make(spec.but(heads=()), n) if name in heads.headings else None
 
     files = None if filed is None else lambda spec: rows(spec, *filed)
-    return Family(hf_type, next(iter(heads.classes)), heads.prefix, to_spec, to_config, rows, files, of_files, head)
+    headless = () in heads.classes.values()
+    return Family(
+        hf_type, next(iter(heads.classes)), heads.prefix, to_spec, to_config, rows, files, of_files, head, headless
+    )
 
 
 def _aliased(row: TensorRow) -> TensorRow:

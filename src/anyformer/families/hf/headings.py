@@ -186,9 +186,9 @@ def classifying(family: Family, classes: Mapping[str, tuple[str, str]]) -> Famil
 
 
 def bare(family: Family) -> Family:
-    """A family of decoders with the class that has no head too; one that can predict by the embedding's table stays whole."""
+    """A family with the class that has no head too; one that can predict by the embedding's table stays whole."""
     named = re.fullmatch("(.+)(ForCausalLM|LMHeadModel|ModelWithLMHead)", family.architecture)
-    if named is None:
+    if named is None or family.headless:
         return family
     name = named[1].removesuffix("Text") + ("TextModel" if family.hf_type.endswith("_text") else "Model")
 

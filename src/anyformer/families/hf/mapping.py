@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.errors import AnyformerError, CheckpointError, SpecError
 from anyformer.families.compose import edited
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.settings import CAUSAL, Settings
 from anyformer.layers import ByRole, GQASpec
 from anyformer.spec import HeadSpec, ModelSpec, PartSpec, Place, Spec, StackSpec, tensors
 from anyformer.spec.difference import Difference, differences, n_values, short
@@ -61,6 +61,7 @@ class Family(NamedTuple):
     of_files: Callable[[ModelSpec, Files], ModelSpec] | None = None
     # The head that its classes put on a model for so many labels, by its name; None where none has such a head.
     head: Callable[[ModelSpec, int, str], HeadSpec | None] | None = None
+    headless: bool = False  # it knows the class without a head
     fixed_masks: bool = False  # its class makes them itself, and asks no configuration whether they hide later tokens
     # the rows of released files, where its class writes none that are laid out so
     released: Callable[[ModelSpec], list[TensorRow]] | None = None
@@ -236,6 +237,9 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
 
 def _fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:
     wanted = computed(spec)
+    told: tuple[Family, dict[str, Any]] | None = (
+        None  # a class that sees ahead because it is told to: after one that always does
+    )
     reasons: list[tuple[float, str]] = []
     others: list[tuple[str, ModelSpec]] = []
     for family in families:
@@ -245,8 +249,12 @@ def _fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[
             reasons.append((float("inf"), f"{family.architecture}: {error}"))
             continue
         if nearest == wanted:
-            return family, config
+            if config.get(CAUSAL, True):
+                return family, config
+            told = told or (family, config)
         others.append((family.architecture, nearest))
+    if told is not None:
+        return told
     for architecture, nearest in others:
         found = list(differences(nearest, wanted))
         path, would, is_ = found[0]

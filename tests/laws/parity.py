@@ -196,6 +196,8 @@ class InDouble(TorchFunctionMode):
 
         if func is Tensor.float:
             return args[0].double()
+        if func is torch.randn:  # what is drawn are float32's numbers, as within operators, which this does not reach
+            return func(*args, **{**(kwargs or {}), "dtype": torch.float32}).double()
         return func(*map(wider, args), **{name: wider(value) for name, value in (kwargs or {}).items()})
 
 

@@ -101,7 +101,9 @@ def outcome(small: Base, settings: Mapping[str, Any]) -> Outcome:
         except AnyformerError as refusal:
             return refused(refusal)
         far = apart(ours, theirs)
-        if far is None:
+        if (
+            far is None or ours.spec.context == 1
+        ):  # the law's texts are longer, of which such a class says what comes of it
             return "theirs fails"
         assert far < NEAR, f"read, it is {far:.1e} apart"
         try:

@@ -40,8 +40,13 @@ class Convention:
 
     def training(self, spec: ModelSpec, workload: Workload, recompute: Recompute = "none") -> Flops:
         """What forward and backward cost, and what is made again under the policy."""
-        recompute = "full" if spec.stack.residual.undoes else recompute
-        flops = {part: flops * self._times(part, recompute) for part, flops in self.forward(spec, workload).items()}
+        undoes = spec.stack.residual.undoes
+        recompute = "full" if undoes else recompute
+        kept = ("hashes",) if undoes else ()  # what a layer that is made again from its output has chosen stands
+        flops = {
+            part: flops * self._times(part, "none" if part in kept else recompute)
+            for part, flops in self.forward(spec, workload).items()
+        }
         # Whole layers are made again of stacks alone.
         policy: Recompute = "none" if recompute == "full" else recompute
         further = self.forward(spec, workload, ahead=True) if spec.ahead else {}

@@ -61,6 +61,14 @@ def test_products_are_those_of_the_numbers_held(n: int, shape: tuple[int, int]) 
 
 
 @with_integers
+def test_vectors_lie_as_they_may() -> None:
+    """As a convolution leaves those of one text: feature by feature."""
+    packed, blocks = of(drawn(24, 32))
+    for x in (drawn(1, 32, 5).mT, drawn(32, 5).t(), drawn(1, 5, 1).expand(1, 5, 32), drawn(1, 5, 64)[..., ::2]):
+        torch.testing.assert_close(F.linear(x, blocks), x @ packed.plain().T, rtol=1e-5, atol=1e-5)
+
+
+@with_integers
 def test_what_a_vector_is_rounded_to() -> None:
     """Each number by itself, as products with an identity tell it."""
     packed, blocks = of(torch.eye(64))

@@ -61,7 +61,7 @@ class Int8Blocks(Blocks):
         return Int8Blocks, (self.held.to_dense().t(), self.unit * HALF)
 
     def products(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
         n, width = rows.shape
         largest = torch.linalg.vector_norm(rows, torch.inf, -1, True).clamp_min_(LEAST)
         numbers = torch.addcmul(self.middle, rows, self.half / largest)

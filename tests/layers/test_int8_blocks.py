@@ -61,6 +61,20 @@ def test_products_are_those_of_the_numbers_held(n: int, shape: tuple[int, int]) 
 
 
 @with_integers
+def test_no_sum_of_integers_is_beyond_32_bits() -> None:
+    """The largest that there are: wider rows than hold it are multiplied as ever."""
+    for width, fits in ((66_311, True), (66_312, False)):
+        held = PackedWeight.of(torch.ones(2, width), Int8()).held
+        blocks = Int8().in_blocks(held)
+        assert (blocks is not None) == fits
+        if blocks is not None:
+            x = torch.full((1, width), 1 - 2.0**-22)  # in bytes 127, 255 and 255 beside a number of 1
+            x[0, 0] = 1
+            expected = x.double() @ Int8().unpack(held).double().T
+            torch.testing.assert_close(blocks.products(x, None), expected.float())
+
+
+@with_integers
 def test_vectors_lie_as_they_may() -> None:
     """As a convolution leaves those of one text: feature by feature."""
     packed, blocks = of(drawn(24, 32))

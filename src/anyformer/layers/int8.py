@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.int8_blocks import Int8Blocks, has_integer_products
+from anyformer.layers.int8_blocks import WIDEST, Int8Blocks, has_integer_products
 from anyformer.layers.linear import row_sums
 from anyformer.layers.packed import Held, Scheme, aten, pieces
 from anyformer.layers.reordered import Blocks
@@ -60,7 +60,7 @@ class Int8(Scheme):
         return out.mul_(scales)
 
     def in_blocks(self, held: Held) -> Blocks | None:
-        return Int8Blocks(*held) if has_integer_products() else None
+        return Int8Blocks(*held) if has_integer_products() and held[0].shape[-1] <= WIDEST else None
 
     def rows(self, ids: Tensor, held: Held) -> Tensor:
         numbers, scales = held

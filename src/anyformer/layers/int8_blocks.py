@@ -16,6 +16,7 @@ from anyformer.layers.held import REFUSED
 from anyformer.layers.reordered import Blocks
 
 BYTES = 3
+WIDEST = (2**31 - 1) // (255 * 127)  # of a row: so many products of a byte and an int8 number add up to 32 bits at most
 # What the largest of a vector's numbers becomes, and what is added to all so that none is below 0.
 HALF = 2.0**22
 # From 2^23 to 2^24 a float32 is an integer, in its lower 23 bits: a number added to this is rounded to one.

@@ -6,6 +6,7 @@ which processors with VNNI (2019) multiply at four times the rate of float32 and
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,10 +25,14 @@ MIDDLE = 2.0**23 + HALF
 LEAST = 2.0**-100  # of a vector's largest number, which is divided by
 
 
+@cache
 def has_integer_products() -> bool:
-    """Whether this processor adds up products of bytes in 32 bits at once, and PyTorch has oneDNN's operator for it."""
+    """Whether this processor makes products of bytes at once and adds them up in 32 bits: that it can, and that it does."""
     able = torch.cpu.get_capabilities()
-    return bool(able.get("avx512_vnni") or able.get("avx_vnni")) and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    if not (able.get("avx512_vnni") or able.get("avx_vnni")) or not hasattr(torch.ops.onednn, "qlinear_pointwise"):
+        return False
+    most = Int8Blocks(torch.full((16, 64), 127, dtype=torch.int8), torch.ones(16))
+    return bool(most.added_up(torch.full((1, 64), 255, dtype=torch.uint8)).mul(HALF).eq(64 * 255 * 127).all())
 
 
 class Int8Blocks(Blocks):
@@ -67,8 +72,11 @@ class Int8Blocks(Blocks):
         largest = torch.linalg.vector_norm(rows, torch.inf, -1, True).clamp_min_(LEAST)
         numbers = torch.addcmul(self.middle, rows, self.half / largest)
         digits = numbers.view(torch.uint8).as_strided((BYTES, n, width), (1, 4 * width, 4)).contiguous()
-        y = torch.ops.onednn.qlinear_pointwise(
-            digits, 1.0, 0, self.held, self.unit, self.zero_points, None, 1.0, 0, torch.float32, "none", [], ""
-        )
+        y = self.added_up(digits)
         y = torch.mv(y.view(BYTES, n * self.shape[0]).t(), self.powers).view(n, -1).add_(self.shifted).mul_(largest)
         return (y if bias is None else y.add_(bias)).view(*x.shape[:-1], -1)
+
+    def added_up(self, digits: Tensor) -> Tensor:
+        """The products […, d_out] of bytes […, d_in] with the rows, in units of their scales."""
+        given = self.held, self.unit, self.zero_points, None, 1.0, 0, torch.float32, "none", [], ""
+        return torch.ops.onednn.qlinear_pointwise(digits, 1.0, 0, *given)

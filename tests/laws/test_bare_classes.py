@@ -87,6 +87,7 @@ def test_tokens_see_ahead(hf_type: str) -> None:
         ("t5", "T5EncoderModel"),
         ("mt5", "MT5EncoderModel"),
         ("umt5", "UMT5EncoderModel"),
+        ("longt5", "LongT5EncoderModel"),
         ("switch_transformers", "SwitchTransformersEncoderModel"),
     ],
 )

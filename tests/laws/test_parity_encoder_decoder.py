@@ -71,6 +71,7 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (FeedForwardSpec, {"activation": GELU()}),
     ],
     "t5-v1.1-small": [(GELU, {"form": "erf"}), (HeadSpec, {"scale": ScaleSpec(power=-0.5)})],
+    "long-t5-local-base": [(SymmetricWindow, {"radius": 4}), (SymmetricWindow, {"radius": 6})],
     "t5gemma-9b-2b": [
         (SymmetricWindow, {"radius": 4}),
         (SymmetricWindow, {"radius": 6}),
@@ -232,12 +233,18 @@ def test_the_released_spelling_of_version_1_1_is_read() -> None:
         ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings = False is not"),
         ("switch_transformers", {"router_ignore_padding_tokens": True}, "router_ignore_padding_tokens = True is not"),
         ("t5", {"unheard_of": 3}, "unheard_of = 3 is unknown here"),
+        (
+            "longt5",
+            {"encoder_attention_type": "transient-global"},
+            "encoder_attention_type = 'transient-global' is not",
+        ),
     ],
 )
 def test_settings_that_would_compute_something_else_are_refused(
     hf_type: str, setting: dict[str, Any], said: str
 ) -> None:
     name = {"t5": "t5-small", "bart": "bart-base", "marian": "opus-mt-en-de", "switch_transformers": "switch-base-8"}
+    name["longt5"] = "long-t5-local-base"
     config = FAMILIES[hf_type].to_config(shrink(preset(name[hf_type]).spec))
     spec_of(FAMILIES, {"model_type": hf_type, **config}, "config.json")
     with pytest.raises(CheckpointError, match=said):

@@ -1,4 +1,4 @@
-"""T5, mT5 and Switch to and from transformers' T5, MT5 and SwitchTransformersForConditionalGeneration.
+"""T5, mT5, UMT5, LongT5 and Switch to and from transformers' classes of these names …ForConditionalGeneration.
 
 The classes say of every model that its head is tied; whether T5's is, they see by what files hold.
 """
@@ -6,6 +6,7 @@ The classes say of every model that its head is tied; whether T5's is, they see 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.mapping import Files, dropped, one
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
-from anyformer.families.hf.stacks import encoder_decoder_family, two_stacks, with_encoder_alone
+from anyformer.families.hf.stacks import encoder_decoder_family, in_encoder, two_stacks, with_encoder_alone
 from anyformer.families.switch import CAPACITY, sparse
 from anyformer.families.t5 import dense, t5
 from anyformer.layers import (
@@ -30,8 +31,9 @@ from anyformer.layers import (
     Normal,
     RelativeBucketsSpec,
     RouterSpec,
+    SymmetricWindow,
 )
-from anyformer.spec import HeadSpec, MixerSpec, ModelSpec, StackSpec, Width
+from anyformer.spec import HeadSpec, MixerSpec, ModelSpec, StackSpec, Width, Window
 
 HEAD = "lm_head.weight"
 TABLES = ("encoder.embed_tokens", "decoder.embed_tokens")
@@ -147,22 +149,23 @@ def _rest(sublayers: int, feed: Mapping[str, str]) -> dict[str, str]:
     return {**names, **{f"{i}.norm_in": f"layer.{i}.layer_norm" for i in range(sublayers)}}
 
 
-def _links(spec: ModelSpec, feed: Mapping[str, str]) -> Laid:
+def _links(spec: ModelSpec, feed: Mapping[str, str], itself: str = "SelfAttention") -> Laid:
     found: Laid = {}
-    itself = _attention(0, "SelfAttention")
-    each = itself | _rest(2, feed), itself | _attention(1, "EncDecAttention") | _rest(3, feed)
-    for (ours, side, stack), modules in zip(two_stacks(spec), each, strict=True):
+    names = itself, "SelfAttention"  # what attention to a stack's own tokens is called
+    more = _rest(2, feed), _attention(1, "EncDecAttention") | _rest(3, feed)
+    for (ours, side, stack), name, rest in zip(two_stacks(spec), names, more, strict=True):
+        modules = _attention(0, name) | rest
         buckets = next((score.shared for score in one(stack, AttentionSpec, "attention").scores), None)
-        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+        bias = f"{side}.block.0.layer.0.{name}.relative_attention_bias"
         found |= within({f"{ours}.norm": f"{side}.final_layer_norm", f"shared.{buckets}": bias})
         found |= of_layers(stack, f"{side}.block", modules, ours)
     return found
 
 
-def _links_of_t5(spec: ModelSpec) -> Laid:
+def _links_of_t5(spec: ModelSpec, itself: str = "SelfAttention") -> Laid:
     gated = any(spec.stack.nested(GatedFeedForwardSpec))
     names = {"gate": "wi_0", "up": "wi_1" if gated else "wi", "down": "wo"}
-    return _links(spec, {ours: f"DenseReluDense.{theirs}" for ours, theirs in names.items()})
+    return _links(spec, {ours: f"DenseReluDense.{theirs}" for ours, theirs in names.items()}, itself)
 
 
 # Of no use, in old files.
@@ -178,17 +181,33 @@ def untied(spec: ModelSpec, files: Files) -> ModelSpec:
     return spec.but(heads=tuple(head.but(table=head.table and head.table.but(shared=None)) for head in spec.heads))
 
 
+KIND = "encoder_attention_type"
+
+
+def _read_window(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The window of LongT5's encoder; its class adds sums of blocks to the keys where that is "transient-global"."""
+    settings.require(KIND, "local")
+    settings.ignore("global_block_size")
+    radius = Window(settings.take("local_radius", int, 127))
+    return changed(spec, AttentionSpec, mask=SymmetricWindow(radius=radius))
+
+
+def _write_window(spec: ModelSpec) -> dict[str, Any]:
+    return {KIND: "local", "local_radius": one(spec, SymmetricWindow, "window to both sides").radius}
+
+
+WINDOW = in_encoder(table.Pair(_read_window, _write_window))
 TEMPLATE = _template((dense(8),), (dense(8),), tied=True, scaled=True)
 # Dropout, how weights start, and what repeats feed_forward_proj.
 IGNORED = ("dropout_rate", "initializer_factor", "is_gated_act", "output_past")
-T5, MT5, UMT5 = (
+T5, MT5, UMT5, LONG_T5 = (
     with_encoder_alone(
         encoder_decoder_family(
             hf_type,
             f"{name}ForConditionalGeneration",
             TEMPLATE,
-            (layers, *_sizes(vocab_size)),
-            _links_of_t5,
+            (*layers, *_sizes(vocab_size)),
+            partial(_links_of_t5, itself=attention),
             prefix="",
             tables=TABLES,
             further=lambda _: [OLD],
@@ -197,10 +216,11 @@ T5, MT5, UMT5 = (
         ),
         f"{name}EncoderModel",
     )
-    for hf_type, name, layers, vocab_size in (
-        ("t5", "T5", _layers(scaled=True), 32_128),
-        ("mt5", "MT5", _layers(scaled=False, usual="gated-gelu"), 250_112),
-        ("umt5", "UMT5", _layers(scaled=True, one_table=False, usual="gated-gelu"), 250_112),
+    for hf_type, name, layers, vocab_size, attention in (
+        ("t5", "T5", (_layers(scaled=True),), 32_128, "SelfAttention"),
+        ("mt5", "MT5", (_layers(scaled=False, usual="gated-gelu"),), 250_112, "SelfAttention"),
+        ("umt5", "UMT5", (_layers(scaled=True, one_table=False, usual="gated-gelu"),), 250_112, "SelfAttention"),
+        ("longt5", "LongT5", (_layers(scaled=True), WINDOW), 32_128, "LocalSelfAttention"),
     )
 )
 

@@ -46,8 +46,6 @@ LEFT_OUT = {
     "NllbMoeForConditionalGeneration": "draws the second expert, and bounds experts by a share of the tokens in use too",
     "NystromformerForMaskedLM": "attends to landmarks, means of a text's stretches, for which no part is here",
     "`FunnelForMaskedLM`, `BltForCausalLM`": "change the length of a text between layers, for which no parts are here",
-    "LongT5ForConditionalGeneration with transient-global attention": "adds sums of blocks to its keys, for which no part is "
-    "here; refused",
     "DogeForCausalLM": "masks all but the best keys; with experts, the class lets a token's hang on later tokens",
     "LukeForMaskedLM": "reads entities beside words; without them it is RoBERTa",
     "GraniteMoeSharedForCausalLM": "is read and written, and is no preset: its sizes are no class's defaults",

@@ -21,6 +21,7 @@ from anyformer.layers import (
     MLSTMSpec,
     RGLRUSpec,
     SpanConvolutionSpec,
+    TransientGlobalSpec,
     WKVSpec,
 )
 from anyformer.model import Output, Transformer
@@ -131,8 +132,18 @@ class Inputs:
         pad = theirs.config.pad_token_id
         if pad is not None and spec.encoder is None:
             return self.without(pad)
-        padded = self.pieces == (WHOLE,) and not bool(self.real.all())
-        kinds = GlobalBlocks | FourierSpec | SpanConvolutionSpec | RGLRUSpec | WKVSpec | MLSTMSpec | CompressorSpec
+        reals = [self.real, *([] if self.source_real is None else [self.source_real])]
+        padded = self.pieces == (WHOLE,) and not all(bool(real.all()) for real in reals)
+        kinds = (
+            TransientGlobalSpec
+            | GlobalBlocks
+            | FourierSpec
+            | SpanConvolutionSpec
+            | RGLRUSpec
+            | WKVSpec
+            | MLSTMSpec
+            | CompressorSpec
+        )
         counted = any(
             isinstance(v, kinds | BlockIndexerSpec) or (isinstance(v, LogSteps) and v.start) for v in spec.nested()
         )

@@ -34,6 +34,7 @@ from anyformer.layers import (
     SlidingWindow,
     SymmetricWindow,
     TokensSpec,
+    TransientGlobalSpec,
 )
 from anyformer.model import build
 from anyformer.recipe import Seq2Seq
@@ -72,6 +73,12 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
     ],
     "t5-v1.1-small": [(GELU, {"form": "erf"}), (HeadSpec, {"scale": ScaleSpec(power=-0.5)})],
     "long-t5-local-base": [(SymmetricWindow, {"radius": 4}), (SymmetricWindow, {"radius": 6})],
+    "long-t5-tglobal-base": [
+        (SymmetricWindow, {"radius": 4}),
+        (TransientGlobalSpec, {"every": Window(8)}),
+        (TransientGlobalSpec, {"norm": RMSNormSpec(eps=1e-2)}),
+        (RelativeBucketsSpec, {"max_distance": Window(6)}),
+    ],
     "t5gemma-9b-2b": [
         (SymmetricWindow, {"radius": 4}),
         (SymmetricWindow, {"radius": 6}),
@@ -233,10 +240,11 @@ def test_the_released_spelling_of_version_1_1_is_read() -> None:
         ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings = False is not"),
         ("switch_transformers", {"router_ignore_padding_tokens": True}, "router_ignore_padding_tokens = True is not"),
         ("t5", {"unheard_of": 3}, "unheard_of = 3 is unknown here"),
+        ("longt5", {"encoder_attention_type": "global"}, "encoder_attention_type = 'global' is not computed here"),
         (
             "longt5",
-            {"encoder_attention_type": "transient-global"},
-            "encoder_attention_type = 'transient-global' is not",
+            {"encoder_attention_type": "transient-global", "global_block_size": 12},
+            "global_block_size = 12 is no power of two",
         ),
     ],
 )

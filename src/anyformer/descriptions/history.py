@@ -194,7 +194,8 @@ def _positions(preset: Preset) -> str:
 
 def _sees(attention: AttentionSpec) -> str:
     best = f", {options.best(attention.indexer)}" if attention.indexer else ""
-    blocks = f", blocks of {attention.compressor.every:,}" if attention.compressor else ""
+    beside = attention.compressor or attention.transient
+    blocks = f", blocks of {beside.every:,}" if beside else ""
     return words.seen(attention.mask) + blocks + best
 
 

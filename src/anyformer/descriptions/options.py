@@ -64,8 +64,18 @@ def best(value: IndexerSpec) -> str:
     return f"the best {value.top_k:,}{of}"
 
 
-def blocks(value: CompressorSpec) -> str:
+def blocks(attention: AttentionSpec) -> str | None:
     """Which keys there are beside those of tokens: "blocks of 4, each with half of the one before, RMSNorm of blocks"."""
+    value, sums = attention.compressor, attention.transient
+    if sums is not None:
+        said = [
+            f"sums of blocks of {sums.every:,}",
+            *([f"{norm(sums.norm, exact=True)} of blocks"] if sums.norm else []),
+        ]
+        far = sums.scores and f"{sums.scores.n_buckets} buckets to {sums.scores.max_distance:,} blocks"
+        return ", ".join([*said, far] if far else said)
+    if value is None:
+        return None
     said = [f"blocks of {value.every:,}"] + (["each with half of the one before"] if value.overlap else [])
     return ", ".join([*said, *([norm_of(value, "of blocks")] if value.norm else [])])
 

@@ -47,8 +47,8 @@ class Blocked:
         of_content = [score.kind for score in spec.scores if score.reads_content]
         if of_content:
             return f"blocked has no scores of what tokens say ({', '.join(of_content)})"
-        if spec.compressor is not None:
-            return "blocked has no keys of blocks of tokens (Compressor)"
+        if (beside := spec.compressor or spec.transient) is not None:
+            return f"blocked has no keys of blocks of tokens ({beside.kind})"
         if spec.indexer is not None:
             return "blocked has no keys chosen by what tokens say (Indexer)"
         return None

@@ -51,8 +51,8 @@ class Flex:
             return f"flex gives no weights, which {spec.relative_values.kind} are made of"
         if other := [score.kind for score in spec.scores if not score.of_distance]:
             return f"flex has no scores of anything but distance ({', '.join(other)})"
-        if spec.compressor is not None:
-            return "flex has no keys of blocks of tokens (Compressor)"
+        if (beside := spec.compressor or spec.transient) is not None:
+            return f"flex has no keys of blocks of tokens ({beside.kind})"
         if spec.indexer is not None:
             return "flex has no keys chosen by what tokens say (Indexer)"
         return None

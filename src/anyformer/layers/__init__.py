@@ -54,6 +54,7 @@ from anyformer.layers.mlstm import MLSTMSpec as MLSTMSpec
 from anyformer.layers.shared_kv import SharedKVSpec as SharedKVSpec
 from anyformer.layers.span_convolution import SpanConvolutionSpec as SpanConvolutionSpec
 from anyformer.layers.ssd import SSDSpec as SSDSpec
+from anyformer.layers.transient_global import TransientGlobalSpec as TransientGlobalSpec
 from anyformer.layers.local_and_vertical import LocalAndVertical as LocalAndVertical
 from anyformer.layers.mask import (
     AdjacentBlocks as AdjacentBlocks,

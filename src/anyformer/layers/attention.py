@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any, ClassVar, Literal
 
@@ -23,8 +23,9 @@ from anyformer.layers.part import Part
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
+from anyformer.layers.scores import Content, ScoreSpec, ValueSpec, memo_key
 from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, autocast_dtype
+from anyformer.layers.transient_global import TransientGlobal, TransientGlobalSpec, with_sums
 from anyformer.spec import (
     Caveat,
     Cost,
@@ -66,6 +67,7 @@ class AttentionSpec(MixerSpec):
     indexer: IndexerSpec | None = None
     # keys and values of blocks of past tokens beside those that the mask shows; an indexer then chooses among blocks
     compressor: CompressorSpec | None = None
+    transient: TransientGlobalSpec | None = None  # keys of sums of blocks, past ones or not, beside them (LongT5)
 
     def __post_init__(self) -> None:
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
@@ -117,6 +119,7 @@ class AttentionSpec(MixerSpec):
             "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
             "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
             "indexer": self._indexed(inner_place),
+            "transient": self.transient and (self.transient, place.at(n_heads, width)),
             "compressor": self.compressor and (self.compressor, place_of_blocks(self, inner_place)),
         }
 
@@ -200,12 +203,14 @@ class AttentionSpec(MixerSpec):
         """Whether n processes can compute some of the heads each, of queries, keys and values that all are given."""
         apart = self.reads == "self" and self.keys is None and not self.by_head and ignores_heads(self.mask)
         heads = self.projection.stored_heads
-        return apart and self.indexer is None and self.compressor is None and heads > 0 and heads % n == 0
+        beside = self.indexer or self.compressor or self.transient
+        return apart and not beside and heads > 0 and heads % n == 0
 
     def together(self) -> str | None:
         if self.projection.mixes:
             return "makes queries and keys of several tokens, which lie in two stretches"
-        return "makes keys of blocks, which lie in several stretches" if self.compressor is not None else None
+        blocks = self.compressor or self.transient
+        return "makes keys of blocks, which lie in several stretches" if blocks else None
 
     def caveats(self) -> tuple[Caveat, ...]:
         if self.compressor is None and not self.projection.mixes:
@@ -257,12 +262,15 @@ class AttentionSpec(MixerSpec):
             inner += Cost({"indexer scores": indexed[0].pair * scored * workload.batch})
         if self.compressor is not None:
             inner += self.compressor.cost(place_of_blocks(self, inner_place), workload)
+        made += workload.query // self.transient.every if self.transient else 0
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
 
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
         added = (*self.scores, *([self.relative_values] if self.relative_values else []))
-        together = any(each is not None for each in (self.norm, self.difference, self.compressor, self.queries))
+        together = any(
+            each is not None for each in (self.norm, self.difference, self.compressor, self.transient, self.queries)
+        )
         if self.indexer is not None and self.indexer.choices > 1:
             together = True  # each choice is of other heads
         if together or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
@@ -291,6 +299,7 @@ class Attention(Part[AttentionSpec]):
     difference: Differential | None
     indexer: Choosing[Any] | None
     compressor: Compressor | None
+    transient: TransientGlobal | None
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -305,7 +314,9 @@ class Attention(Part[AttentionSpec]):
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
         self.hides_later = Causal() in (spec.mask.masks if isinstance(spec.mask, And) else (spec.mask,))
         self.seen_mask = seen_of(spec)
-        self.memo_key = self._memo_key()
+        of_blocks = self.transient and self.transient.scores
+        placed = [*(self.scores[i] for i in self.by_position), *([of_blocks] if of_blocks else [])]
+        self.memo_key = memo_key([self.seen_mask.key, str(self.n_heads)], placed)
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; notes its weights [batch, heads, query, key] where the pass asks."""
@@ -331,6 +342,8 @@ class Attention(Part[AttentionSpec]):
             stored, keys, chosen = with_blocks(self, narrow, x, stored, keys, context, store)
         else:
             chosen = choice(self, narrow, x, stored, keys, context, spec.mask)
+        if self.transient is not None:
+            stored, keys = with_sums(self, x, stored, keys, context)
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         if spec.queries is not None:
             context.memo.found[f"queries {spec.queries}"] = q
@@ -364,28 +377,22 @@ class Attention(Part[AttentionSpec]):
             self.rotation[0].tables_of(context, self.rotation[1], autocast_dtype(x) or x.dtype)
         if self.spec.query_scale is not None:
             self.spec.query_scale.factors_of(context)
-        if self.memo_key and self.compressor is None and not kernel.brings:
+        if self.memo_key and not (self.compressor or self.transient) and not kernel.brings:
             self._seen(kernel, context, context.memory_tokens or keys if self.spec.reads == "memory" else keys)
 
     def _seen(self, kernel: Kernel, context: ForwardContext, keys: Tokens) -> Any:
         """What a kernel makes of the mask and of scores by position."""
-        bias = partial(self._sum, self.by_position, None) if self.by_position else None
+        bias = self._by_place if self.by_position or self.transient else None
         return context.once(
             self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}",
             lambda: kernel.prepare(self.seen_mask, bias, context.tokens, keys, self.n_heads),
         )
 
+    def _by_place(self, query: Tokens, keys: Tokens) -> Tensor | None:
+        own = self._sum(self.by_position, None, query, keys)
+        return own if self.transient is None else self.transient.added(own, query.as_queries(), keys.as_keys())
+
     def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:
         each = (self.scores[i](content, query.as_queries(), keys.as_keys()) for i in which)
         found = [score for score in each if score is not None]
         return reduce(add, found) if found else None
-
-    def _memo_key(self) -> str | None:
-        """Name what `_seen` depends on, or None where a score has weights of its own."""
-        names = [self.seen_mask.key, str(self.n_heads)]
-        for i in self.by_position:
-            score = self.scores[i].spec
-            if score.shared is None and dict(score.weights(self.scores[i].place)):
-                return None
-            names.append(score.shared or score.key)
-        return " ".join(names)

@@ -34,6 +34,8 @@ KEY = "key"  # what attention's own waits as
 
 def misfit(spec: AttentionSpec) -> tuple[str, str] | None:
     """(the field, why) that blocks do not go with; None where they do, or there are none."""
+    if spec.transient is not None:
+        return spec.transient.misfit(spec)
     own, of_index = spec.compressor, spec.indexer and spec.indexer.compressor
     if spec.indexer and (own and own.every) != (of_index and of_index.every):
         return "indexer", "chooses among other keys than there are; give it and attention compressors of one every"
@@ -51,7 +53,9 @@ def misfit(spec: AttentionSpec) -> tuple[str, str] | None:
 
 def seen_of(spec: AttentionSpec) -> Mask:
     """Which keys a query sees, those of blocks marked."""
-    return spec.mask if spec.compressor is None else (spec.mask & ~MarkedKeys()) | (CAUSAL & MarkedKeys())
+    if spec.compressor is None and spec.transient is None:
+        return spec.mask
+    return (spec.mask & ~MarkedKeys()) | (MarkedKeys() if spec.transient else CAUSAL & MarkedKeys())
 
 
 def place_of_blocks(spec: AttentionSpec, inner_place: Place) -> Place:
@@ -74,6 +78,8 @@ def kept_of_blocks(spec: AttentionSpec, inner_place: Place) -> tuple[KeptBeside,
 
 def block_pairs(spec: AttentionSpec, workload: Workload, *, chosen: bool) -> int:
     """How many (query, block) of a row are read, or scored by an indexer."""
+    if spec.transient is not None:
+        return workload.query * (workload.query // spec.transient.every)
     if spec.compressor is None:
         return 0
     if not workload.causal_exact:

@@ -54,6 +54,8 @@ def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
             return value.kind
         if not isinstance(value, AttentionSpec) or value.reads == "memory":
             continue
+        if value.transient is not None:
+            return value.transient.kind
         if sees_later_tokens(value.mask, after_prefix=after_prefix):
             return value.mask.kind
     return None

@@ -78,14 +78,20 @@ def _least(size: int, n_random: int) -> int:
 
 def _blocks(query: Tokens, key: Tokens, size: int, n_random: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The blocks of queries and keys, the last of each key's document, and whether that is short."""
-    end, document = key.end, key.document
+    end = end_of(key)
+    return query.position // size, key.position // size, end // size, end < _least(size, n_random)
+
+
+def end_of(tokens: Tokens) -> Tensor:
+    """The position of the last token of each token's document, of the facts' shape."""
+    end, document = tokens.end, tokens.document
     if end is None and document is None:
-        end = key.position.amax(-1, keepdim=True)
-    elif end is None:
+        return tokens.position.amax(-1, keepdim=True)
+    if end is None:
         assert document is not None
         together = document[..., :, None] == document[..., None, :]
-        end = torch.where(together, key.position[..., None, :], -1).amax(-1)
-    return query.position // size, key.position // size, end // size, end < _least(size, n_random)
+        return torch.where(together, tokens.position[..., None, :], -1).amax(-1)
+    return end
 
 
 def _smaller(value: S, to: Sizes, size: int, n_random: int) -> S:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -54,6 +54,16 @@ class ScoreSpec(PartSpec, abstract=True):
     def of_distance(self) -> bool:
         """Whether all that it adds to a head's pair hangs on how far the key is from the query, and on which side."""
         return False
+
+
+def memo_key(names: list[str], parts: Iterable[Part[Any]]) -> str | None:
+    """Name what scores by position depend on, beside `names`; None where one has weights of its own."""
+    for part in parts:
+        score = part.spec
+        if score.shared is None and dict(score.weights(part.place)):
+            return None
+        names.append(score.shared or score.key)
+    return " ".join(names)
 
 
 class ValueSpec(PartSpec, abstract=True):
@@ -145,8 +155,11 @@ class RelativeBuckets(Part[RelativeBucketsSpec]):
 
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
         """Scores [batch or 1, heads, query, key]."""
-        buckets = self.buckets(key.position - query.position)  # [batch, 1, query, key]
-        return F.embedding(buckets[:, 0], self.weight).permute(0, 3, 1, 2)
+        return self.of_distances(key.position - query.position)
+
+    def of_distances(self, distance: Tensor) -> Tensor:
+        """Scores [batch or 1, heads, query, key] of distances [batch or 1, 1, query, key]."""
+        return F.embedding(self.buckets(distance)[:, 0], self.weight).permute(0, 3, 1, 2)
 
 
 class BySegmentSpec(ScoreSpec):

@@ -357,7 +357,7 @@ ATTENTION = (
         "query_scale", "queries", _each(lambda a: options.query_scale(a.query_scale) if a.query_scale else None), str
     ),
     Reading("difference", "heads", _each(lambda a: options.difference(a.difference) if a.difference else None), str),
-    Reading("blocks", "compressed keys", _each(lambda a: options.blocks(a.compressor) if a.compressor else None), str),
+    Reading("blocks", "compressed keys", _each(options.blocks), str),
     Reading("keys_chosen", "keys chosen", _each(lambda a: options.indexer(a.indexer) if a.indexer else None), str),
     Reading("output_gate", "output", _each(lambda a: options.gate(a.gate) if a.gate else None), str),
     Reading(

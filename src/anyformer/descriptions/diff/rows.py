@@ -146,7 +146,7 @@ def _scores(attention: AttentionSpec) -> str:
     said += [options.query_scale(attention.query_scale)] if attention.query_scale else []
     said += [options.difference(attention.difference)] if attention.difference else []
     indexer = attention.indexer
-    said += [options.blocks(attention.compressor)] if attention.compressor else []
+    said += filter(None, [options.blocks(attention)])
     said += [options.indexer(indexer)] if indexer else []
     said += [f"{words.norm(indexer.norm_key, exact=True)} of its keys"] if indexer and indexer.norm_key else []
     said += [f"{words.norm(indexer.norm_query, exact=True)} of its queries"] if indexer and indexer.norm_query else []

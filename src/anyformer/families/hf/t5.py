@@ -18,6 +18,7 @@ from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.mapping import Files, dropped, one
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
 from anyformer.families.hf.stacks import encoder_decoder_family, in_encoder, two_stacks, with_encoder_alone
+from anyformer.families.long_t5 import blocks_of
 from anyformer.families.switch import CAPACITY, sparse
 from anyformer.families.t5 import dense, t5
 from anyformer.layers import (
@@ -154,9 +155,15 @@ def _links(spec: ModelSpec, feed: Mapping[str, str], itself: str = "SelfAttentio
     names = itself, "SelfAttention"  # what attention to a stack's own tokens is called
     more = _rest(2, feed), _attention(1, "EncDecAttention") | _rest(3, feed)
     for (ours, side, stack), name, rest in zip(two_stacks(spec), names, more, strict=True):
+        attention = one(stack, AttentionSpec, "attention")
+        blocks, name = attention.transient, "TransientGlobalSelfAttention" if attention.transient else name
         modules = _attention(0, name) | rest
-        buckets = next((score.shared for score in one(stack, AttentionSpec, "attention").scores), None)
+        buckets = next((score.shared for score in attention.scores), None)
         bias = f"{side}.block.0.layer.0.{name}.relative_attention_bias"
+        if blocks is not None:
+            modules["0.branches.0.mixer.transient.norm"] = f"layer.0.{name}.global_input_layer_norm"
+            of_blocks = bias.replace("relative_attention_bias", "global_relative_attention_bias")
+            found |= within({f"shared.{blocks.scores and blocks.scores.shared}": of_blocks})
         found |= within({f"{ours}.norm": f"{side}.final_layer_norm", f"shared.{buckets}": bias})
         found |= of_layers(stack, f"{side}.block", modules, ours)
     return found
@@ -181,19 +188,29 @@ def untied(spec: ModelSpec, files: Files) -> ModelSpec:
     return spec.but(heads=tuple(head.but(table=head.table and head.table.but(shared=None)) for head in spec.heads))
 
 
-KIND = "encoder_attention_type"
+KIND, TRANSIENT = "encoder_attention_type", "transient-global"
 
 
 def _read_window(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """The window of LongT5's encoder; its class adds sums of blocks to the keys where that is "transient-global"."""
-    settings.require(KIND, "local")
-    settings.ignore("global_block_size")
-    radius = Window(settings.take("local_radius", int, 127))
-    return changed(spec, AttentionSpec, mask=SymmetricWindow(radius=radius))
+    """The window of LongT5's encoder, and the blocks whose sums are keys beside it."""
+    radius, every = Window(settings.take("local_radius", int, 127)), settings.positive("global_block_size", int, 16)
+    spec = changed(spec, AttentionSpec, mask=SymmetricWindow(radius=radius))
+    settings.require(KIND, "local", TRANSIENT)
+    if settings.take(KIND, str, "local") == "local":
+        return spec
+    if every & (every - 1):
+        raise settings.refusal("global_block_size", "is no power of two: its class adds up shares of it, which round")
+    return changed(spec, AttentionSpec, transient=blocks_of(every))
 
 
 def _write_window(spec: ModelSpec) -> dict[str, Any]:
-    return {KIND: "local", "local_radius": one(spec, SymmetricWindow, "window to both sides").radius}
+    radius = {"local_radius": one(spec, SymmetricWindow, "window to both sides").radius}
+    transient = one(spec, AttentionSpec, "attention").transient
+    if transient is None:
+        return {KIND: "local", **radius}
+    if transient.every & (transient.every - 1):
+        raise SpecError("its class has blocks of a power of two, to count them without rounding")
+    return {KIND: TRANSIENT, "global_block_size": transient.every, **radius}
 
 
 WINDOW = in_encoder(table.Pair(_read_window, _write_window))

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -50,9 +51,9 @@ class Base(NamedTuple):
     settings: dict[str, Any]
 
     def config(self, settings: Mapping[str, Any]) -> Any:
-        """Return what transformers makes of settings."""
+        """Return what transformers makes of settings, whose tables it writes to."""
         said = {name: value for name, value in settings.items() if name not in ("model_type", "architectures")}
-        return transformers.AutoConfig.for_model(self.hf_type, **said)
+        return transformers.AutoConfig.for_model(self.hf_type, **deepcopy(said))
 
 
 @cache

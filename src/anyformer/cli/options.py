@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from functools import partial, wraps
 from pathlib import Path
@@ -18,6 +18,8 @@ from click.shell_completion import CompletionItem
 from anyformer.errors import UsageError
 from anyformer.recipe import OBJECTIVES, OPTIMIZERS, ObjectiveSpec, OptimizerSpec, Recipe
 
+# The words by which a field of such a type is named.
+NAMED: Mapping[Any, Collection[str]] = {ObjectiveSpec: OBJECTIVES, OptimizerSpec: OPTIMIZERS}
 PATH = click.Path(path_type=Path)
 FILE = click.Path(exists=True, path_type=Path)  # or a directory
 ONE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -284,7 +286,7 @@ def _option_type(kind: Any, least: int) -> click.ParamType:
         return Number()
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    if kind in (ObjectiveSpec, OptimizerSpec):
-        return click.Choice(list(OBJECTIVES if kind is ObjectiveSpec else OPTIMIZERS))
+    if kind in NAMED:
+        return click.Choice(list(NAMED[kind]))
     (inner,) = (each for each in get_args(kind) if each is not NoneType)
     return OrNone(_option_type(inner, least))

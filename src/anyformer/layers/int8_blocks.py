@@ -23,6 +23,8 @@ HALF = 2.0**22
 # From 2^23 to 2^24 a float32 is an integer, in its lower 23 bits: a number added to this is rounded to one.
 MIDDLE = 2.0**23 + HALF
 LEAST = 2.0**-100  # of a vector's largest number, which is divided by
+POWERS = torch.tensor([256.0**i for i in range(BYTES)], dtype=torch.float32, device="cpu")
+OF_HALF, OF_MIDDLE = (torch.tensor(each, dtype=torch.float32, device="cpu") for each in (HALF, MIDDLE))
 
 
 @cache
@@ -47,8 +49,6 @@ class Int8Blocks(Blocks):
             self.unit = scales.float() / HALF
             self.shifted = -numbers.sum(1, dtype=torch.int32) * scales.float()  # what comes of HALF in place of 0
             self.zero_points = torch.zeros(len(numbers), dtype=torch.int32)
-            self.powers = torch.tensor([256.0**i for i in range(BYTES)])
-            self.middle, self.half = torch.tensor(MIDDLE), torch.tensor(HALF)
 
     @property
     def nbytes(self) -> int:
@@ -70,10 +70,10 @@ class Int8Blocks(Blocks):
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         n, width = rows.shape
         largest = torch.linalg.vector_norm(rows, torch.inf, -1, True).clamp_min_(LEAST)
-        numbers = torch.addcmul(self.middle, rows, self.half / largest)
+        numbers = torch.addcmul(OF_MIDDLE, rows, OF_HALF / largest)
         digits = numbers.view(torch.uint8).as_strided((BYTES, n, width), (1, 4 * width, 4)).contiguous()
         y = self.added_up(digits)
-        y = torch.mv(y.view(BYTES, n * self.shape[0]).t(), self.powers).view(n, -1).add_(self.shifted).mul_(largest)
+        y = torch.mv(y.view(BYTES, n * self.shape[0]).t(), POWERS).view(n, -1).add_(self.shifted).mul_(largest)
         return (y if bias is None else y.add_(bias)).view(*x.shape[:-1], -1)
 
     def added_up(self, digits: Tensor) -> Tensor:

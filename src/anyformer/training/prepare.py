@@ -183,18 +183,20 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
         name: _whole(value) if Recipe.types()[name] in (int, int | None) else value for name, value in changes.items()
     }
     if isinstance(named := typed.get("objective"), str):
-        if named not in OBJECTIVES:
-            raise UsageError(f"there is no objective {named!r}{among(named, OBJECTIVES)}")
-        typed["objective"] = OBJECTIVES[named]
+        typed["objective"] = _named("objective", named, OBJECTIVES)
     if isinstance(written := typed.get("lora"), str):
         typed["lora"] = lora_of(written)
     if isinstance(rule := typed.get("optimizer"), str):
-        if rule not in OPTIMIZERS:
-            raise UsageError(f"there is no optimizer {rule!r}{among(rule, OPTIMIZERS)}")
-        typed["optimizer"] = chosen.optimizer.become(OPTIMIZERS[rule])
+        typed["optimizer"] = chosen.optimizer.become(_named("optimizer", rule, OPTIMIZERS))
     if lr is not None:
         typed["optimizer"] = typed.get("optimizer", chosen.optimizer).but(lr=lr)
     return chosen.but(**typed)
+
+
+def _named(field: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise UsageError(f"there is no {field} {name!r}{among(name, known)}")
+    return known[name]
 
 
 def _whole(number: Any) -> Any:

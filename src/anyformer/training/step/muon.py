@@ -64,12 +64,12 @@ class MuonAdam(torch.optim.Adam):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        taken = {p: p.grad for group in self.param_groups for p in group["params"] if p in self.maps}
+        taken: dict[Tensor, Tensor] = {}
         for group in self.param_groups:
             for p in group["params"]:
-                if (grad := taken.get(p)) is not None:
-                    self._step(p, grad, group["lr"], group["weight_decay"])
-                    p.grad = None
+                if p in self.maps and p.grad is not None:
+                    self._step(p, p.grad, group["lr"], group["weight_decay"])
+                    taken[p], p.grad = p.grad, None
         super().step()
         for p, grad in taken.items():
             p.grad = grad

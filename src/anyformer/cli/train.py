@@ -128,6 +128,11 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
     "and maps: attention, feed-forward, all, or names such as q,v.",
 )
 @click.option(
+    "--teacher",
+    metavar="DIRECTORY,weight=1,temperature=1",
+    help="Learn what a trained model says of each token (distillation), by a share of the loss, at a temperature.",
+)
+@click.option(
     "--chat-template", type=PATH, help="Jinja file that writes conversations.  [default: what the tokenizer brings]"
 )
 @click.option("--truncate", is_flag=True, help="Cut examples that are longer than a row, instead of refusing them.")
@@ -150,6 +155,7 @@ def command(
     max_restarts: int,
     time_limit: float,
     lora: str | None,
+    teacher: str | None,
     changes: dict[str, Any],
     **given: Any,
 ) -> int:
@@ -181,7 +187,8 @@ def command(
         if nproc not in (None, world.size):
             raise UsageError(f"--nproc {nproc}: torchrun has started {world.size} processes; leave --nproc out")
         options = RunOptions(world=world, **{name: given.pop(name) for name in HOW})
-        changes |= {"lora": lora} if lora is not None else {}
+        written = {"lora": lora, "distillation": teacher}
+        changes |= {name: text for name, text in written.items() if text is not None}
         training = prepare_training(spec, data or None, out=out, options=options, **given, **changes)
         if dry_run:
             plan = training.plan()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.generation.decode import check_prompts, n_choices, next_logits, prompt_types
+from anyformer.generation.decode import check_prompts, next_logits, prompt_types
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.model import Transformer
@@ -92,7 +92,7 @@ class Batch:
                 f"a prompt of {start.shape[1]} tokens and {wanted.max_new_tokens} new ones are more than {self.longest}; "
                 "ask for fewer or cut the prompt"
             )
-        penalties = Penalties(wanted.sampling, start, None, n_choices(self.model.spec))
+        penalties = Penalties(wanted.sampling, start, None, self.model.spec.n_scored)
         row = Row(wanted, torch.Generator().manual_seed(wanted.seed), penalties)
         length = min(start.shape[1] + wanted.max_new_tokens, self.longest)
         cache = self.model.new_cache(1, length, longest=self.longest)

@@ -64,7 +64,7 @@ class Decoding(Iterator[dict[int, int]]):
         self.types = prompt_types(model.spec, self.ids)
         self.generators = generators(seed, len(self.rows))
         counted = attention_mask if model.encoder is None else None
-        self.penalties = Penalties(sampling, self.ids, counted, n_choices(model.spec))
+        self.penalties = Penalties(sampling, self.ids, counted, model.spec.n_scored)
         self.ended: set[int] = set()
         self.graph: CompiledStep | CapturedStep | None = compiled
         source_tokens = 0 if self.encoder_ids is None else self.encoder_ids.shape[1]
@@ -254,22 +254,16 @@ def check_writes(spec: ModelSpec) -> None:
     head = spec.heads[0] if spec.heads else None
     if head is None:
         raise InputError("this model has no head, so it gives no next token; `embed` makes vectors of texts with it")
-    if head.pool is not None or not (n_choices(spec) == spec.vocab_size or reads_more(spec)):
+    if head.pool is not None or not (spec.n_scored == spec.vocab_size or reads_more(spec)):
         raise InputError(
             f"this model gives no next token: its first head, {head.name!r}, does not choose among its {spec.vocab_size} "
             "tokens; `classify` or `embed` texts with it"
         )
 
 
-def n_choices(spec: ModelSpec) -> int:
-    """How many tokens a model chooses among, by its first head: the first of those that it reads, or all."""
-    table = spec.heads[0].table if spec.heads else None
-    return 0 if table is None else table.rows
-
-
 def reads_more(spec: ModelSpec) -> bool:
     """Whether a model reads tokens that it never writes, such as codes of images (Apertus 1.5)."""
-    return 0 < n_choices(spec) < spec.vocab_size and spec.heads[0].name == "lm"
+    return 0 < spec.n_scored < spec.vocab_size and spec.heads[0].name == "lm"
 
 
 def _check_ids(stack: StackSpec, ids: Tensor | None) -> None:

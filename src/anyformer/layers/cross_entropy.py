@@ -121,13 +121,23 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
         hidden, labels = hidden[:, :-1], labels[:, 1:]
         logits = None if logits is None else logits[:, :-1]
     if logits is not None:
-        return F.cross_entropy(_exact(logits.flatten(0, -2)), labels.flatten(), ignore_index=NOT_PREDICTED)
+        return F.cross_entropy(exact(logits.flatten(0, -2)), labels.flatten(), ignore_index=NOT_PREDICTED)
     return cross_entropy(head, hidden, labels)[0] / (labels != NOT_PREDICTED).sum()
 
 
-def _exact(logits: Tensor) -> Tensor:
+def exact(logits: Tensor) -> Tensor:
     """In float32 at least."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def losses_of(logits: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+    """(the loss of each row of logits [row, vocab], its plain cross-entropy in nats, which has no gradient)."""
+    nats = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none")
+    s = options.label_smoothing
+    loss = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none", label_smoothing=s)
+    if options.z_loss:
+        loss = loss + options.z_loss * logits.logsumexp(-1).square().masked_fill(labels == NOT_PREDICTED, 0.0)
+    return loss, nats.detach()
 
 
 def _called(
@@ -136,13 +146,8 @@ def _called(
     """(the sum, each row's) where the table is more than its weights: autograd asks it, and asks again in the backward pass."""
 
     def losses(rows: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        logits = _exact(head.logits(rows))
-        nats = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none")
-        s = options.label_smoothing
-        loss = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none", label_smoothing=s)
-        if options.z_loss:
-            loss = loss + options.z_loss * logits.logsumexp(-1).square().masked_fill(labels == NOT_PREDICTED, 0.0)
-        return (loss if weights is None else loss * weights).sum(), nats.detach()
+        loss, nats = losses_of(exact(head.logits(rows)), labels, options)
+        return (loss if weights is None else loss * weights).sum(), nats
 
     size = rows_at_once(rows, len(head.table.weight))
     each = [

@@ -1,5 +1,7 @@
 """Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
 
+from anyformer.recipe.distillation import Distillation as Distillation
+from anyformer.recipe.distillation import distillation_of as distillation_of
 from anyformer.recipe.file import dumps as dumps
 from anyformer.recipe.file import extended as extended
 from anyformer.recipe.file import loads as loads

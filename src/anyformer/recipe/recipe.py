@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
+from anyformer.recipe.distillation import Distillation
 from anyformer.recipe.lora import LoRA
 from anyformer.recipe.mixture import Mixture
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
@@ -145,6 +146,7 @@ class Recipe(Spec):
     z_loss: Annotated[NotNegative, "Weight of log² Z, added to the loss."] = 0.0
     router: RouterTraining = RouterTraining()
     lora: LoRA | None = None  # of given weights; None: all weights are trained
+    distillation: Distillation | None = None  # of a trained model; None: the objective alone is learnt
     # weights, gradients and optimiser state are float32 in both
     precision: Annotated[Precision, "Of matrix products."] = "float32"
     seed: Annotated[int, "Of the weights, the order of the text and dropout."] = 0
@@ -161,6 +163,11 @@ class Recipe(Spec):
             self.require("mixture", self.memory is None, "has no rows that go on, which memory needs; give one text")
         if self.lora is not None and self.router.correction_speed:
             raise self.refusal("router", "moves the corrections of given weights, which an adapter leaves as they are")
+        if self.distillation is not None:
+            self.require("memory", self.memory is None, "is not for runs with a teacher, who keeps none; leave it out")
+            for name in ("label_smoothing", "z_loss"):
+                wasted = self.distillation.weight == 1 and getattr(self, name)
+                self.require(name, not wasted, "changes nothing where distillation.weight is 1; leave it out")
         self.require("schedule", bool(self.schedule), "is empty; [Constant] keeps the learning rate as it is")
 
     @property

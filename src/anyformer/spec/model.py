@@ -121,6 +121,12 @@ class ModelSpec(PartSpec):
         return next((table.rows for table in tables), 0)
 
     @property
+    def n_scored(self) -> int:
+        """The tokens that the first head scores: the first of those that the model takes, or all; 0 without such a head."""
+        table = self.heads[0].table if self.heads else None
+        return 0 if table is None else table.rows
+
+    @property
     def stacks(self) -> Mapping[str, StackSpec]:
         """The stacks by name, the encoder first; one alone has none."""
         return {"encoder": self.encoder, "decoder": self.stack} if self.encoder else {"": self.stack}

@@ -14,6 +14,7 @@ from anyformer.disk.run_layout import CHECKPOINTS, is_run
 from anyformer.disk.seal import latest
 from anyformer.errors import CheckpointError
 from anyformer.hub import load
+from anyformer.hub.source import load_spec
 from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
@@ -229,7 +230,8 @@ def prepare_training(
     )
     # Given weights, and what is given with its tokenizer, have the rows that they have, be they more than its tokens.
     follows = n_params or (init is None and tokenizer is None)
-    sized = resized(named, n_params, vocab_size or (text.vocab_size if follows else None))
+    followed = text.vocab_size if chosen.distillation is None else load_spec(chosen.distillation.path).n_scored
+    sized = resized(named, n_params, vocab_size or (followed if follows else None))
     fitted, notice = with_head(sized, chosen, text)
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
     if minutes is not None:

@@ -29,6 +29,7 @@ from anyformer.recipe import (
     ObjectiveSpec,
     Reads,
     Recipe,
+    distillation_of,
     lora_of,
     mixture_of,
 )
@@ -69,6 +70,7 @@ TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 # Bytes of memory for each of a file, as texts and as tokens, as measured with words of five letters.
 PAIRS_HELD, LABELLED_HELD = 5, 15
 PACKED = 3  # bytes of text in one of a .gz
+WRITTEN: Mapping[str, Callable[[str], Any]] = {"lora": lora_of, "distillation": distillation_of}
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 
 Say = Callable[[str], None]
@@ -173,8 +175,8 @@ def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
 def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: float | None = None) -> Recipe:
     """The recipe of a name, a file or itself, with fields changed; `lr` is the optimiser's, an objective may be named.
 
-    `lora` may be written as `lora_of` reads it. Raises SpecError, and UsageError for an objective that there is not, each with
-    the nearest name.
+    `lora` and `distillation` may be written as on the command line. Raises SpecError, and UsageError for an objective or a
+    rule that there is not, each with the nearest name.
     """
     chosen = _read(recipe)
     if unknown := next((name for name in changes if name not in Recipe.types()), None):
@@ -184,8 +186,7 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
     }
     if isinstance(named := typed.get("objective"), str):
         typed["objective"] = _named("objective", named, OBJECTIVES)
-    if isinstance(written := typed.get("lora"), str):
-        typed["lora"] = lora_of(written)
+    typed |= {name: read(typed[name]) for name, read in WRITTEN.items() if isinstance(typed.get(name), str)}
     if isinstance(rule := typed.get("optimizer"), str):
         typed["optimizer"] = chosen.optimizer.become(_named("optimizer", rule, OPTIMIZERS))
     if lr is not None:
@@ -269,16 +270,16 @@ def read_data(
 ) -> Prepared:
     """What the recipe's objective reads, split unless other texts are there to validate on.
 
-    Without a tokenizer, with that of the weights `init`, else with one of `vocab_size` tokens that is trained on the training
-    part, the objective's special tokens among them. Conversations are written by the file `chat_template`, where it is named.
-    Labels have the order of the run `begun` already, or of `init` where that tells the same ones apart. Raises TextError,
-    UsageError and what `load_tokenizer` does.
+    Without a tokenizer, with that of the weights `init` or of a teacher, else with one of `vocab_size` tokens that is trained
+    on the training part, the objective's special tokens among them. Conversations are written by the file `chat_template`,
+    where it is named. Labels have the order of the run `begun` already, or of `init` where that tells the same ones apart.
+    Raises TextError, UsageError and what `load_tokenizer` does.
     """
     if recipe.mixture != given.mixture:
         raise UsageError("the recipe has a mixture of texts, which `train` alone reads; take mixture: out of it")
     known = Tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
-    if known is None and init is not None:
-        known = load_tokenizer(init)
+    if known is None and (given_with := init or (recipe.distillation and recipe.distillation.path)):
+        known = load_tokenizer(given_with)
     objective = recipe.objective
 
     def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,6 +68,7 @@ class Saving:
     world: World = ALONE
     adapter: Adapter | None = None  # what is trained in the place of the model
     behind: bool = False  # checkpoints are written while training goes on
+    read: Mapping[str, str] = field(default_factory=dict)  # fingerprints of what is read beside data and tokenizer
     checkpoints: Checkpoints | None = field(default=None, init=False)
     _behind: Behind | None = field(default=None, init=False)
     _lock: Lock | None = field(default=None, init=False)
@@ -106,7 +108,7 @@ class Saving:
 
     def _fingerprints(self) -> dict[str, str]:
         """Of what the run reads."""
-        found = {"data": self.data.fingerprint}
+        found = {"data": self.data.fingerprint, **self.read}
         if self.data.tokenizer is not None:
             found["tokenizer"] = self.data.tokenizer.fingerprint
         return found if self.init is None else found | {"init": str(self.init)}

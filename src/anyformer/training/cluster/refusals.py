@@ -36,6 +36,9 @@ def refuse_on_mesh(
     if world.tp > 1 and beside:
         what = "its generator's layers are not shared out under tp"
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}; use --mesh dp={world.size}")
+    if max(world.tp, world.cp, world.pp) > 1 and recipe.distillation is not None:
+        what = "a teacher reads whole rows, and is whole in each process"
+        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}; use --mesh fsdp={world.size}")
     if world.tp > 1 and compiled:
         what = "under tp processes speak to each other within a layer, which --compile takes whole; leave it out"
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}, or use --mesh fsdp={world.size}")

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
-from anyformer.layers.cross_entropy import PLAIN, LossOptions, cross_entropy
+from anyformer.layers.cross_entropy import NOT_PREDICTED, PLAIN, LossOptions, cross_entropy
+from anyformer.layers.distillation import Taught, distillation
 from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout, Notes, sent_to
 from anyformer.memory import SegmentMemory
@@ -23,7 +24,7 @@ from anyformer.training.data.noise import Noise
 from anyformer.training.objectives.specification import ObjectiveSpec
 
 if TYPE_CHECKING:
-    from anyformer.recipe import Recipe
+    from anyformer.recipe import Distillation, Recipe
     from anyformer.text import Tokenizer
 
 Forward = Callable[..., Any]  # the model
@@ -60,6 +61,15 @@ class LossContext(NamedTuple):
     # the same through the auxiliary model, where an objective has one
     auxiliary: LossContext | None = None
     memory: SegmentMemory | None = None  # of the segments before, which these rows see and add to
+    teacher: Teacher | None = None
+
+
+class Teacher(NamedTuple):
+    """A trained model whose answers are learnt, and how."""
+
+    forward: Forward
+    head: Head
+    how: Distillation
 
 
 # The sum, over rows that processes share out, of what a function makes of a pass without gradients; in float64 on the CPU.
@@ -101,7 +111,12 @@ class Objective(ABC, Generic[S]):
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         """The losses of some rows of a batch; by default of one pass of the model."""
         asked = self.asked(rows, by.device, alone=by.memory is None)
-        return self.losses(by, by.forward(**asked, dropout=by.dropout, cache=by.memory), rows)
+        out = by.forward(**asked, dropout=by.dropout, cache=by.memory)
+        if by.teacher is None:
+            return self.losses(by, out, rows)
+        with torch.no_grad():
+            theirs = by.teacher.forward(**asked)
+        return self.distilled(by, out, by.teacher, theirs, rows)
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
         """What the one pass over some rows is given; rows do not stand `alone` where it sees a memory of those before."""
@@ -109,7 +124,27 @@ class Objective(ABC, Generic[S]):
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         """The losses of what that pass gave: by default of a label for each token; without ever holding all logits."""
-        return Losses(*cross_entropy(by.head, out.read_by(by.head), tensor(rows.labels), by.options), out.notes)
+        return Losses(
+            *cross_entropy(by.head, self.read(by.head, out, rows), tensor(rows.labels), by.options), out.notes
+        )
+
+    def read(self, head: Head, out: Output, rows: Rows) -> Tensor:
+        """What the head makes its logits of at the place of each label [batch, label, width]."""
+        return out.read_by(head)
+
+    def distilled(self, by: LossContext, out: Output, teacher: Teacher, theirs: Output, rows: Rows) -> Losses:
+        """The losses beside a teacher, and what that made of the same rows; how far it is away is a part of them."""
+        labels, hidden = tensor(rows.labels), self.read(by.head, out, rows)
+        taught = Taught(
+            teacher.head, self.read(teacher.head, theirs, rows), teacher.how.weight, teacher.how.temperature
+        )
+        total, each, divergence = distillation(by.head, hidden, labels, taught, by.options)
+        return Losses(total, each, out.notes, {"teacher": LossPart(divergence, (labels != NOT_PREDICTED).sum())})
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether it can learn from another model's answers: its loss is of labels that a head scores, by one pass."""
+        return self.one_pass and type(self).losses is Objective.losses
 
     @property
     def one_pass(self) -> bool:

@@ -32,6 +32,10 @@ def check_run(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> None:
         given, wanted = SOURCES[data.reads], SOURCES[recipe.objective.reads]
         raise UsageError(f"{recipe.objective.kind} reads {wanted}, and what is given is {given}")
     objective.check(recipe, data)
+    if recipe.distillation is not None and not objective.has_teacher:
+        raise UsageError(
+            f"{recipe.objective.kind} is not learnt from a teacher, who scores the tokens of one pass; leave --teacher out"
+        )
     if spec.ahead and not objective.trains_ahead:
         raise UsageError(
             f"the objective {recipe.objective.kind} leaves the {len(spec.ahead)} modules of `ahead` untrained; "

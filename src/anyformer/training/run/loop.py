@@ -16,7 +16,7 @@ from anyformer.disk.run_layout import METRICS
 from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec, Recompute
+from anyformer.spec import ModelSpec, Recompute, parameters
 from anyformer.training.checkpoint.directory import holds_weights, made
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.provenance import code_fingerprint
@@ -31,6 +31,7 @@ from anyformer.training.run.evaluation import Evaluation, evaluate
 from anyformer.training.run.plan import WEIGHT_NBYTES, RunPlan, disk_needed, flops_per_token, sizes, trial
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped, noted_signals
+from anyformer.training.run.teaching import fingerprint_of, teacher_of
 from anyformer.training.step import Trainer
 from anyformer.training.step.device import best_device, compute_dtype, keep_heap, memory_told
 
@@ -134,6 +135,7 @@ class Run:
         self.recipe, self.options, self.watcher = recipe, options, Watcher()
         self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()
+        teacher = teacher_of(spec, recipe, data, device)
         behind = options.save == "async"
         check_room(spec, recipe, device, world)
         self.model, self.fresh = _built(spec, recipe.seed, device, world, None if own else init, data.labels or None)
@@ -145,6 +147,7 @@ class Run:
             compiled=options.compiled,
             recompute=options.recompute,
             world=world,
+            teacher=teacher,
         )
         adapter = self.trainer.adapter
         if adapter is not None and self.fresh:
@@ -152,15 +155,19 @@ class Run:
                 f"--lora trains maps of given weights alone, and {init} lacks {', '.join(self.fresh)}; train without --lora first"
             )
         self.n_params, self.n_beside, n_saved = sizes(self.trainer)
+        self.n_taught = 0 if teacher is None else parameters(teacher.spec).total
         once = WEIGHT_NBYTES * self.n_params if adapter is not None else 0
         saves = out is not None and world.leads and made(out) < recipe.steps
         self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out, once) if saves and out else 0
         beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
-        self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter, behind)
+        read = {} if teacher is None or out is None else {"teacher": fingerprint_of(teacher)}
+        self.saving = Saving(
+            out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter, behind, read
+        )
         self.trainer.before_change = self.saving.taken
         self.saved = SavedCheckpoint()
         self.log = MetricsLog(out / METRICS if out and world.leads else None)
-        self.flops_per_place = flops_per_token(spec, data.load(recipe), self.trainer.objective, adapter)
+        self.flops_per_place = flops_per_token(spec, data.load(recipe), self.trainer.objective, adapter, teacher)
         self.flops_per_token = self.flops_per_place / data.predicted_share(recipe)  # that is predicted
         self.steps = recipe.steps
         # Processes that share a machine's cores cannot each have its peak.
@@ -238,6 +245,7 @@ class Run:
         return RunPlan(
             n_params=self.n_params,
             n_beside=self.n_beside,
+            n_taught=self.n_taught,
             n_adapted=None if adapter is None else sum(p.numel() for p in adapter.parameters()),
             beyond=self._beyond(done),
             unadapted=() if adapter is None else adapter.left_out(),

@@ -14,8 +14,9 @@ import torch
 
 from anyformer.disk.run_layout import BASE, CHECKPOINTS
 from anyformer.errors import UsageError
+from anyformer.model import Transformer
 from anyformer.screen import counted
-from anyformer.spec import ModelSpec, Place, Workload, tensors
+from anyformer.spec import Cost, ModelSpec, Place, Workload, tensors
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective
 from anyformer.training.step import Trainer, split
@@ -42,6 +43,7 @@ class RunPlan:
     memory_nbytes: int | None = None
     peak_flops: float | None = None  # measured, a second
     fresh: tuple[str, ...] = ()  # tensors that given weights lack: those of a new head
+    n_taught: int = 0  # parameters of the teacher
     n_beside: int = 0  # parameters of what is trained beside the model, without those that they share
     n_adapted: int | None = None  # parameters of an adapter, which are trained in the place of the model's
     beyond: str | None = None  # of a run that goes on beyond what it was: how its learning rate goes on
@@ -51,6 +53,7 @@ class RunPlan:
     def lines(self) -> list[str]:
         """It in words."""
         beside = f" and {self.n_beside / 1e6:,.2f} M beside the model" if self.n_beside else ""
+        beside += f" and a teacher of {self.n_taught / 1e6:,.2f} M" if self.n_taught else ""
         size = f"{self.n_params / 1e6:,.2f} M parameters{beside}, {counted(self.steps, 'step')}, {counted(self.tokens, 'token')}"
         where = self.device + (f", mesh {self.mesh}" if self.mesh else "")
         lines = [f"{size}, {self.flops_per_token / 1e6:,.1f} MFLOP a token, {self.precision} on {where}"]
@@ -68,21 +71,31 @@ class RunPlan:
 
 
 def flops_per_token(
-    spec: ModelSpec, load: Workload, objective: Objective[Any] | None = None, adapter: Adapter | None = None
+    spec: ModelSpec,
+    load: Workload,
+    objective: Objective[Any] | None = None,
+    adapter: Adapter | None = None,
+    teacher: Transformer | None = None,
 ) -> float:
     """The FLOPs of training on one token, forward once and backward twice, masked pairs not counted.
 
-    Those of what an objective trains beside the model are among them. A decoder reads in one row with what it writes what an
-    encoder would read. Weights under an adapter get no gradients, which is one of the two products of a backward pass.
+    Those of what an objective trains beside the model, and of a teacher's answers, are among them. A decoder reads in one row
+    with what it writes what an encoder would read. Weights under an adapter get no gradients, which is one of the two products
+    of a backward pass.
     """
-    read = load if spec.encoder is not None else replace(load, query=load.query + load.memory, memory=0)
     beside = objective.auxiliary_flops(load) if objective is not None else 0
-    forward = spec.cost(Place(), read) + spec.cost_ahead(Place(), read)
+    beside += _forward(teacher.spec, load).flops if teacher is not None else 0
+    forward = _forward(spec, load)
     if adapter is not None:
         numel = sum(p.numel() for p in adapter.parameters())
         without_weights = sum(forward.get(term, 0) for term in ("scores", "values"))
-        return (2 * forward.flops + without_weights) / load.tokens + 6 * numel
+        return (2 * forward.flops + without_weights + beside) / load.tokens + 6 * numel
     return (3 * forward.flops + beside) / load.tokens
+
+
+def _forward(spec: ModelSpec, load: Workload) -> Cost:
+    read = load if spec.encoder is not None else replace(load, query=load.query + load.memory, memory=0)
+    return spec.cost(Place(), read) + spec.cost_ahead(Place(), read)
 
 
 def sizes(trainer: Trainer) -> tuple[int, int, int]:

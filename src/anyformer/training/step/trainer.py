@@ -27,7 +27,7 @@ from anyformer.training.cluster.gradients import add_gradients, counted_once, no
 from anyformer.training.cluster.refusals import indivisible, refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Teacher
 from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
@@ -74,6 +74,7 @@ class Trainer:
         compiled: bool = False,
         recompute: Recompute = "none",
         world: World = ALONE,
+        teacher: Transformer | None = None,
     ) -> None:
         asked = objective.auxiliary()
         tied, beside = asked is not None and bool(asked.tied), asked is not None
@@ -110,6 +111,10 @@ class Trainer:
             stretch_rows(model, world)
         self.adapter = Adapter(model, recipe.lora, recipe.seed) if recipe.lora is not None else None
         self.memories = segment_memories(model, recipe, recompute, compiled)
+        self.teacher = None
+        if teacher is not None:
+            assert recipe.distillation is not None
+            self.teacher = Teacher(teacher, teacher.head(), recipe.distillation)
         self.models = [model, *([self.auxiliary] if self.auxiliary is not None else [])]
         self.parameters = trained(model, self.auxiliary)
         if world.tp > 1:
@@ -143,7 +148,7 @@ class Trainer:
             from anyformer.training.step.pipeline import Pipeline
 
             self.pipeline = Pipeline(model, objective, world, recipe.precision, self.dropout, self.options)
-        for one in self.models if compiled else ():
+        for one in [*self.models, *([teacher] if teacher is not None else [])] if compiled else ():
             compile_layers(one)
 
     @property
@@ -306,7 +311,8 @@ class Trainer:
         if self.auxiliary is not None:
             beside = LossContext(self.auxiliary, self.auxiliary.head(), *options)
         with autocast(self.recipe.precision, self.device):
-            losses = self.objective(LossContext(self.model, self.model.head(), *options, beside, memory), rows)
+            by = LossContext(self.model, self.model.head(), *options, beside, memory, self.teacher)
+            losses = self.objective(by, rows)
         if self.memories is not None and memory is not None:
             self.memories.keep(rows, memory)
         return losses

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from anyformer.layers.causality import later_tokens_seen, own_masks
-from anyformer.layers.cross_entropy import cross_entropy
+from anyformer.layers.head import Head
 from anyformer.layers.mask import Prefix
 from anyformer.model import Output
 from anyformer.spec import ModelSpec
@@ -20,7 +21,7 @@ from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.architecture import no_vocabulary_head
 from anyformer.training.objectives.denoising import RestoredText
 from anyformer.training.objectives.denoising.noise import noise_for
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, on, tensor
+from anyformer.training.objectives.objective import Objective, on
 from anyformer.training.objectives.seq2seq.loss import decoder_refusal, pairs_of
 
 
@@ -46,13 +47,13 @@ class RestoringObjective(Objective[RestoredText]):
         inputs = {name: on(device, one[name]) for name in one if name != "predicts"}
         return {**inputs, "output_logits": False}
 
-    def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
-        """Those of each label; the last token of a prefix predicts the first of the target."""
+    def read(self, head: Head, out: Output, rows: Rows) -> Tensor:
+        """In one row the last token of a prefix predicts the first of the target."""
+        hidden = out.read_by(head)
         if self.spec.encoder is not None:
-            return super().losses(by, out, rows)
-        hidden, at = out.read_by(by.head), on(by.device, in_one_row(rows)["predicts"])[..., None]
-        hidden = hidden.gather(1, at.expand(-1, -1, hidden.shape[-1]))
-        return Losses(*cross_entropy(by.head, hidden, tensor(rows.labels), by.options), out.notes)
+            return hidden
+        at = on(hidden.device, in_one_row(rows)["predicts"])[..., None]
+        return hidden.gather(1, at.expand(-1, -1, hidden.shape[-1]))
 
 
 def prefix_refusal(spec: ModelSpec) -> str | None:

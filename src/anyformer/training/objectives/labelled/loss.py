@@ -7,16 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from anyformer.errors import UsageError
 from anyformer.families import with_classifier
-from anyformer.layers.cross_entropy import LossOptions
+from anyformer.layers.cross_entropy import LossOptions, losses_of
 from anyformer.layers.embedding import n_segments
 from anyformer.model import Output
 from anyformer.recipe import Recipe
 from anyformer.spec import HeadSpec, ModelSpec
-from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.architecture import head_called
 from anyformer.training.objectives.labelled import Labelled
@@ -94,12 +92,5 @@ class LabelledObjective(Objective[Labelled]):
 
 def _cross_entropy(scores: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     """(the sum of the losses, the plain cross-entropy of each label in nats) of scores [*labels, rows]."""
-    flat, wanted = scores.flatten(0, 1), labels.flatten()
-    each = F.cross_entropy(flat, wanted, ignore_index=NOT_PREDICTED, reduction="none")
-    total = F.cross_entropy(
-        flat, wanted, ignore_index=NOT_PREDICTED, reduction="sum", label_smoothing=options.label_smoothing
-    )
-    if options.z_loss:
-        norms = flat.logsumexp(1).square()
-        total = total + options.z_loss * norms.masked_fill(wanted == NOT_PREDICTED, 0.0).sum()
-    return total, each.detach().view(labels.shape)
+    loss, nats = losses_of(scores.flatten(0, 1), labels.flatten(), options)
+    return loss.sum(), nats.view(labels.shape)

@@ -1,0 +1,46 @@
+"""Distillation as data: a trained model whose probabilities are learnt, beside what the text says. Hinton et al. 2015,
+arXiv:1503.02531."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anyformer.errors import UsageError
+from anyformer.spec import Positive, Share, Spec
+
+_OPTIONS = ("weight", "temperature")
+
+
+class Distillation(Spec):
+    """weight · T² · KL(teacher ‖ student) + (1 - weight) · the objective's loss, at the places that have a label.
+
+    The divergence is of softmax(logits / T), T the temperature, whose square keeps gradients of one size (section 2). By
+    default the teacher alone is learnt from, as Gemma 2's small models do (arXiv:2408.00118, section 3.4).
+    """
+
+    teacher: str  # the directory of its weights, or its GGUF file
+    weight: Share = 1.0
+    temperature: Positive = 1.0
+
+    @property
+    def path(self) -> Path:
+        """Where the teacher lies."""
+        return Path(self.teacher)
+
+
+def distillation_of(text: str) -> Distillation:
+    """The distillation that "runs/large,weight=0.5,temperature=2" says. Raises UsageError, SpecError."""
+    teacher, *items = text.split(",")
+    while items and not items[0].startswith(tuple(f"{name}=" for name in _OPTIONS)):
+        teacher = f"{teacher},{items.pop(0)}"  # a comma of the path
+    options = {}
+    for name, equals, value in (item.partition("=") for item in items):
+        if name not in _OPTIONS or not equals or name in options:
+            raise UsageError(
+                f"--teacher {text}: {name!r} is none of its options; write {teacher},weight=0.5,temperature=2"
+            )
+        try:
+            options[name] = float(value)
+        except ValueError:
+            raise UsageError(f"--teacher {text}: {name} = {value!r} is no number; write {name}=0.5") from None
+    return Distillation(teacher=teacher, **options)

@@ -1,0 +1,48 @@
+"""The teacher of a run: loaded, found to score the same tokens of the same texts, and known by what it holds."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from anyformer.errors import UsageError
+from anyformer.hub import load
+from anyformer.model import Transformer
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
+from anyformer.training.data.feed import TrainingData
+from anyformer.training.objectives.objective import objective_of
+from anyformer.training.run.checks import check_positions, longest
+
+
+def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torch.device) -> Transformer | None:
+    """The model that the recipe's distillation names, on the device; None where it has none.
+
+    Raises what `load` does, UsageError for one that does not do what the run is to learn, of the student's own tokens.
+    """
+    if recipe.distillation is None:
+        return None
+    path = recipe.distillation.path
+    model, tokenizer = load(path, device=device, dtype=torch.float32 if recipe.precision == "float32" else None)
+    model.requires_grad_(False)
+    try:
+        objective_of(recipe.objective, model.spec)
+        check_positions(model.spec, longest(model.spec, recipe, data))
+    except UsageError as error:
+        raise UsageError(f"the teacher {path}: {error}") from None
+    if tokenizer is not None and data.tokenizer is not None and tokenizer.fingerprint != data.tokenizer.fingerprint:
+        raise UsageError(f"the teacher {path} has another tokenizer than the run; leave --tokenizer and --vocab out to take its")
+    if (theirs := model.spec.n_scored) != (ours := spec.n_scored):
+        raise UsageError(
+            f"the teacher {path} scores {theirs} tokens, and the model {ours}; resize it with --vocab {theirs}"
+        )
+    return model
+
+
+def fingerprint_of(teacher: Transformer) -> str:
+    """A hash of what it computes: its specification and its numbers."""
+    digest = hashlib.sha256(teacher.spec.key.encode())
+    for name, tensor in teacher.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -15,12 +15,24 @@ from anyformer.families import preset
 from anyformer.hub import load, save
 from anyformer.layers import cross_entropy, head
 from anyformer.model import Transformer, build
-from anyformer.recipe import DPO, CausalLM, Constant, Distillation, LoRA, MultiToken, PrefixLM, Recipe, distillation_of
+from anyformer.recipe import (
+    DPO,
+    CausalLM,
+    Constant,
+    Distillation,
+    LoRA,
+    MultiToken,
+    PrefixLM,
+    Recipe,
+    Regression,
+    distillation_of,
+)
 from anyformer.recipe import dumps as recipe_text
 from anyformer.recipe import loads as recipe_of
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
+from anyformer.training.objectives.denoising.loss import in_one_row
 from anyformer.training.objectives.objective import LossContext, Teacher, objective_of
 from anyformer.training.prepare import changed
 from anyformer.training.run import Run, RunOptions, train
@@ -29,7 +41,10 @@ from anyformer.training.step import Trainer
 from tests.laws.models import randomised
 from tests.training import noisy
 from tests.training.cluster.steps import batch_for, recipe_for
+from tests.training.labelled import RECIPE as LABELLED
+from tests.training.labelled import labelled
 from tests.training.models import VOCAB
+from tests.training.test_labelled import OBJECTIVES, model_for, some
 from tests.training.test_objectives import CPU
 from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data
@@ -122,13 +137,58 @@ def test_what_a_head_reads_in_one_row_or_two(name: str) -> None:
     by = LossContext(model, model.head(), CPU)
     plain = objective(by, rows)
     none, copy = (
-        objective(by._replace(teacher=Teacher(each, each.head(), Distillation(teacher="a", weight=weight))), rows)
+        objective(
+            by._replace(teacher=Teacher(each, each.head(), objective, Distillation(teacher="a", weight=weight))), rows
+        )
         for each, weight in ((randomised(spec, 3), 0.0), (randomised(spec), 1.0))
     )
     torch.testing.assert_close(none.total, plain.total)
     torch.testing.assert_close(none.each, plain.each)
     assert none.parts["teacher"].nats > 0.1 * none.parts["teacher"].labels
     assert abs(float(copy.total.detach())) < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["classes", "words"])
+def test_classes_are_learnt_by_who_reads_otherwise(in_float64: None, kind: Any) -> None:
+    """The teacher is told which text of two a token is of, the student is not."""
+    data, said = labelled(kind, 12, None), OBJECTIVES[kind]
+    spec, other = (model_for(name, data, said) for name in ("distilbert-base", "bert-base"))
+    recipe = LABELLED.but(objective=said, distillation=ELSEWHERE, label_smoothing=0.1, clip=None)
+    rows, student, teacher = some(data), randomised(spec), randomised(other, 5)
+    trainer = Trainer(randomised(spec), recipe, objective_of(said, spec), teacher=teacher)
+    result = trainer.gradients(1, rows)
+    labels = torch.from_numpy(rows.labels).flatten()
+    ids, mask, types = (torch.from_numpy(field) for field in (rows.input_ids, rows.document, rows.types))
+    logits = student(ids, attention_mask=mask).logits.flatten(0, -2)
+    with torch.no_grad():
+        wanted = teacher(ids, attention_mask=mask, token_type_ids=types).logits.flatten(0, -2)
+    assert (types > 0).any() == (kind == "classes")
+    loss = by_hand(logits, wanted, labels, recipe) / result.tokens
+    loss.backward()
+    for name, parameter in student.named_parameters():
+        found = dict(trainer.model.named_parameters())[name].grad
+        torch.testing.assert_close(found, parameter.grad, rtol=1e-7, atol=1e-10)
+    assert not objective_of(Regression(), model_for("bert-base", labelled("numbers"), Regression())).has_teacher
+
+
+def test_an_encoder_beside_a_decoder_teaches_what_reads_both_in_one_row(in_float64: None) -> None:
+    from tests.training.test_prefix import spec as prefix_spec
+
+    spec, teacher = prefix_spec(), randomised(small("t5-base", noisy.tokenizer().vocab_size), 5)
+    recipe = Recipe(objective=PrefixLM(), tokens=64, batch_tokens=64, seq_len=32, distillation=ELSEWHERE, clip=None)
+    rows = next(noisy.text_data().feed(recipe))
+    objective = objective_of(PrefixLM(), spec)
+    trainer = Trainer(randomised(spec), recipe, objective, teacher=teacher)
+    result = trainer.gradients(1, rows)
+    with torch.no_grad():
+        wanted = teacher(**objective_of(PrefixLM(), teacher.spec).asked(rows, CPU) | {"output_logits": True}).logits
+        given = objective.asked(rows, CPU) | {"output_logits": True}
+        at = torch.from_numpy(in_one_row(rows)["predicts"])
+        logits = torch.stack([row[places] for row, places in zip(randomised(spec)(**given).logits, at, strict=True)])
+    assert recipe.distillation is not None
+    only = recipe.but(distillation=recipe.distillation.but(weight=1.0))
+    divergence = by_hand(logits.flatten(0, 1), wanted.flatten(0, 1), torch.from_numpy(rows.labels).flatten(), only)
+    assert result.parts == {"teacher": pytest.approx(float(divergence) / 2.5**2 / result.tokens, rel=1e-9)}
 
 
 def test_rows_without_a_label() -> None:
@@ -261,6 +321,17 @@ def test_what_it_cannot_be(text: str, says: str) -> None:
 def test_recipes_that_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         RECIPE.but(distillation=Distillation(teacher="a"), **changes)
+
+
+def test_a_teacher_of_other_labels_is_refused(tmp_path: Path) -> None:
+    data = labelled("classes")
+    spec = model_for("distilbert-base", data, OBJECTIVES["classes"])
+    teacher = randomised(model_for("bert-base", data, OBJECTIVES["classes"]))
+    teacher.labels = data.labels[::-1]
+    save(teacher, tmp_path / "given", data.tokenizer, form="anyformer")
+    recipe = LABELLED.but(distillation=Distillation(teacher=str(tmp_path / "given")))
+    with pytest.raises(UsageError, match="tells so-so, pos, neg apart, in that order, and the data neg, pos, so-so"):
+        train(spec, recipe, data, options=HOW)
 
 
 def refused(by: Transformer | None, tmp_path: Path, recipe: Recipe = RECIPE, spec: ModelSpec = SPEC) -> str:

@@ -34,16 +34,11 @@ def distillation(
     [batch, token]. A loss is weight · T² · KL(teacher ‖ student), of softmax(logits / T), and 1 - weight of the
     cross-entropy with its options; where no label is, there is none. The sum of the losses alone has a gradient.
     """
-    weight, temperature = taught.weight, taught.temperature
 
     def losses(rows: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = exact(head(rows))
         with torch.no_grad():
-            wanted = (exact(taught.head(theirs)) / temperature).log_softmax(-1)
-        divergence = (wanted.exp() * (wanted - (logits / temperature).log_softmax(-1))).sum(-1)
-        loss, nats = losses_of(logits, labels, options)
-        total = weight * temperature**2 * divergence + (1 - weight) * loss
-        return total.sum(), nats, divergence.detach().sum()
+            wanted = exact(taught.head(theirs))
+        return beside(exact(head(rows)), wanted, labels, taught.weight, taught.temperature, options)
 
     places = (labels.flatten() != NOT_PREDICTED).nonzero()[:, 0]
     if not len(places):
@@ -61,3 +56,14 @@ def distillation(
     each = torch.cat(nats)
     each = each.new_zeros(labels.numel()).index_copy(0, index, each).view(labels.shape)
     return torch.stack(totals).sum(), each, torch.stack(divergences).sum()
+
+
+def beside(
+    logits: Tensor, wanted: Tensor, labels: Tensor, weight: float, temperature: float, options: LossOptions = PLAIN
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Likewise of logits [row, vocab], a teacher's [row, vocab], and labels [row] beside them; the second result is [row]."""
+    theirs, ours = ((each / temperature).log_softmax(-1) for each in (wanted, logits))
+    divergence = (theirs.exp() * (theirs - ours)).sum(-1).masked_fill(labels == NOT_PREDICTED, 0.0)
+    loss, nats = losses_of(logits, labels, options)
+    total = weight * temperature**2 * divergence + (1 - weight) * loss
+    return total.sum(), nats, divergence.detach().sum()

@@ -230,7 +230,8 @@ def prepare_training(
     )
     # Given weights, and what is given with its tokenizer, have the rows that they have, be they more than its tokens.
     follows = n_params or (init is None and tokenizer is None)
-    followed = text.vocab_size if chosen.distillation is None else load_spec(chosen.distillation.path).n_scored
+    teacher = chosen.distillation if text.labels is None else None  # whose head is of words
+    followed = text.vocab_size if teacher is None else load_spec(teacher.path).n_scored
     sized = resized(named, n_params, vocab_size or (followed if follows else None))
     fitted, notice = with_head(sized, chosen, text)
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)

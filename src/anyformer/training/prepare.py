@@ -227,10 +227,8 @@ def recipe_for(
             changes = {**changes, "objective": usual(spec, reads)}
     chosen = changed(recipe, changes, lr=lr)
     if "seq_len" in changes and chosen.objective.reads == "pairs" and not isinstance(chosen.objective, Examples):
-        what = f"rows of {chosen.objective.kind} are as long as their pairs"
-        raise UsageError(
-            f"--seq-len {chosen.seq_len}: {what}; leave it out, --batch-tokens says how many there are at once"
-        )
+        what = f"rows of {chosen.objective.kind} are as long as their pairs; --batch-tokens says how many there are at once"
+        raise UsageError(f"--seq-len {chosen.seq_len}: {what}; leave it out")
     return with_truncation(chosen) if truncate else chosen
 
 
@@ -278,8 +276,9 @@ def read_data(
     if recipe.mixture != given.mixture:
         raise UsageError("the recipe has a mixture of texts, which `train` alone reads; take mixture: out of it")
     known = Tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
-    if known is None and (given_with := init or (recipe.distillation and recipe.distillation.path)):
-        known = load_tokenizer(given_with)
+    init = init or (recipe.distillation and recipe.distillation.path)
+    if known is None and init is not None:
+        known = load_tokenizer(init)
     objective = recipe.objective
 
     def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective) -> Tokenizer:

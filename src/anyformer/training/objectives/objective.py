@@ -69,6 +69,7 @@ class Teacher(NamedTuple):
 
     forward: Forward
     head: Head
+    objective: Objective[Any]  # for its own architecture
     how: Distillation
 
 
@@ -110,12 +111,11 @@ class Objective(ABC, Generic[S]):
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         """The losses of some rows of a batch; by default of one pass of the model."""
-        asked = self.asked(rows, by.device, alone=by.memory is None)
-        out = by.forward(**asked, dropout=by.dropout, cache=by.memory)
+        out = by.forward(**self.asked(rows, by.device, alone=by.memory is None), dropout=by.dropout, cache=by.memory)
         if by.teacher is None:
             return self.losses(by, out, rows)
         with torch.no_grad():
-            theirs = by.teacher.forward(**asked)
+            theirs = by.teacher.forward(**by.teacher.objective.asked(rows, by.device))
         return self.distilled(by, out, by.teacher, theirs, rows)
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
@@ -135,11 +135,10 @@ class Objective(ABC, Generic[S]):
     def distilled(self, by: LossContext, out: Output, teacher: Teacher, theirs: Output, rows: Rows) -> Losses:
         """The losses beside a teacher, and what that made of the same rows; how far it is away is a part of them."""
         labels, hidden = tensor(rows.labels), self.read(by.head, out, rows)
-        taught = Taught(
-            teacher.head, self.read(teacher.head, theirs, rows), teacher.how.weight, teacher.how.temperature
-        )
+        wanted = teacher.objective.read(teacher.head, theirs, rows)
+        taught = Taught(teacher.head, wanted, teacher.how.weight, teacher.how.temperature)
         total, each, divergence = distillation(by.head, hidden, labels, taught, by.options)
-        return Losses(total, each, out.notes, {"teacher": LossPart(divergence, (labels != NOT_PREDICTED).sum())})
+        return Losses(total, each, out.notes, from_teacher(divergence, labels))
 
     @property
     def has_teacher(self) -> bool:
@@ -179,6 +178,11 @@ class Objective(ABC, Generic[S]):
     def auxiliary_flops(self, load: Workload) -> float:
         """The FLOPs of training the auxiliary model on the rows of a workload."""
         return 0.0
+
+
+def from_teacher(divergence: Tensor, labels: Tensor) -> Mapping[str, LossPart]:
+    """How far a model is from its teacher, as a part of its losses."""
+    return {"teacher": LossPart(divergence, (labels != NOT_PREDICTED).sum())}
 
 
 def loss_of(kind: type[ObjectiveSpec]) -> type[Objective[Any]]:

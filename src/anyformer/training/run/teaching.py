@@ -32,7 +32,9 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
     except UsageError as error:
         raise UsageError(f"the teacher {path}: {error}") from None
     if tokenizer is not None and data.tokenizer is not None and tokenizer.fingerprint != data.tokenizer.fingerprint:
-        raise UsageError(f"the teacher {path} has another tokenizer than the run; leave --tokenizer and --vocab out to take its")
+        raise UsageError(
+            f"the teacher {path} has another tokenizer than the run; leave --tokenizer and --vocab out to take its"
+        )
     if (theirs := model.spec.n_scored) != (ours := spec.n_scored):
         raise UsageError(
             f"the teacher {path} scores {theirs} tokens, and the model {ours}; resize it with --vocab {theirs}"

@@ -27,7 +27,7 @@ from anyformer.training.cluster.gradients import add_gradients, counted_once, no
 from anyformer.training.cluster.refusals import indivisible, refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Teacher
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Teacher, objective_of
 from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
@@ -114,7 +114,8 @@ class Trainer:
         self.teacher = None
         if teacher is not None:
             assert recipe.distillation is not None
-            self.teacher = Teacher(teacher, teacher.head(), recipe.distillation)
+            own = objective_of(recipe.objective, teacher.spec)
+            self.teacher = Teacher(teacher, teacher.head(), own, recipe.distillation)
         self.models = [model, *([self.auxiliary] if self.auxiliary is not None else [])]
         self.parameters = trained(model, self.auxiliary)
         if world.tp > 1:

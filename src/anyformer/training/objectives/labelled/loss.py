@@ -10,7 +10,8 @@ from torch import Tensor
 
 from anyformer.errors import UsageError
 from anyformer.families import with_classifier
-from anyformer.layers.cross_entropy import LossOptions, losses_of
+from anyformer.layers.cross_entropy import exact, losses_of
+from anyformer.layers.distillation import beside
 from anyformer.layers.embedding import n_segments
 from anyformer.model import Output
 from anyformer.recipe import Recipe
@@ -18,7 +19,7 @@ from anyformer.spec import HeadSpec, ModelSpec
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.architecture import head_called
 from anyformer.training.objectives.labelled import Labelled
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, on
+from anyformer.training.objectives.objective import LossContext, Losses, Objective, Teacher, from_teacher, on
 
 
 class LabelledObjective(Objective[Labelled]):
@@ -81,16 +82,21 @@ class LabelledObjective(Objective[Labelled]):
         return given
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
-        scores, notes = out.logits.float(), out.notes
+        scores = exact(out.logits)
         if self.said.labels == "numbers":
             squares = (scores - on(by.device, rows.values)).square()
-            return Losses(squares.sum(), squares.detach(), notes)
+            return Losses(squares.sum(), squares.detach(), out.notes)
         labels = on(by.device, rows.labels)
-        scores = scores if self.said.labels == "words" else scores[:, None]
-        return Losses(*_cross_entropy(scores, labels, by.options), notes)
+        loss, nats = losses_of(scores.flatten(0, -2), labels.flatten(), by.options)
+        return Losses(loss.sum(), nats.view(labels.shape), out.notes)
 
+    @property
+    def has_teacher(self) -> bool:
+        return self.said.labels != "numbers"
 
-def _cross_entropy(scores: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
-    """(the sum of the losses, the plain cross-entropy of each label in nats) of scores [*labels, rows]."""
-    loss, nats = losses_of(scores.flatten(0, 1), labels.flatten(), options)
-    return loss.sum(), nats.view(labels.shape)
+    def distilled(self, by: LossContext, out: Output, teacher: Teacher, theirs: Output, rows: Rows) -> Losses:
+        labels = on(by.device, rows.labels)
+        scores, wanted = (exact(each.logits).flatten(0, -2) for each in (out, theirs))
+        how = teacher.how.weight, teacher.how.temperature
+        total, nats, divergence = beside(scores, wanted, labels.flatten(), *how, by.options)
+        return Losses(total, nats.view(labels.shape), out.notes, from_teacher(divergence, labels))

@@ -328,7 +328,7 @@ def test_a_teacher_of_other_labels_is_refused(tmp_path: Path) -> None:
     spec = model_for("distilbert-base", data, OBJECTIVES["classes"])
     teacher = randomised(model_for("bert-base", data, OBJECTIVES["classes"]))
     teacher.labels = data.labels[::-1]
-    save(teacher, tmp_path / "given", data.tokenizer, form="anyformer")
+    save(teacher, tmp_path / "given", data.tokenizer)
     recipe = LABELLED.but(distillation=Distillation(teacher=str(tmp_path / "given")))
     with pytest.raises(UsageError, match="tells so-so, pos, neg apart, in that order, and the data neg, pos, so-so"):
         train(spec, recipe, data, options=HOW)

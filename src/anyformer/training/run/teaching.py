@@ -35,6 +35,9 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
         raise UsageError(
             f"the teacher {path} has another tokenizer than the run; leave --tokenizer and --vocab out to take its"
         )
+    if None not in (model.labels, data.labels) and model.labels != data.labels:
+        told, own = (", ".join(labels or ()) for labels in (model.labels, data.labels))
+        raise UsageError(f"the teacher {path} tells {told} apart, in that order, and the data {own}; take another")
     if (theirs := model.spec.n_scored) != (ours := spec.n_scored):
         raise UsageError(
             f"the teacher {path} scores {theirs} tokens, and the model {ours}; resize it with --vocab {theirs}"

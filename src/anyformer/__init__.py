@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anyformer.costs import cost
     from anyformer.descriptions import card, check, diagram, diff, history, side_by_side
     from anyformer.families import Preset, preset, presets, with_classifier
-    from anyformer.hub import convert, load, load_spec, loads, save, vary
+    from anyformer.hub import convert, load, load_spec, loads, save, transplant, vary
     from anyformer.inference import audit, classify, embed, evaluate, evaluate_task, generate, translate
     from anyformer.measure import plan, roofline
     from anyformer.measure.here import calibrate
@@ -36,7 +36,7 @@ _ROOMS = {
     "costs": "cost",
     "descriptions": "card check diagram diff history side_by_side",
     "families": "Preset preset presets with_classifier",
-    "hub": "convert load load_spec loads save vary",
+    "hub": "convert load load_spec loads save transplant vary",
     "inference": "audit classify embed evaluate evaluate_task generate translate",
     "measure": "plan roofline",
     "measure.here": "calibrate",

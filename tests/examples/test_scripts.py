@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import anyformer as af
+from anyformer.hub import load_spec
 from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,7 @@ def test_every_example_is_tested_here() -> None:
         "own_family",
         "own_part",
         "cost_table",
+        "hybrid",
         "train_tiny",
         "llama2c",
         "lora",
@@ -87,6 +89,20 @@ def test_train_tiny(tmp_path: Path) -> None:
     model, tokenizer = af.load(tmp_path / "tiny")
     assert tokenizer is not None
     assert sum(p.numel() for p in model.parameters()) == af.parameters(model.spec).total
+
+
+def test_hybrid(tmp_path: Path) -> None:
+    lines = [f"{n} sheep and {n + 1} goats went up the hill and came down again.\n" for n in range(900)]
+    (tmp_path / "sheep.txt").write_text("".join(lines), encoding="utf-8")
+    run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "first", "6e4", "12e4", "7")
+    out = run(tmp_path, str(EXAMPLES / "hybrid.py"), "first", "sheep.txt", "24k", "out")
+    losses = {line.split("|")[1].split(",")[0].strip(): float(line.split("|")[2]) for line in out.splitlines()[-4:]}
+    assert list(losses) == ["first", "the hybrid of its parts", "taught", "from nothing"]
+    assert max(losses["first"], losses["taught"]) < losses["the hybrid of its parts"] - 0.1
+    assert losses["the hybrid of its parts"] < losses["from nothing"]
+    start = load_spec(tmp_path / "out" / "start")
+    mixers = [block.sublayers[0].branches[0].mixer.kind for block in start.stack.blocks]
+    assert mixers[:2] == ["GatedDeltaNet", "Attention"]
 
 
 def test_norms(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from anyformer.cli.names import import_option
+from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import DTYPES, PATH, Nbytes, as_option
+from anyformer.errors import UsageError
 from anyformer.screen import say
 
 
@@ -55,10 +56,17 @@ from anyformer.screen import say
     type=PATH,
     help="A model of the same architecture: write the mean of both, or of all. May be given several times.",
 )
+@click.option(
+    "--into",
+    metavar="SPEC",
+    type=PresetName(),
+    help="Another architecture: what it has alike starts from SRC, all else is drawn, as a start for training.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --into: what is drawn.")
 @as_option
 @import_option
-def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None:
-    """Bring weights from one format into another.
+def command(source: Path, target: Path, dtype: str | None, into: str | None, seed: int, **given: Any) -> None:
+    """Bring weights from one format, or architecture, into another.
 
     SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory, or a file that
     ends in .gguf or, of a model without a state, in .onnx. Tensors are read, turned and written one by one.
@@ -73,10 +81,21 @@ def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None
     anyformer convert runs/adapted merged --merge
     anyformer convert runs/first averaged --average 5
     anyformer convert runs/first soup --with runs/second --with runs/third
+    anyformer convert runs/first hybrid --into "runs/first+norm=LayerNorm"
     """  # noqa: D301
     import torch
 
-    from anyformer.hub import convert
+    from anyformer.hub import convert, save, transplant
 
+    if into is not None:
+        if other := next(
+            (name for name, value in given.items() if value and name != "form"), "dtype" if dtype else None
+        ):
+            raise UsageError(
+                f"--into leaves no room for {other}; leave all but --to and --seed out, and convert {target} afterwards"
+            )
+        found = transplant(into, source, seed=seed)
+        say(f"{save(found.model, target, found.tokenizer, form=given['form'])}; {found}")
+        return
     kind = getattr(torch, dtype) if dtype else None
     say(str(convert(source, target, dtype=kind, **given)))

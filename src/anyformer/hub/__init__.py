@@ -3,6 +3,7 @@
 from anyformer.hub.loading import load, load_auxiliary, load_into, load_tokenizer
 from anyformer.hub.saving import SavedDirectory, convert, save
 from anyformer.hub.source import load_spec, vary
+from anyformer.hub.transplant import transplant
 from anyformer.spec import loads
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "load_tokenizer",
     "loads",
     "save",
+    "transplant",
     "vary",
 ]

@@ -37,6 +37,7 @@ from anyformer.training.objectives.objective import LossContext, Teacher, object
 from anyformer.training.prepare import changed
 from anyformer.training.run import Run, RunOptions, train
 from anyformer.training.run.plan import flops_per_token
+from anyformer.training.run.teaching import fingerprint_of
 from anyformer.training.step import Trainer
 from tests.laws.models import randomised
 from tests.training import noisy
@@ -249,6 +250,17 @@ def test_another_teacher_under_the_same_name_is_another_run(tmp_path: Path) -> N
     (tmp_path / "other" / "model.safetensors").replace(by / "model.safetensors")
     with pytest.raises(CheckpointError, match="holds a run on another teacher: "):
         train(SPEC, taught(by, tokens=10 * 64), text_data(), out=tmp_path / "run", options=HOW)
+
+
+def test_every_number_of_a_teacher_counts() -> None:
+    """Single ones too, such as the factor of a layer of Gemma 4, and of any dtype."""
+    model = randomised(small("gemma4-e2b")).bfloat16()
+    names = [name for name, each in model.named_parameters() if each.shape == ()]
+    assert names
+    before = fingerprint_of(model)
+    with torch.no_grad():
+        model.get_parameter(names[0]).mul_(2)
+    assert fingerprint_of(model) != before
 
 
 def test_an_adapter_learns_from_a_teacher(teacher: Path, tmp_path: Path) -> None:

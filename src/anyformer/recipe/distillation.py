@@ -15,7 +15,7 @@ class Distillation(Spec):
     """weight · T² · KL(teacher ‖ student) + (1 - weight) · the objective's loss, at the places that have a label.
 
     The divergence is of softmax(logits / T), T the temperature, whose square keeps gradients of one size (section 2). By
-    default the teacher alone is learnt from, as Gemma 2's small models do (arXiv:2408.00118, section 3.4).
+    default the teacher alone is learnt from, as Gemma 2's small models do (arXiv:2408.00118, section 3.2).
     """
 
     teacher: str  # the directory of its weights, or its GGUF file

@@ -49,5 +49,5 @@ def fingerprint_of(teacher: Transformer) -> str:
     """A hash of what it computes: its specification and its numbers."""
     digest = hashlib.sha256(teacher.spec.key.encode())
     for name, tensor in teacher.state_dict().items():
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

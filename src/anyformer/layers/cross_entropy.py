@@ -6,9 +6,7 @@ section 5).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +16,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from anyformer.errors import InputError
-from anyformer.layers.block import keep_graphs
+from anyformer.layers.compiled_loss import compiled
+from anyformer.layers.distillation import Answers, Taught
 from anyformer.layers.head import Head, chunks_of, rows_at_once
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.ranks import SplitRows, entering
@@ -54,38 +53,55 @@ def cross_entropy(
     own = labels if head.stretches is None else cut(labels, head.stretches)
     if weights is not None:
         weights = (weights if head.stretches is None else cut(weights, head.stretches)).reshape(-1)
-    total, each = _sums(head, hidden.reshape(-1, hidden.shape[-1]), own.reshape(-1), options, weights)
+    total, each, _ = _sums(head, hidden.reshape(-1, hidden.shape[-1]), own.reshape(-1), options, weights, None)
     each = each.view(own.shape)
     return total, each if head.stretches is None else joined(each, labels.shape[1], head.stretches, 1)
 
 
+def distillation(
+    head: Head, hidden: Tensor, labels: Tensor, taught: Taught, options: LossOptions = PLAIN
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(the sum of the losses beside a teacher, the plain cross-entropy of each label, the sum of the divergences), in nats.
+
+    Arguments are as for `cross_entropy`, of rows that no processes share; `taught.hidden` is [batch, token, width].
+    """
+    rows, theirs = (each.reshape(-1, each.shape[-1]) for each in (hidden, taught.hidden))
+    total, each, divergences = _sums(head, rows, labels.reshape(-1), options, None, taught._replace(hidden=theirs))
+    return total, each.view(labels.shape), divergences
+
+
+# The sum of the losses, the plain one of each row, the sum of the divergences from a teacher: of 0 rows where there is none.
+Sums = tuple[Tensor, Tensor, Tensor]
+
+
 def _sums(
-    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Likewise of rows [token, width], labels [token] and weights [token]."""
+    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None, taught: Taught | None
+) -> Sums:
+    """Likewise of rows [token, width], labels [token], weights [token] and a teacher's [token, width]."""
     in_graph = torch.compiler.is_compiling() or backend_of(head, rows) is not None  # which is of one number of rows
     if labels.is_cpu and not numberless(labels) and not in_graph:
         places = (labels != NOT_PREDICTED).nonzero()[:, 0]
         if 0 < len(places) <= MOST_PICKED * len(labels):
             index = sent_to(places, rows.device)
             picked = None if weights is None else weights.index_select(0, index)
-            total, each = _answered(head, rows.index_select(0, index), labels[places], options, picked)
-            return total, each.new_zeros(len(labels)).index_copy(0, index, each)
-    return _answered(head, rows, labels, options, weights)
+            told = taught and taught.at(index)
+            total, each, away = _answered(head, rows.index_select(0, index), labels[places], options, picked, told)
+            return total, each.new_zeros(len(labels)).index_copy(0, index, each), away
+    return _answered(head, rows, labels, options, weights, taught)
 
 
 def _answered(
-    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None, taught: Taught | None
+) -> Sums:
     for step in head.transform:
         rows = step(rows)
     labels = sent_to(labels, rows.device)
     spec, matrix = head.spec, head.matrix()
     if matrix is None or isinstance(matrix, HeldWeight):
-        return _called(head, rows, labels, options, weights)
+        return _called(head, rows, labels, options, weights, taught)
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
     rows = rows if split is None else entering(rows, split.ranks)
-    how = (scale, spec.softcap, options, split, backend_of(head, rows))
+    how = (scale, spec.softcap, options, split, backend_of(head, rows) if taught is None else None, taught)
     learnt = (rows, matrix, head.bias)
     if not torch.is_grad_enabled():  # PyTorch says of a function's inputs that they need gradients even then
         learnt = tuple(each if each is None else each.detach() for each in learnt)
@@ -130,31 +146,40 @@ def exact(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def losses_of(logits: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
-    """(the loss of each row of logits [row, vocab], its plain cross-entropy in nats, which has no gradient)."""
+def losses_of(
+    logits: Tensor,
+    labels: Tensor,
+    options: LossOptions,
+    weights: Tensor | None = None,
+    answers: Answers | None = None,
+) -> Sums:
+    """Likewise of logits [row, vocab]; what is plain, and how far a teacher is away, has no gradient."""
     nats = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none")
     s = options.label_smoothing
     loss = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none", label_smoothing=s)
     if options.z_loss:
         loss = loss + options.z_loss * logits.logsumexp(-1).square().masked_fill(labels == NOT_PREDICTED, 0.0)
-    return loss, nats.detach()
+    away = loss.new_zeros(())
+    if answers is not None:
+        away = answers.divergence(logits)[0].masked_fill(labels == NOT_PREDICTED, 0.0)
+        loss = answers.mixed(loss, away)
+    return (loss if weights is None else loss * weights).sum(), nats.detach(), away.detach().sum()
 
 
 def _called(
-    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """(the sum, each row's) where the table is more than its weights: autograd asks it, and asks again in the backward pass."""
+    head: Head, rows: Tensor, labels: Tensor, options: LossOptions, weights: Tensor | None, taught: Taught | None
+) -> Sums:
+    """Likewise where the table is more than its weights: autograd asks it, and asks again in the backward pass."""
 
-    def losses(rows: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        loss, nats = losses_of(exact(head.logits(rows)), labels, options)
-        return (loss if weights is None else loss * weights).sum(), nats
+    def losses(rows: Tensor, labels: Tensor, weights: Tensor | None, taught: Taught | None) -> Sums:
+        return losses_of(exact(head.logits(rows)), labels, options, weights, taught and taught.answers())
 
-    size = rows_at_once(rows, len(head.table.weight))
-    each = [
-        checkpoint(losses, rows[here], labels[here], None if weights is None else weights[here], use_reentrant=False)
-        for here in chunks_of(len(rows), size)
-    ]
-    return torch.stack([total for total, _ in each]).sum(), torch.cat([nats for _, nats in each])
+    found = []
+    for here in chunks_of(len(rows), rows_at_once(rows, len(head.table.weight))):
+        given = (None if weights is None else weights[here]), taught and taught.at(here)
+        found.append(checkpoint(losses, rows[here], labels[here], *given, use_reentrant=False))
+    totals, nats, away = zip(*found, strict=True)
+    return torch.stack(totals).sum(), torch.cat(nats), torch.stack(away).sum()
 
 
 class _HeadCrossEntropy(torch.autograd.Function):
@@ -171,11 +196,12 @@ class _HeadCrossEntropy(torch.autograd.Function):
         options: LossOptions,
         split: SplitRows | None,
         backend: str | None,
-    ) -> tuple[Tensor, Tensor]:
-        """(the sum, each row's) of hidden [row, width], weight [vocab, width], bias [vocab], labels [row], weights [row].
+        taught: Taught | None,
+    ) -> Sums:
+        """Likewise of hidden [row, width], weight [vocab, width], bias [vocab], labels [row], weights [row].
 
         Where the table is `split`, vocab is this rank's, and the result that of all. `backend` compiles what is between
-        the products.
+        the products; beside a teacher nothing does.
         """
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
@@ -194,21 +220,29 @@ class _HeadCrossEntropy(torch.autograd.Function):
             n, vocab = len(x), len(w)
             size = rows_at_once(x, vocab)
             each = torch.empty(n, device=x.device, dtype=exact)
-            total = torch.zeros((), device=x.device, dtype=exact)
+            total, away = (torch.zeros((), device=x.device, dtype=exact) for _ in range(2))
             # Reused by all chunks: a fresh page costs more than the arithmetic on it.
             products = torch.empty(size, vocab, device=x.device, dtype=dtype)
             workspace = torch.empty(0 if backend else size, vocab, device=x.device, dtype=exact)
             for here in chunks_of(n, size):
                 logits = torch.mm(x[here], w.t(), out=products[: here.stop - here.start])
                 weighed = None if weights is None else weights[here]
+                answers = None
+                if taught is not None:
+                    with torch.autocast(device, dtype, enabled=autocast):
+                        answers = taught.at(here).answers()
                 if backend is None:
                     work, how = workspace[: len(logits)], (scale, softcap, options, split)
-                    loss, grad = _chunk(logits, work, bias, labels[here], weighed, *how, each[here], any(wanted))
+                    loss, grad, far = _chunk(
+                        logits, work, bias, labels[here], weighed, answers, *how, each[here], any(wanted)
+                    )
+                    away += far
                 else:
-                    loss, each[here], grad = _compiled(backend)(
+                    loss, each[here], grad = compiled(backend)(
                         logits,
                         bias,
                         labels[here],
+                        nothing[here],
                         weighed,
                         exact,
                         scale,
@@ -225,8 +259,8 @@ class _HeadCrossEntropy(torch.autograd.Function):
             None if g is None or t is None else g.to(t.dtype)
             for g, t in zip(grads, (hidden, weight, bias), strict=True)
         ]
-        ctx.mark_non_differentiable(each)
-        return total, each
+        ctx.mark_non_differentiable(each, away)
+        return total, each, away
 
     @staticmethod
     @once_differentiable
@@ -234,7 +268,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
         if ctx.grads is None:
             raise RuntimeError("the gradients of the cross-entropy were used up by the first backward pass")
         grads, ctx.grads = ctx.grads, None
-        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), *(None,) * 7)
+        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), *(None,) * 8)
 
 
 def _chunk(
@@ -243,14 +277,17 @@ def _chunk(
     bias: Tensor | None,
     labels: Tensor,
     weights: Tensor | None,
+    answers: Answers | None,
     scale: float,
     softcap: float | None,
     options: LossOptions,
     split: SplitRows | None,
     each: Tensor,
     with_grad: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """(the sum of a chunk's losses, its gradient by `products`, in a buffer); `each` takes the plain losses.
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(the sum of a chunk's losses, its gradient by `products`, in a buffer, the sum of the divergences from a teacher).
+
+    `each` takes the plain losses.
 
     Of a row that predicts nothing the gradient is whatever it is.
     """
@@ -285,68 +322,30 @@ def _chunk(
         loss = (1 - s) * nats + s * (norm - mean)
     if options.z_loss:
         loss = loss + options.z_loss * norm.square()
+    away, ours, theirs = (loss.new_zeros(()),) * 3 if answers is None else answers.divergence(logs)
+    if answers is not None:
+        loss = answers.mixed(loss, away)
+        away = away.masked_fill(~real, 0.0).sum()
     if weights is not None:
         loss = loss * weights
     total = loss.masked_fill(~real, 0.0).sum()
     if not with_grad:
-        return total, None
+        return total, None, away
     grad = logs.exp_()
     if options.z_loss:
         grad *= (1 + 2 * options.z_loss * norm)[:, None]
     if s:
         grad -= s / vocab
     grad.scatter_add_(1, index, torch.full_like(index, s - 1.0, dtype=grad.dtype).masked_fill_(~here[:, None], 0.0))
+    if answers is not None:
+        grad.mul_(1 - answers.weight).add_(answers.slope(ours, theirs))
     if slope is not None:
         grad *= slope
     if scale != 1.0:
         grad *= scale
     if weights is not None:
         grad *= weights[:, None]
-    return total, grad if grad.dtype == products.dtype else products.copy_(grad)
-
-
-def between_products(
-    products: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    weights: Tensor | None,
-    dtype: torch.dtype,
-    scale: float,
-    softcap: float | None,
-    smoothing: float,
-    z_loss: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(the sum of a chunk's losses, the plain loss of each row, the gradient of `products`), written for a compiler.
-
-    It reads the products [row, vocab] twice and writes their gradient, where `_chunk` passes over them eight times.
-    """
-    logits = products.to(dtype)
-    logits = (logits if bias is None else logits + bias) * scale
-    capped = None if softcap is None else torch.tanh(logits / softcap)
-    if softcap is not None and capped is not None:
-        logits = softcap * capped
-    real = labels != NOT_PREDICTED
-    index = labels.masked_fill(~real, 0)[:, None]
-    norm = logits.logsumexp(1)
-    nats = (norm - logits.gather(1, index)[:, 0]).masked_fill(~real, 0.0)
-    loss = nats if not smoothing else (1 - smoothing) * nats + smoothing * (norm - logits.mean(1))
-    loss = loss + z_loss * norm.square()
-    total = (loss if weights is None else loss * weights).masked_fill(~real, 0.0).sum()
-    vocab = logits.shape[1]
-    is_label = torch.arange(vocab, device=index.device) == index
-    grad = (logits - norm[:, None]).exp() * (1 + 2 * z_loss * norm)[:, None]
-    grad = grad - smoothing / vocab - torch.where(is_label, 1 - smoothing, 0.0)
-    if capped is not None:
-        grad = grad * (1 - capped.square())
-    if weights is not None:
-        grad = grad * weights[:, None]
-    return total, nats, (grad * scale).to(products.dtype)
-
-
-@cache
-def _compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    keep_graphs()
-    return torch.compile(between_products, backend=backend)
+    return total, grad if grad.dtype == products.dtype else products.copy_(grad), away
 
 
 def _accumulate(

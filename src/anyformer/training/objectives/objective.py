@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
-from anyformer.layers.cross_entropy import NOT_PREDICTED, PLAIN, LossOptions, cross_entropy
-from anyformer.layers.distillation import Taught, distillation
+from anyformer.layers.cross_entropy import NOT_PREDICTED, PLAIN, LossOptions, cross_entropy, distillation
+from anyformer.layers.distillation import Taught
 from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout, Notes, sent_to
 from anyformer.memory import SegmentMemory

@@ -11,7 +11,7 @@ from torch import Tensor
 from anyformer.errors import UsageError
 from anyformer.families import with_classifier
 from anyformer.layers.cross_entropy import exact, losses_of
-from anyformer.layers.distillation import beside
+from anyformer.layers.distillation import Answers
 from anyformer.layers.embedding import n_segments
 from anyformer.model import Output
 from anyformer.recipe import Recipe
@@ -87,8 +87,8 @@ class LabelledObjective(Objective[Labelled]):
             squares = (scores - on(by.device, rows.values)).square()
             return Losses(squares.sum(), squares.detach(), out.notes)
         labels = on(by.device, rows.labels)
-        loss, nats = losses_of(scores.flatten(0, -2), labels.flatten(), by.options)
-        return Losses(loss.sum(), nats.view(labels.shape), out.notes)
+        total, nats, _ = losses_of(scores.flatten(0, -2), labels.flatten(), by.options)
+        return Losses(total, nats.view(labels.shape), out.notes)
 
     @property
     def has_teacher(self) -> bool:
@@ -97,6 +97,6 @@ class LabelledObjective(Objective[Labelled]):
     def distilled(self, by: LossContext, out: Output, teacher: Teacher, theirs: Output, rows: Rows) -> Losses:
         labels = on(by.device, rows.labels)
         scores, wanted = (exact(each.logits).flatten(0, -2) for each in (out, theirs))
-        how = teacher.how.weight, teacher.how.temperature
-        total, nats, divergence = beside(scores, wanted, labels.flatten(), *how, by.options)
-        return Losses(total, nats.view(labels.shape), out.notes, from_teacher(divergence, labels))
+        answers = Answers(wanted, teacher.how.weight, teacher.how.temperature)
+        total, nats, away = losses_of(scores, labels.flatten(), by.options, answers=answers)
+        return Losses(total, nats.view(labels.shape), out.notes, from_teacher(away, labels))

@@ -28,8 +28,6 @@ from anyformer.generation import (
 from anyformer.generation.batch import Row
 from anyformer.hub import load, save
 from anyformer.layers.held import HeldWeight
-from anyformer.layers.int8 import Int8
-from anyformer.layers.packed import PackedWeight
 from anyformer.layers.reordered import Reordered, can_reorder, in_blocks
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
@@ -140,15 +138,6 @@ def test_parts_are_taken_of_it_where_text_is_written() -> None:
         assert torch.equal(blocks[3:5], matrix[3:5])
         assert torch.equal(blocks.t(), matrix.t())
         assert isinstance(blocks.detach(), Reordered)
-
-
-def test_no_other_process_shares_it() -> None:
-    """PyTorch would look for memory that it has not, and end the process."""
-    for held in (in_blocks(torch.randn(32, 16)), PackedWeight.of(torch.randn(64, 32), Int8())):
-        model = torch.nn.Linear(4, 4, bias=False)
-        model.weight = torch.nn.Parameter(held, requires_grad=False)
-        with pytest.raises(KernelError, match="are of one process; load the model in each"):
-            model.share_memory()
 
 
 def test_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

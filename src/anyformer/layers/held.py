@@ -52,10 +52,6 @@ class HeldWeight(Tensor):
             raise KernelError(self.refusal)
         return self
 
-    def share_memory_(self) -> Self:
-        """KernelError: PyTorch would look for the memory of a plain tensor, and end the process."""
-        raise KernelError("weights in few bits, or laid out for decoding, are of one process; load the model in each")
-
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -163,12 +163,25 @@ def test_what_only_training_does_is_refused(scheme: Scheme) -> None:
         F.linear(torch.randn(2, 32, requires_grad=True), packed)
     with pytest.raises(KernelError, match="inference alone"):
         packed.mul_(2)
+    with pytest.raises(KernelError, match="inference alone"):
+        packed.data = torch.zeros(64, 32)
     with pytest.raises(KernelError, match="are for a CPU, not for meta; take --device cpu, or --dtype bfloat16"):
         packed.to("meta")
     with pytest.raises(KernelError, match=f"weights in {scheme.bits} bits cannot become torch.bfloat16"):
         packed.to(torch.bfloat16)
     with pytest.raises(KernelError, match="not for meta"):
         PackedWeight.of(torch.empty(64, 32, device="meta"), scheme)
+
+
+@each_scheme
+def test_processes_may_share_it(scheme: Scheme) -> None:
+    map_ = torch.nn.Linear(32, 64, bias=False).requires_grad_(False)
+    map_.weight = torch.nn.Parameter(PackedWeight.of(weight_of(64, 32), scheme), requires_grad=False)
+    before = map_.weight + 0
+    map_.share_memory()
+    assert isinstance(map_.weight, PackedWeight)
+    assert all(each.is_shared() for each in map_.weight.held)
+    assert torch.equal(map_.weight + 0, before)
 
 
 @each_scheme

@@ -78,6 +78,15 @@ def test_numbers() -> None:
         assert first.blocks.plain()[8:].eq(1).all()
     with pytest.raises(KernelError, match="load the model anew to train it"):
         blocks.requires_grad_()
+    map_ = torch.nn.Linear(12, 20, bias=False).requires_grad_(False)
+    map_.weight = torch.nn.Parameter(blocks, requires_grad=False)
+    map_.weight.data = other = in_blocks(torch.randn(20, 12))
+    assert torch.equal(map_.weight + 0, other + 0), "as an adapter that is merged with care is written"
+    map_.weight.data = weight
+    assert torch.equal(map_.weight + 0, weight)
+    for change in (map_.double, map_.bfloat16, map_.share_memory):
+        with pytest.raises(KernelError, match="are float32, of one process"):
+            change()
 
 
 def laid_out(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Transformer, Transformer]:

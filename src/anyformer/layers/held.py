@@ -18,12 +18,13 @@ from anyformer.errors import KernelError
 
 REFUSED = "weights in few bits are for inference alone; load the model without --dtype to train or change it"
 ANSWERED = (F.linear, F.embedding)  # what a weight in few bits computes itself
+SET_DATA: Any = Tensor.data.__set__  # type: ignore[attr-defined]  # what `weight.data = other` calls
 
 
 class HeldWeight(Tensor):
-    """In float32, as all see it. Raises KernelError where it would get a gradient."""
+    """In float32 on a CPU, as all see it. Raises KernelError where it would get a gradient, or become another tensor."""
 
-    refusal: ClassVar[str]  # what is told whoever asks for one
+    refusal: ClassVar[str]  # what is told whoever asks for either
 
     @property
     @abstractmethod
@@ -52,6 +53,18 @@ class HeldWeight(Tensor):
             raise KernelError(self.refusal)
         return self
 
+    def share_memory_(self) -> Self:
+        """Nothing but KernelError, where PyTorch would reach for memory that is not there."""
+        raise KernelError(self.refusal)
+
+    def become(self, other: Tensor) -> None:
+        """Let the numbers be another tensor's, as `weight.data = other` asks, if they can. Raises KernelError."""
+        if isinstance(other, HeldWeight) and other.lies_in(self):
+            return
+        if other.dtype != self.dtype or other.device != self.device or other.shape != self.shape:
+            raise KernelError(self.refusal)
+        self.copy_(other)
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -61,6 +74,8 @@ class HeldWeight(Tensor):
             return args[1].linear(args[0], *args[2:], **given)
         if func is F.embedding and isinstance(args[1], HeldWeight):
             return args[1].rows(args[0])
+        if func == SET_DATA and isinstance(args[0], HeldWeight):
+            return args[0].become(args[1])
         with torch._C.DisableTorchFunctionSubclass():  # what comes of it is held so only if dispatch says so
             return func(*args, **given)
 

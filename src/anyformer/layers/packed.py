@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -131,6 +131,12 @@ class PackedWeight(HeldWeight):
 
     def rows(self, ids: Tensor) -> Tensor:
         return self.scheme.rows(ids, self.held)
+
+    def share_memory_(self) -> Self:
+        """Let other processes that get it read the same memory."""
+        for each in self.held:
+            each.share_memory_()
+        return self
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"PackedWeight({tuple(self.shape)}, {self.scheme.bits} bits, {self.nbytes:,} bytes)"

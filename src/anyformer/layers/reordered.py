@@ -101,7 +101,9 @@ class Reordered(HeldWeight):
     Raises KernelError where it shall get a gradient.
     """
 
-    refusal = "weights laid out for decoding get no gradient; load the model anew to train it"
+    refusal = (
+        "weights laid out for decoding are float32, of one process, without gradients; load the model anew to train it"
+    )
     blocks: Blocks
     part: slice
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,10 +17,11 @@ from anyformer.families import preset
 from anyformer.model import build
 from anyformer.recipe import Adam, AdamW, Constant, Muon, Recipe, Warmup
 from anyformer.resizing import shrink
+from anyformer.spec import parameters
 from anyformer.training.prepare import changed
-from anyformer.training.run import train
+from anyformer.training.run import Run, train
 from anyformer.training.step.muon import MuonAdam, orthogonal
-from anyformer.training.step.optimizer import maps_of, optimizer_of
+from anyformer.training.step.optimizer import kept_nbytes, maps_of, optimizer_of
 from tests.training.models import decoder
 from tests.training.test_run import HOW, RECIPE, SPEC, Crash, Watching, crash, hexadecimal, text_data
 from tests.training.test_step import batch, recipe, trainer
@@ -134,6 +136,24 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     longer = train(SPEC, given.but(tokens=64 * 150, schedule=(Constant(),)), text_data(), options=HOW)
     assert longer.evaluation is not None
     assert longer.evaluation.loss < longer.steps[0].loss - 0.5
+
+
+def test_room_is_needed_for_one_number_of_a_matrix(tmp_path: Path) -> None:
+    """A checkpoint's bytes are those that are written; what must be free before a run is less by as much."""
+    model = build(SPEC)
+    n, of_maps = parameters(SPEC).total, sum(p.numel() for p in maps_of(model, SPEC))
+    saved: dict[str, int] = {}
+    for rule, kept in ((AdamW(), 8 * n), (Muon(), 8 * n - 4 * of_maps)):
+        assert kept_nbytes(SPEC, rule) == kept
+        given = RECIPE.but(optimizer=rule)
+        out = tmp_path / rule.kind
+        saved[rule.kind] = Run(SPEC, given, text_data(), out, options=HOW).plan().disk_nbytes
+        assert saved[rule.kind] == (HOW.keep_last + 2) * (4 * n + kept)
+        train(SPEC, given, text_data(), out=out, options=HOW)
+        (latest, *_) = sorted((out / "checkpoints").iterdir(), reverse=True)
+        held = load_file(latest / "optimizer.safetensors").values()
+        assert sum(each.nbytes for each in held if each.dim()) == kept
+    assert saved["Muon"] < 0.85 * saved["AdamW"]
 
 
 def test_named_on_the_way() -> None:

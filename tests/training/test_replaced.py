@@ -327,7 +327,9 @@ def test_the_generator_is_counted() -> None:
     asked: Auxiliary = load.auxiliary()
     n, own = parameters(by.model.spec).total, parameters(asked.spec).total
     tied = sum(dict(by.model.named_parameters())[name].numel() for name in asked.tied.values())
-    assert sizes(by) == (n, own - tied, n + own)
+    assert sizes(by) == (n, own - tied, 4 * (n + own) + 8 * (n + own - tied)), (
+        "moments of what both have are saved once"
+    )
     row = af.spec.Workload(batch=1, query=100)
     body = asked.spec.but(heads=()).cost(af.spec.Place(), row).flops
     head = asked.spec.cost(af.spec.Place(), row).flops - body  # linear in tokens

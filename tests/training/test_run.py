@@ -229,10 +229,10 @@ def test_a_full_disk_is_seen_before_the_start(tmp_path: Path, monkeypatch: pytes
 
 def test_how_much_room_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a need of 2 MB and 2 MB that are free nobody knows what to do."""
-    needed = plans.disk_needed(100_000, 1, tmp_path)
+    needed = plans.disk_needed(1_200_000, 1, tmp_path)
     monkeypatch.setattr(plans.shutil, "disk_usage", lambda _: type("Usage", (), {"free": needed - 500}))
     with pytest.raises(UsageError, match=r"need 2 MB, 500 B more than are free; choose another --out"):
-        plans.disk_needed(100_000, 1, tmp_path)
+        plans.disk_needed(1_200_000, 1, tmp_path)
 
 
 def test_a_begun_run_asks_for_room_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.objective import noise_of, objective_of
 from anyformer.training.step.memories import check_memory
+from anyformer.training.step.optimizer import kept_nbytes
 from anyformer.training.step.routing import check_router_losses
 
 SOURCES = {
@@ -98,5 +99,7 @@ def _on_one_memory(device: torch.device, world: World) -> int:
 
 
 def _state_nbytes(spec: ModelSpec, recipe: Recipe) -> float:
-    state = state_nbytes(parameters(spec).total)  # of AdamW; Muon has less
-    return state.weights if recipe.lora is not None else state.total  # an adapter's own is little
+    state = state_nbytes(parameters(spec).total)
+    if recipe.lora is not None:
+        return state.weights  # an adapter's own is little
+    return state.weights + state.gradients + kept_nbytes(spec, recipe.optimizer)

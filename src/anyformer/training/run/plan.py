@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,14 +18,15 @@ from anyformer.errors import UsageError
 from anyformer.model import Transformer
 from anyformer.screen import counted
 from anyformer.spec import Cost, ModelSpec, Place, Workload, tensors
+from anyformer.training.cluster.parts import here
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective
 from anyformer.training.step import Trainer, split
 from anyformer.training.step.adapter import Adapter
+from anyformer.training.step.muon import MuonAdam
+from anyformer.training.step.optimizer import MOMENTS_NBYTES, MOMENTUM_NBYTES, kept_nbytes
 
-OPTIMIZER_NBYTES = 8  # a trained parameter: two float32 moments
 WEIGHT_NBYTES = 4  # a parameter, float32
-CHECKPOINT_NBYTES = 12  # a parameter: itself and the moments
 
 
 @dataclass(frozen=True)
@@ -99,28 +101,37 @@ def _forward(spec: ModelSpec, load: Workload) -> Cost:
 
 
 def sizes(trainer: Trainer) -> tuple[int, int, int]:
-    """The parameters of the model, of what is trained beside it and not shared, and of all that is saved.
-
-    A memory of segments counts among the last as parameters that take as much room in a checkpoint.
-    """
+    """The parameters of the model, of what is trained beside it and not shared, and the bytes of a checkpoint."""
+    kept = sum(each * p.numel() for p, each in _kept(trainer))
     if (adapter := trainer.adapter) is not None:
-        return sum(p.numel() for p in adapter.base().values()), 0, sum(p.numel() for p in adapter.parameters())
+        adapted = sum(p.numel() for p in adapter.parameters())
+        return sum(p.numel() for p in adapter.base().values()), 0, WEIGHT_NBYTES * adapted + kept
     if trainer.pipeline is not None:  # a process has some of the layers
-        n = sum(weight.numel for _, weight in tensors(trainer.objective.spec, Place()))
-        return n, 0, n
+        spec = trainer.objective.spec
+        n = sum(weight.numel for _, weight in tensors(spec, Place()))
+        return n, 0, WEIGHT_NBYTES * n + kept_nbytes(spec, trainer.recipe.optimizer)
     model = {id(p): p.numel() for p in trainer.model.parameters()}
     held = {id(p): p.numel() for p in trainer.auxiliary.parameters()} if trainer.auxiliary is not None else {}
     own = sum(numel for key, numel in held.items() if key not in model)
     memory = sum(held.nbytes for held in trainer.memories.held.values()) if trainer.memories is not None else 0
-    return sum(model.values()), own, sum(model.values()) + sum(held.values()) + -(-memory // CHECKPOINT_NBYTES)
+    saved = WEIGHT_NBYTES * (sum(model.values()) + sum(held.values())) + kept + memory
+    return sum(model.values()), own, saved
 
 
-def disk_needed(n_params: int, kept: int, out: Path, once: int = 0) -> int:
+def _kept(trainer: Trainer) -> Iterator[tuple[torch.Tensor, int]]:
+    """The trained parameters of this process, and the bytes that the optimiser keeps of each number of one."""
+    maps = trainer.optimizer.maps if isinstance(trainer.optimizer, MuonAdam) else ()
+    return ((p, MOMENTUM_NBYTES if p in maps else MOMENTS_NBYTES) for p in trainer.parameters)
+
+
+def disk_needed(one: int, kept: int, out: Path, once: int = 0) -> int:
     """The bytes that checkpoints take at most, with one being written, and those that are written once, beside what is there.
+
+    `one`: the bytes of a checkpoint, of which so many are `kept`; `once`: those written once.
 
     Raises UsageError if fewer are free.
     """
-    one, saved = CHECKPOINT_NBYTES * n_params, ((out / name).rglob("*") for name in (CHECKPOINTS, BASE))
+    saved = ((out / name).rglob("*") for name in (CHECKPOINTS, BASE))
     there = sum(path.stat().st_size for path in chain.from_iterable(saved) if path.is_file())
     needed = max(one, one * (kept + 1) + once - there)
     place = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
@@ -146,7 +157,7 @@ def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
         trainer.optimizer.zero_grad(set_to_none=True)
     for tensor, held in zip(trainer.untrained, before, strict=True):
         tensor.copy_(held)
-    state = OPTIMIZER_NBYTES * sum(p.numel() for p in trainer.parameters)
+    state = sum(each * here(p).numel() for p, each in _kept(trainer))
     in_use = (
         torch.cuda.max_memory_allocated(trainer.device)
         if trainer.device.type == "cuda"

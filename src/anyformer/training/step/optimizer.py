@@ -20,6 +20,8 @@ from anyformer.training.step.muon import MuonAdam
 # lose the scale that the embedding needs.
 DECAYING: frozenset[Role] = frozenset({"matrix", "query", "inner", "output"})
 
+MOMENTS_NBYTES, MOMENTUM_NBYTES = 8, 4  # of a number: Adam's two averages, the momentum of Muon's matrices, in float32
+
 
 def ways(spec: ModelSpec) -> dict[str, tuple[bool, float]]:
     """(whether weight decay acts on it, its share of the learning rate) of each tensor that is trained, by its name."""
@@ -85,6 +87,16 @@ def maps_of(model: nn.Module, spec: ModelSpec) -> list[nn.Parameter]:
     """The trained matrices of a model that features pass through: neither tables nor routers, taps and recurrences."""
     named = {name for name, weight in tensors(spec, Place()) if weight.quantises_as == "map"}
     return [p for name, p in model.named_parameters() if name in named and p.requires_grad]
+
+
+def kept_nbytes(spec: ModelSpec, optimizer: OptimizerSpec) -> int:
+    """The bytes that an optimiser keeps of a model's trained weights."""
+    muon = isinstance(optimizer, Muon)
+    return sum(
+        (MOMENTUM_NBYTES if muon and weight.quantises_as == "map" else MOMENTS_NBYTES) * weight.numel
+        for _, weight in tensors(spec, Place())
+        if weight.trainable
+    )
 
 
 def in_one_piece(x: Tensor) -> bool:

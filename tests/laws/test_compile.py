@@ -57,7 +57,16 @@ def compiles(spec: ModelSpec, backend: str) -> None:
     assert all(p.grad is not None for name, p in model.named_parameters() if p.requires_grad and name not in waived)
 
 
-KINDS = ("llama3.2-1b", "gemma3-1b", "deepseek-v3", "t5-base", "bert-base", "mamba2-130m", "xlnet-base")
+KINDS = (
+    "llama3.2-1b",
+    "gemma3-1b",
+    "deepseek-v3",
+    "t5-base",
+    "long-t5-tglobal-base",
+    "bert-base",
+    "mamba2-130m",
+    "xlnet-base",
+)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -25,7 +25,7 @@ from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec, memo_key
 from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, autocast_dtype
-from anyformer.layers.transient_global import TransientGlobal, TransientGlobalSpec, with_sums
+from anyformer.layers.transient_global import TransientGlobal, TransientGlobalSpec, keys_beside, with_sums
 from anyformer.spec import (
     Caveat,
     Cost,
@@ -377,8 +377,10 @@ class Attention(Part[AttentionSpec]):
             self.rotation[0].tables_of(context, self.rotation[1], autocast_dtype(x) or x.dtype)
         if self.spec.query_scale is not None:
             self.spec.query_scale.factors_of(context)
-        if self.memo_key and not (self.compressor or self.transient) and not kernel.brings:
-            self._seen(kernel, context, context.memory_tokens or keys if self.spec.reads == "memory" else keys)
+        if self.memo_key and self.compressor is None and not kernel.brings:
+            keys = context.memory_tokens or keys if self.spec.reads == "memory" else keys
+            keys = keys if self.transient is None else keys_beside(self.transient.spec, keys, context)
+            self._seen(kernel, context, keys)
 
     def _seen(self, kernel: Kernel, context: ForwardContext, keys: Tokens) -> Any:
         """What a kernel makes of the mask and of scores by position."""

@@ -107,17 +107,26 @@ class TransientGlobal(Part[TransientGlobalSpec]):
         return torch.where(key.marked, self.scores.of_distances(distance), 0.0 if own is None else own)
 
 
+def keys_beside(spec: TransientGlobalSpec, keys: Tokens, context: ForwardContext) -> Tokens:
+    """Keys, and the blocks of the pass behind them."""
+    blocks = _of_pass(spec, context).blocks
+    n_rows = max(len(keys.position), len(blocks.position))
+    return context.once(f"{keys.name} and {blocks.name}", lambda: beside(keys, blocks, n_rows)) if blocks.n else keys
+
+
 def with_sums(
     attention: Attention, x: Tensor, stored: Mapping[str, Tensor], keys: Tokens, context: ForwardContext
 ) -> tuple[Mapping[str, Tensor], Tokens]:
     """(what is stored, the tokens that it is of) of keys and the blocks of x [batch, token, d_model] behind them."""
     transient = attention.transient
     assert transient is not None
-    every = transient.spec.every
-    blocks, of = context.once(f"sums of {every}", lambda: summed(context.tokens, every))
+    blocks, of = _of_pass(transient.spec, context)
     if not blocks.n:
         return stored, keys
     new = attention.projection.store(transient(x, of, blocks.n), context)
     stored = {name: torch.cat((value, new[name]), -2) for name, value in stored.items()}
-    n_rows = max(len(keys.position), len(blocks.position))
-    return stored, context.once(f"{keys.name} and {blocks.name}", lambda: beside(keys, blocks, n_rows))
+    return stored, keys_beside(transient.spec, keys, context)
+
+
+def _of_pass(spec: TransientGlobalSpec, context: ForwardContext) -> Summed:
+    return context.once(f"sums of {spec.every}", lambda: summed(context.tokens, spec.every))

@@ -53,6 +53,35 @@ def test_models_that_make_vectors_agree_up_to_the_last_state(name: str, kind: st
     assert max(place.ours for place in found.places) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["t5-base", "bart-base", "long-t5-tglobal-base"])
+def test_an_encoder_decoder_writes_what_it_reads(name: str, tmp_path: Path) -> None:
+    spec = shrink(preset(name).spec)
+    save(filled(spec, telling(spec)), tmp_path / "model", form="hf")
+    found = verify(tmp_path / "model", n_tokens=48)
+    layers = [f"layer {i}" for i in range(spec.n_layers - 1)]
+    ended = f"layer {spec.n_layers - 1} and final norm"
+    assert [p.name for p in found.places] == ["encoder", "embedding", *layers, ended, "logits"]
+    assert found.first_difference is None
+
+
+@pytest.mark.parametrize("name", ["xlnet-base", "deberta-v3-base"])
+def test_a_class_with_one_kernel_is_compared(name: str, tmp_path: Path) -> None:
+    """Transformers' sdpa says what rounding does; where there is none, our own float64 does."""
+    spec = shrink(preset(name).spec)
+    save(filled(spec, telling(spec)), tmp_path / "model", form="hf")
+    found = verify(tmp_path / "model", n_tokens=48)
+    assert found.first_difference is None
+    assert 0 < max(p.theirs for p in found.places) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["mamba-130m", "rwkv-4-169m", "reformer-enwik8"])
+def test_states_of_other_places_are_refused(name: str, tmp_path: Path) -> None:
+    spec = shrink(preset(name).spec)
+    save(filled(spec, telling(spec)), tmp_path / "model", form="hf")
+    with pytest.raises(UsageError, match="gives other states than those behind each layer"):
+        verify(tmp_path / "model")
+
+
 def test_the_first_place_that_differs_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the scaling of rotary positions is computed wrongly, so the first layer is the first to differ."""
     monkeypatch.setattr(Llama3Scaling, "scaled", lambda self, frequencies: frequencies)

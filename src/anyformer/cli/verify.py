@@ -25,8 +25,9 @@ from anyformer.screen import say
 def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None:
     """Run the checkpoint in DIR (or a GGUF file) here and in transformers, and compare them layer by layer.
 
-    Differences are set beside those between transformers' own kernels, eager and sdpa. Exit status 1 where the two differ
-    by more than rounding. `--json` gives version, architecture, transformers, n_tokens, same_next_tokens, agrees,
+    Differences are set beside those that rounding alone makes: between transformers' own kernels, eager and sdpa, or of a
+    class without sdpa between our float32 and float64. Exit status 1 where the two differ by more.
+    `--json` gives version, architecture, transformers, n_tokens, same_next_tokens, agrees,
     first_difference (a place's name, or null) and places (name, ours, theirs).
     """
     from anyformer.measure.verify import TIMES, verify
@@ -37,7 +38,7 @@ def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None
         tell(found, as_json)
     else:
         width = max(len(place.name) for place in found.places)
-        say(f"{'':{width}}  here to transformers  its sdpa to its eager")
+        say(f"{'':{width}}  here to transformers  {'by rounding alone':>21}")
         for place in found.places:
             mark = "" if place.agrees else "  differs"
             say(f"{place.name:{width}}  {place.ours:20.1e}  {place.theirs:21.1e}{mark}")
@@ -45,7 +46,7 @@ def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None
         if differs is None:
             ours, theirs = max(p.ours for p in found.places), max(p.theirs for p in found.places)
             say(
-                f"{what}: they agree: at most {ours:.1e} apart, where its own kernels are {theirs:.1e} apart; "
+                f"{what}: they agree: at most {ours:.1e} apart, where rounding alone makes {theirs:.1e}; "
                 f"the same first choice at {found.same_next_tokens:.1%} of places"
             )
         else:

@@ -19,8 +19,11 @@ from anyformer.families.hf.mapping import class_of
 from anyformer.families.hf.pooling import without_pooling
 from anyformer.hub import load
 from anyformer.hub.source import Source, find
+from anyformer.layers import LSHAttentionSpec
+from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
+from anyformer.spec import ModelSpec
 from anyformer.text import Tokenizer
 
 VERSION = 1
@@ -36,7 +39,7 @@ class Place:
 
     name: str
     ours: float  # we from transformers' eager attention
-    theirs: float  # transformers' sdpa from its eager attention
+    theirs: float  # transformers' sdpa from its eager attention; of a class without sdpa, we in float64 from float32
 
     @property
     def agrees(self) -> bool:
@@ -69,8 +72,8 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
     """Run the model of a directory or GGUF file on `n_tokens` of a text, here and in transformers, in float32 on the CPU.
 
     Without a text, or without a tokenizer, random tokens are read. A family from outside is compared with the PreTrainedModel
-    that its file defines. Raises UsageError where transformers is not installed or has no class for the model, and for a text
-    that is too short; CheckpointError as `load` does.
+    that its file defines. Raises UsageError where transformers is not installed, has no class for the
+    model or tells no states of its layers, and for a text that is too short; CheckpointError as `load` does.
     """
     source = find(path)
     if source.family is None:
@@ -94,13 +97,20 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
             f"transformers has no class {kind}; give one to compare with, a PreTrainedModel of that name in a file of "
             "your own, by --import"
         )
+    has_sdpa = getattr(theirs, "_supports_sdpa", False)
+    if not has_sdpa and any(isinstance(part, RecurrentSpec | LSHAttentionSpec) for part in spec.nested()):
+        raise UsageError(
+            f"{kind} gives other states than those behind each layer, which verify compares; see docs/parity.md"
+        )
     ids = _ids(ours, tokenizer, text, n_tokens, source.settings.get("pad_token_id"))
     heads = [head.name for head in spec.heads if not head.by_name]
     here = _here(ours, ids, heads)
-    eager, sdpa = (_theirs(theirs, source, kernel, ids, heads) for kernel in ("eager", "sdpa"))
+    eager = _theirs(theirs, source, "eager", ids, heads)
+    again = _theirs(theirs, source, "sdpa", ids, heads) if has_sdpa else _here(ours.double(), ids, heads)
+    once = eager if has_sdpa else here
     places = tuple(
-        Place(name, _distance(mine, first), _distance(second, first))
-        for (name, mine), (_, first), (_, second) in zip(here, eager, sdpa, strict=True)
+        Place(name, _distance(mine, first), _distance(other, one))
+        for (name, mine), (_, first), (_, other), (_, one) in zip(here, eager, again, once, strict=True)
     )
     same = (here[-1][1].argmax(-1) == eager[-1][1].argmax(-1)).float().mean()
     return Verification(kind, transformers.__version__, ids.shape[1], places, float(same))
@@ -126,9 +136,15 @@ def _ids(
 def _here(model: Transformer, ids: Tensor, heads: list[str]) -> Places:
     model.kernel = "eager"
     with torch.no_grad():
-        out = model(ids, output_hidden_states=True, heads=heads)
+        out = model(ids, output_hidden_states=True, heads=heads, **_written(model.spec, ids))
     assert out.hidden_states is not None
-    return list(_named(out.hidden_states, heads, [out.outputs[name] for name in heads]))
+    answers = [out.outputs[name] for name in heads]
+    return list(_named(out.encoder_last_hidden_state, out.hidden_states, heads, answers))
+
+
+def _written(spec: ModelSpec, ids: Tensor) -> dict[str, Tensor]:
+    """What an encoder–decoder is told to have written: what it reads."""
+    return {} if spec.encoder is None else {"decoder_input_ids": ids}
 
 
 def _defined(name: str, above: type[Any]) -> type[Any] | None:
@@ -146,12 +162,17 @@ def _theirs(kind: Any, source: Source, kernel: str, ids: Tensor, heads: list[str
         model = kind.from_pretrained(path, **options)
     switches = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     with torch.no_grad():
-        out = model.eval()(ids, output_hidden_states=True, **switches)
+        out = model.eval()(ids, output_hidden_states=True, **switches, **_written(source.spec, ids))
     answers = [value for name, value in out.items() if name.endswith("logits") or name == "pooler_output"]
-    return list(_named(out.hidden_states, heads, answers))
+    states = out.hidden_states if source.spec.encoder is None else out.decoder_hidden_states
+    return list(_named(out.get("encoder_last_hidden_state"), states, heads, answers))
 
 
-def _named(states: tuple[Tensor, ...], heads: list[str], answers: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _named(
+    memory: Tensor | None, states: tuple[Tensor, ...], heads: list[str], answers: list[Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    if memory is not None:
+        yield "encoder", memory
     last = len(states) - 1
     for i, state in enumerate(states):
         yield "embedding" if i == 0 else f"layer {i - 1}" + (" and final norm" if i == last else ""), state

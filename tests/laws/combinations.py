@@ -281,6 +281,23 @@ def dropping_tokens(spec: ModelSpec) -> ModelSpec:
     return changed(spec, L.TokensSpec, dropout=L.TokenDropoutSpec(token=5))
 
 
+SUMS = L.TransientGlobalSpec(
+    every=Window(3), scores=L.RelativeBucketsSpec(n_buckets=Count(8), max_distance=Window(12), bidirectional=True)
+)
+
+
+def summing_blocks(spec: ModelSpec) -> ModelSpec:
+    """The same whose attention reads sums of blocks beside its keys where it can, which makes an encoder of it."""
+
+    def summing(attention: L.AttentionSpec) -> L.AttentionSpec:
+        by_place = tuple(score for score in attention.scores if not score.reads_content)
+        still = changed(attention.projection, L.GQASpec, rotary=None)
+        plain = attention.but(projection=still, scores=by_place, relative_values=None)
+        return attention if SUMS.misfit(plain) else plain.but(transient=SUMS)
+
+    return edited(without_blocks(spec), L.AttentionSpec, summing)
+
+
 def without_blocks(spec: ModelSpec) -> ModelSpec:
     """The same whose attention keeps no blocks of past tokens, and mixes none with the next."""
 

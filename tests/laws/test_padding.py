@@ -17,13 +17,13 @@ from anyformer.layers.embedding import learned_positions
 from anyformer.new_tokens import make_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
-from tests.laws.combinations import decoders, dropping_tokens
+from tests.laws.combinations import decoders, dropping_tokens, summing_blocks
 from tests.laws.models import every_of_one_stack, every_preset, ids_for, one_chunk, per_token, randomised, runner
 from tests.laws.tolerance import close
 from tests.sample import combinations
 
 N = 14
-maybe_dropping = decoders().flatmap(lambda spec: st.sampled_from([spec, spec, dropping_tokens(spec)]))
+of_any_kind = decoders().flatmap(lambda spec: st.sampled_from([spec, dropping_tokens(spec), summing_blocks(spec)]))
 
 
 def check_padded(spec: ModelSpec, left: int, right: int, garbage: int) -> None:
@@ -68,13 +68,13 @@ def test_presets_packed(spec: ModelSpec) -> None:
     check_packed(one_chunk(spec), by_positions=True)
 
 
-@given(spec=maybe_dropping, left=st.integers(0, 7), right=st.integers(0, 7), garbage=st.integers(0, 36))
+@given(spec=of_any_kind, left=st.integers(0, 7), right=st.integers(0, 7), garbage=st.integers(0, 36))
 @settings(max_examples=combinations(40), deadline=None)
 def test_combinations_padded(spec: ModelSpec, left: int, right: int, garbage: int) -> None:
     check_padded(spec, left, right, garbage)
 
 
-@given(spec=maybe_dropping, by_positions=st.booleans())
+@given(spec=of_any_kind, by_positions=st.booleans())
 @settings(max_examples=combinations(30), deadline=None)
 def test_combinations_packed(spec: ModelSpec, by_positions: bool) -> None:
     check_packed(spec, by_positions)

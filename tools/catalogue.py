@@ -44,7 +44,7 @@ LEFT_OUT = {
     "ZambaForCausalLM": "has Mamba in heads, each with maps of its own for steps and states, for which no part is here",
     "ProphetNetForConditionalGeneration": "has streams that predict several tokens each, for which no part is here",
     "NllbMoeForConditionalGeneration": "draws the second expert, and bounds experts by a share of the tokens in use too",
-    "NystromformerForMaskedLM": "attends to landmarks, means of a text's stretches, for which no part is here",
+    "NystromformerForMaskedLM with landmarks": "takes rows of one length alone, padding among them; here texts have any",
     "`FunnelForMaskedLM`, `BltForCausalLM`": "change the length of a text between layers, for which no parts are here",
     "DogeForCausalLM": "masks all but the best keys; with experts, the class lets a token's hang on later tokens",
     "LukeForMaskedLM": "reads entities beside words; without them it is RoBERTa",

@@ -23,6 +23,7 @@ STATES = {f"mamba-{size}" for size in ("130m", "370m", "790m", "1.4b", "2.8b")} 
 STATES |= {"mamba2-130m", "mamba2-2.7b", "codestral-mamba-7b", "falcon-mamba-7b"}
 STATES |= {f"rwkv-4-{size}" for size in ("169m", "430m", "1b5", "3b", "7b", "14b")}
 STATES |= {"lstm-medium", "gru-medium", "awd-lstm-ptb", "awd-lstm-wikitext2", "xlstm-7b", "fnet-base", "fnet-large"}
+STATES |= {"nystromformer-4096"}  # and none from token to token
 MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp", "glm-4.7-flash", "mistral-small-4"}
 MLA |= {
     "a.x-k1",

@@ -22,6 +22,7 @@ from anyformer.layers import (
     RGLRUSpec,
     SpanConvolutionSpec,
     TransientGlobalSpec,
+    ValueConvolutionSpec,
     WKVSpec,
 )
 from anyformer.model import Output, Transformer
@@ -139,6 +140,7 @@ class Inputs:
             | GlobalBlocks
             | FourierSpec
             | SpanConvolutionSpec
+            | ValueConvolutionSpec
             | RGLRUSpec
             | WKVSpec
             | MLSTMSpec
@@ -149,7 +151,7 @@ class Inputs:
         )
         if padded and counted:
             # There, padding takes places in the blocks, or positions that queries grow by (Llama 4), or is read (ConvBERT,
-            # FNet, Griffin, RWKV, xLSTM).
+            # Nyströmformer, FNet, Griffin, RWKV, xLSTM).
             return self.row_by_row()
         positions = (
             len(spec.stack.embedding.terms) > 1 and "position_ids" not in inspect.signature(theirs.forward).parameters

@@ -69,7 +69,8 @@ the CPU. Each row is one structure, shrunk to a width of 32, under the presets t
   and replaced words, of classes of rows and tokens, -100 left out), and every class that differs by its heads
   (`test_parity_encoders.py`); on **labels** and a **padded decoder** beside a padded encoder (`test_parity_encoder_decoder.py`);
   on **two streams**, orders and **memories** (`test_parity_xlnet.py`); on **global attention** (`test_parity_longformer.py`);
-  on blocks of long texts (`test_parity_bigbird.py`); on the **enhanced mask decoder** (`test_parity_deberta_decoder.py`).
+  on blocks of long texts (`test_parity_bigbird.py`); on **landmarks** (`test_parity_nystromformer.py`);
+  on the **enhanced mask decoder** (`test_parity_deberta_decoder.py`).
 - **–**: what there is not to be: a continuation by an encoder, a class of transformers.
 
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anyformer.families import PRESETS, Preset
+from anyformer.layers import NystromAttentionSpec
 from tests.laws.models import SHRUNK
 
 HERE = Path(__file__).parent
@@ -26,6 +27,8 @@ ELSEWHERE = {
 }
 
 
+LANDMARKS = "test_parity_nystromformer.py"  # the class takes texts of one length, a multiple of the landmarks
+
 # The classes pass over what predicts further tokens; the rest of such a model is another preset, and compared.
 AHEAD = "../training/test_multi_token.py"
 
@@ -36,6 +39,8 @@ def elsewhere(preset: Preset) -> str | None:
     """Return the file, from here, that holds a preset against another implementation; None: transformers does."""
     if any(head.layers is not None for head in preset.spec.heads):
         return DECODED
+    if any(preset.spec.nested(NystromAttentionSpec)):
+        return LANDMARKS
     return AHEAD if preset.spec.ahead else ELSEWHERE.get(preset.family)
 
 

@@ -10,7 +10,19 @@ from torch.nn import functional as F
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.compose import changed
-from anyformer.families.hf import albert, bert, bigbird, deberta, esm, longformer, mpnet, nomic, prenorm_bert, xlnet
+from anyformer.families.hf import (
+    albert,
+    bert,
+    bigbird,
+    deberta,
+    esm,
+    longformer,
+    mpnet,
+    nomic,
+    nystromformer,
+    prenorm_bert,
+    xlnet,
+)
 from anyformer.families.hf.headings import HeadNames
 from anyformer.families.hf.mapping import class_of, fitting, spec_of
 from anyformer.families.longformer import first_marked
@@ -66,13 +78,15 @@ ENCODERS: dict[str, HeadNames] = {
     "jina-embeddings-v3": nomic.JINA_HEADS,
     "eurobert-210m": nomic.EUROBERT_HEADS,
     "mpnet-base": mpnet.HEADS,
+    "nystromformer-512": nystromformer.HEADS,
     "esm2-650m": esm.HEADS,
     "esm1b-650m": esm.HEADS,
     "megatron-bert-345m": prenorm_bert.MEGATRON_HEADS,
     "xlm-roberta-xl": prenorm_bert.XL_HEADS,
     "efficient-mlm-m0.40": prenorm_bert.PRENORM_HEADS,
 }
-OTHERWISE = ("electra-small", "xlnet-base", "bigbird-base")  # trained on other words, or not on padded rows as theirs
+# trained on other words, or not on padded rows as theirs
+OTHERWISE = ("electra-small", "xlnet-base", "bigbird-base", "nystromformer-512")
 # Where attention is all but decided with the first seed, its small gradients are little more than their rounding, or nearly even.
 SEEDS = {"nomic-embed-text-v1": 1, "gte-multilingual-base": 1}
 SEGMENTED = ("bert-base", "albert-base", "electra-small", "roformer-base", "nomic-embed-text-v1")

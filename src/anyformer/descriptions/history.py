@@ -210,6 +210,7 @@ def _tricks(preset: Preset) -> str:
     said += [f"{n} streams"] if (n := spec.stack.residual.n_streams) > 1 else []
     said += ["sinks"] if any(a.sink for a in own) else []
     said += ["differences of heads"] if any(a.difference for a in own) else []
+    said += ["convolved values"] if any(a.convolution for a in own) else []
     said += ["gated values"] if any(a.gate for a in own) else []
     said += [f"logits capped at {words.number(h.softcap)}" for h in spec.heads if h.softcap is not None]
     said += [f"logits × {words.scale(h.scale, 'd_model')}" for h in spec.heads if h.scale is not None]

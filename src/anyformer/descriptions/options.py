@@ -13,6 +13,7 @@ from anyformer.layers import (
     LogSteps,
     OutputGateSpec,
     QueryScaleSpec,
+    ValueConvolutionSpec,
 )
 
 
@@ -31,6 +32,17 @@ def gate(value: OutputGateSpec) -> str:
     """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
     over = "a number a feature" if value.over == "features" else "one a head"
     return f"× {phrase(value.activation)}(W x{' + b' if value.bias else ''}), {over}"
+
+
+def output(attention: AttentionSpec) -> str | None:
+    """What becomes of attention's values before its output."""
+    said = [convolution(attention.convolution)] if attention.convolution else []
+    return ", ".join([*said, *([gate(attention.gate)] if attention.gate else [])]) or None
+
+
+def convolution(value: ValueConvolutionSpec) -> str:
+    """What is added to attention's values: "values convolved over 33 tokens, by head"."""
+    return f"values convolved over {value.size:,} tokens, by head"
 
 
 def difference(value: DifferentialSpec) -> str:

@@ -48,6 +48,7 @@ KINDS = {
     "FactorisedPositions": "learned, factorised",
     "AxialPositions": "learned, axial",
     "LSHAttention": "LSH attention",
+    "NystromAttention": "Nyström attention",
     "RelativeBuckets": "relative position bias (T5)",
     "BySegment": "relative segments",
     "FirstBlockAgain": "first block again (BigBird)",

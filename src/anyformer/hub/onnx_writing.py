@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed, SpecError, of_extra
-from anyformer.layers import LSHAttentionSpec, MoESpec
+from anyformer.layers import LSHAttentionSpec, MoESpec, NystromAttentionSpec
 from anyformer.layers.embedding import n_segments
 from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Transformer
@@ -55,7 +55,7 @@ def refuse_graph(spec: ModelSpec) -> None:
         raise SpecError(
             "an ONNX graph is one pass over one text, and this model has an encoder and a decoder; convert an encoder"
         )
-    lengths = next(spec.nested(RecurrentSpec, MoESpec, LSHAttentionSpec), None)
+    lengths = next(spec.nested(RecurrentSpec, MoESpec, LSHAttentionSpec, NystromAttentionSpec), None)
     if lengths is not None:
         raise SpecError(
             f"a pass of {lengths.kind} depends on the number of tokens, so no ONNX graph holds it for any; {REMEDY}"

@@ -51,10 +51,12 @@ from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSp
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
 from anyformer.layers.lstm import LSTMSpec as LSTMSpec
 from anyformer.layers.mlstm import MLSTMSpec as MLSTMSpec
+from anyformer.layers.nystrom import NystromAttentionSpec as NystromAttentionSpec
 from anyformer.layers.shared_kv import SharedKVSpec as SharedKVSpec
 from anyformer.layers.span_convolution import SpanConvolutionSpec as SpanConvolutionSpec
 from anyformer.layers.ssd import SSDSpec as SSDSpec
 from anyformer.layers.transient_global import TransientGlobalSpec as TransientGlobalSpec
+from anyformer.layers.value_convolution import ValueConvolutionSpec as ValueConvolutionSpec
 from anyformer.layers.local_and_vertical import LocalAndVertical as LocalAndVertical
 from anyformer.layers.mask import (
     AdjacentBlocks as AdjacentBlocks,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.blocks_beside import block_pairs, kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
-from anyformer.layers.choice import choice, choice_misfit, heads_of
+from anyformer.layers.choice import choice, choice_misfit, heads_of, unread
 from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
@@ -26,6 +26,7 @@ from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec, memo_key
 from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, autocast_dtype
 from anyformer.layers.transient_global import TransientGlobal, TransientGlobalSpec, keys_beside, with_sums
+from anyformer.layers.value_convolution import ValueConvolution, ValueConvolutionSpec
 from anyformer.spec import (
     Caveat,
     Cost,
@@ -68,6 +69,7 @@ class AttentionSpec(MixerSpec):
     # keys and values of blocks of past tokens beside those that the mask shows; an indexer then chooses among blocks
     compressor: CompressorSpec | None = None
     transient: TransientGlobalSpec | None = None  # keys of sums of blocks, past ones or not, beside them (LongT5)
+    convolution: ValueConvolutionSpec | None = None  # of the values, added to what attention gives (Nyströmformer)
 
     def __post_init__(self) -> None:
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
@@ -86,7 +88,8 @@ class AttentionSpec(MixerSpec):
             raise self.refusal("reads", "is of keys that are not made with its queries, and its projection makes both")
         if (why := next(filter(None, (score.unfit(self) for score in self.scores)), None)) is not None:
             raise self.refusal("scores", why)
-        if (found := choice_misfit(self) or misfit(self)) is not None:
+        convolved = self.convolution and self.convolution.misfit(self)
+        if (found := choice_misfit(self) or misfit(self) or convolved) is not None:
             raise self.refusal(*found)
 
     def resized(self, to: Sizes) -> AttentionSpec:
@@ -121,6 +124,7 @@ class AttentionSpec(MixerSpec):
             "indexer": self._indexed(inner_place),
             "transient": self.transient and (self.transient, place.at(n_heads, width)),
             "compressor": self.compressor and (self.compressor, place_of_blocks(self, inner_place)),
+            "convolution": self.convolution and (self.convolution, place.at(n_heads, value_width)),
         }
 
     def _seen_width(self, value_width: int) -> int:
@@ -174,20 +178,7 @@ class AttentionSpec(MixerSpec):
         return self.reads == "input" or self.projection.reads_input
 
     def unfit(self, what: str, lender: MixerSpec, place: Place) -> str | None:
-        if what == "choice":
-            assert self.indexer is not None
-            if not isinstance(lender, AttentionSpec) or lender.indexer != self.indexer.but(reads="self"):
-                return "that is of an indexer with other fields"
-            return None if lender.mask == self.mask else "that is of other keys; give both attentions one mask"
-        own, its = self.projection.cache_shapes(place), lender.cache_shapes(place) or {}
-        if not own.items() <= its.items():
-            return f"those are of {its}, and its projection reads {own}"
-        mine, there = self.mask.reach(), lender.reach()
-        if self.indexer is not None and mine != there:
-            return "they are not those that its choice is of; give all of them one mask"
-        if there is not None and (mine is None or mine > there):
-            return f"its mask sees {'all' if mine is None else mine}, and the last {there} tokens are kept"
-        return None
+        return unread(self, what, lender, place)
 
     def within(self, layer: int, n_layers: int) -> AttentionSpec:
         if self.difference is None or self.difference.start is not None:
@@ -203,12 +194,14 @@ class AttentionSpec(MixerSpec):
         """Whether n processes can compute some of the heads each, of queries, keys and values that all are given."""
         apart = self.reads == "self" and self.keys is None and not self.by_head and ignores_heads(self.mask)
         heads = self.projection.stored_heads
-        beside = self.indexer or self.compressor or self.transient
+        beside = self.indexer or self.compressor or self.transient or self.convolution
         return apart and not beside and heads > 0 and heads % n == 0
 
     def together(self) -> str | None:
         if self.projection.mixes:
             return "makes queries and keys of several tokens, which lie in two stretches"
+        if self.convolution is not None:
+            return "mixes tokens with their neighbours"
         blocks = self.compressor or self.transient
         return "makes keys of blocks, which lie in several stretches" if blocks else None
 
@@ -269,7 +262,8 @@ class AttentionSpec(MixerSpec):
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
         added = (*self.scores, *([self.relative_values] if self.relative_values else []))
         together = any(
-            each is not None for each in (self.norm, self.difference, self.compressor, self.transient, self.queries)
+            each is not None
+            for each in (self.norm, self.difference, self.compressor, self.transient, self.queries, self.convolution)
         )
         if self.indexer is not None and self.indexer.choices > 1:
             together = True  # each choice is of other heads
@@ -300,6 +294,7 @@ class Attention(Part[AttentionSpec]):
     indexer: Choosing[Any] | None
     compressor: Compressor | None
     transient: TransientGlobal | None
+    convolution: ValueConvolution | None
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -365,6 +360,7 @@ class Attention(Part[AttentionSpec]):
         y, weights = checkpointed(core, q, k, v, context=context) if context.recompute == "selective" else core(q, k, v)
         y = p.unfold(y) if absorbed else y
         y = y if self.difference is None else self.difference(y)
+        y = y if self.convolution is None else y + self.convolution(v, context.tokens.document)
         y = y if self.gate is None else self.gate(y, x)
         if self.norm is not None:
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)

@@ -12,9 +12,11 @@ from anyformer.layers.convolution import ConvolutionSpec
 from anyformer.layers.fourier import FourierSpec
 from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.mask import Mask, Prefix, visible
+from anyformer.layers.nystrom import NystromAttentionSpec
 from anyformer.layers.span_convolution import SpanConvolutionSpec
 from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.layers.tokens import Tokens
+from anyformer.layers.value_convolution import ValueConvolutionSpec
 from anyformer.spec import ModelSpec, Spec
 
 # Neighbours, and tokens so far on that blocks and windows of any usual size lie between them.
@@ -46,8 +48,8 @@ def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
     and caches allow.
     """
     for value in (value for part in parts for value in part.nested()):
-        if isinstance(value, TokenDropoutSpec | FourierSpec) or (
-            isinstance(value, ConvolutionSpec | SpanConvolutionSpec) and value.size > 1
+        if isinstance(value, TokenDropoutSpec | FourierSpec | NystromAttentionSpec) or (
+            isinstance(value, ConvolutionSpec | SpanConvolutionSpec | ValueConvolutionSpec) and value.size > 1
         ):
             return value.kind
         if isinstance(value, LSHAttentionSpec) and not value.causal:

@@ -10,6 +10,7 @@ from torch import Tensor
 from anyformer.layers.indexer import INDEX
 from anyformer.layers.mask import Causal, Everything, Mask, ignores_heads, visible
 from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.spec import MixerSpec, Place
 
 if TYPE_CHECKING:
     from anyformer.layers.attention import Attention, AttentionSpec
@@ -38,6 +39,24 @@ def choice_misfit(spec: AttentionSpec) -> tuple[str, str] | None:
     elif n_heads % indexer.choices:
         why = f"makes {indexer.choices} choices, which do not divide {n_heads} heads; change n_heads of one"
     return None if why is None else ("indexer", why)
+
+
+def unread(spec: AttentionSpec, what: str, lender: MixerSpec, place: Place) -> str | None:
+    """Why attention cannot read the choice or the keys that another mixer lends, or None."""
+    if what == "choice":
+        assert spec.indexer is not None
+        if not isinstance(lender, type(spec)) or lender.indexer != spec.indexer.but(reads="self"):
+            return "that is of an indexer with other fields"
+        return None if lender.mask == spec.mask else "that is of other keys; give both attentions one mask"
+    own, its = spec.projection.cache_shapes(place), lender.cache_shapes(place) or {}
+    if not own.items() <= its.items():
+        return f"those are of {its}, and its projection reads {own}"
+    mine, there = spec.mask.reach(), lender.reach()
+    if spec.indexer is not None and mine != there:
+        return "they are not those that its choice is of; give all of them one mask"
+    if there is not None and (mine is None or mine > there):
+        return f"its mask sees {'all' if mine is None else mine}, and the last {there} tokens are kept"
+    return None
 
 
 def choice(

@@ -114,10 +114,12 @@ def scores(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
     }
     if b.compressor is not None and not a.projection.takes_blocks:
         raise Impossible("heads whose keys and values are stored by themselves")
-    for name in ("indexer", "compressor", "transient"):
+    for name in ("indexer", "compressor", "transient", "convolution"):
         fields[name] = getattr(b if a.reads == "self" else a, name)
     if fields["transient"] is not None and fields["transient"].misfit(a) is not None:
         raise Impossible("keys and values of the layer's own maps that do not turn")
+    if fields["convolution"] is not None and fields["convolution"].misfit(a) is not None:
+        raise Impossible("one value for each token and head of queries")
     clip = getattr(b.projection, "clip", None)
     if hasattr(a.projection, "clip"):
         return a.but(projection=a.projection.but(clip=clip), **fields)

@@ -359,7 +359,7 @@ ATTENTION = (
     Reading("difference", "heads", _each(lambda a: options.difference(a.difference) if a.difference else None), str),
     Reading("blocks", "compressed keys", _each(options.blocks), str),
     Reading("keys_chosen", "keys chosen", _each(lambda a: options.indexer(a.indexer) if a.indexer else None), str),
-    Reading("output_gate", "output", _each(lambda a: options.gate(a.gate) if a.gate else None), str),
+    Reading("output_gate", "output", _each(options.output), str),
     Reading(
         "output_norm", "norm of values", _each(lambda a: f"{words.norm(a.norm)}, of all heads" if a.norm else None), str
     ),

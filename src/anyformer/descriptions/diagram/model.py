@@ -275,6 +275,7 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
     said += [f"blocks of {beside.every:,}"] if beside else []
     said += [f"{options.best(mixer.indexer)} by an indexer"] if mixer.indexer else []
     said += ["differences of pairs"] if mixer.difference else []
+    said += ["convolved values"] if mixer.convolution else []
     said += ["output gate"] if mixer.gate else []
     said += ["reads the embedding"] if mixer.reads == "input" else []
     said += [] if head_sharing(projection) else [words.phrase(projection)]

@@ -44,9 +44,12 @@ def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_scale(spec: ModelSpec) -> dict[str, Any]:
-    scales = [value.scale for value in spec.stack.nested(AttentionSpec)]
-    by_layer = len(scales) > 1 and scales[1].factor == 0.5
-    return {"scale_attn_weights": scales[0].power != 0, "scale_attn_by_inverse_layer_idx": by_layer}
+    scale = one(spec.stack, AttentionSpec, "attention").scale
+    others = [value.scale for value in spec.stack.nested(AttentionSpec)][1:2]
+    return {
+        "scale_attn_weights": scale.power != 0,
+        "scale_attn_by_inverse_layer_idx": any(other.factor == 0.5 for other in others),
+    }
 
 
 MODULES = {

@@ -21,6 +21,7 @@ from anyformer.layers import (
     MLSTMSpec,
     RGLRUSpec,
     SpanConvolutionSpec,
+    TokensSpec,
     TransientGlobalSpec,
     ValueConvolutionSpec,
     WKVSpec,
@@ -147,11 +148,14 @@ class Inputs:
             | CompressorSpec
         )
         counted = any(
-            isinstance(v, kinds | BlockIndexerSpec) or (isinstance(v, LogSteps) and v.start) for v in spec.nested()
+            isinstance(v, kinds | BlockIndexerSpec)
+            or (isinstance(v, LogSteps) and v.start)
+            or (isinstance(v, TokensSpec) and v.span > 1)
+            for v in spec.nested()
         )
         if padded and counted:
             # There, padding takes places in the blocks, or positions that queries grow by (Llama 4), or is read (ConvBERT,
-            # Nyströmformer, FNet, Griffin, RWKV, xLSTM).
+            # Nyströmformer, MobileBERT, FNet, Griffin, RWKV, xLSTM).
             return self.row_by_row()
         positions = (
             len(spec.stack.embedding.terms) > 1 and "position_ids" not in inspect.signature(theirs.forward).parameters

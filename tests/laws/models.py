@@ -21,7 +21,7 @@ from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
 from anyformer.spec import HeadSpec, ModelSpec, Place, TableSpec, Vocab, Window, tensors
 from tests.laws.tolerance import FLOAT32, distance
-from tests.laws.weights import query_scale
+from tests.laws.weights import drawn_lengths
 from tests.sample import is_one_of_few, sampled
 
 
@@ -69,7 +69,7 @@ every_preset, every_writer, every_encoder, every_of_one_stack = (
 def randomised(spec: ModelSpec, seed: int = 0) -> Transformer:
     """Build a model whose every number is random: attention far from uniform, logits spread, no gain 1 and no bias 0."""
     model = build(spec, seed=None)
-    generator, query = torch.Generator().manual_seed(seed), query_scale(spec)
+    generator, (longer, query) = torch.Generator().manual_seed(seed), drawn_lengths(spec)
     named = dict(model.named_parameters())
     for path, weight in tensors(spec, Place()):
         if weight.below is not None:
@@ -79,7 +79,7 @@ def randomised(spec: ModelSpec, seed: int = 0) -> Transformer:
         if weight.fill is not None:
             value = torch.tensor(weight.fill) + 0.3 * noise
         else:
-            value = noise * (1.0 if weight.role == "table" else 1.5 * weight.shape[-1] ** -0.5)
+            value = noise * (1.0 if weight.role == "table" else longer * weight.shape[-1] ** -0.5)
         named[path].data.copy_(value * query if weight.role == "query" else value)
     return model
 

@@ -269,7 +269,8 @@ def differences(both: Pair, given: Inputs) -> Differences:
 def lost(both: Pair, given: Inputs, drawn: Sequence[Tensor]) -> float:
     """Return how far gradients that their model just had in float32 lie from what they are in float64."""
     rounded = {name: gradient.double() for name, gradient in both.gradients().items()}
-    given, heads = given.fit_for(both.theirs, both.spec), given.comparable(both.spec)
+    given = given.fit_for(both.theirs, both.spec)
+    heads = given.comparable(both.spec)
     with InDouble():
         each = list(given.references(both.theirs.double()))
         both.theirs.zero_grad(set_to_none=True)

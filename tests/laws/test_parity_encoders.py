@@ -17,6 +17,7 @@ from anyformer.families.hf import (
     deberta,
     esm,
     longformer,
+    mobilebert,
     mpnet,
     nomic,
     nystromformer,
@@ -79,6 +80,7 @@ ENCODERS: dict[str, HeadNames] = {
     "eurobert-210m": nomic.EUROBERT_HEADS,
     "mpnet-base": mpnet.HEADS,
     "nystromformer-512": nystromformer.HEADS,
+    "mobilebert-uncased": mobilebert.HEADS,
     "esm2-650m": esm.HEADS,
     "esm1b-650m": esm.HEADS,
     "megatron-bert-345m": prenorm_bert.MEGATRON_HEADS,
@@ -86,7 +88,7 @@ ENCODERS: dict[str, HeadNames] = {
     "efficient-mlm-m0.40": prenorm_bert.PRENORM_HEADS,
 }
 # trained on other words, or not on padded rows as theirs
-OTHERWISE = ("electra-small", "xlnet-base", "bigbird-base", "nystromformer-512")
+OTHERWISE = ("electra-small", "xlnet-base", "bigbird-base", "nystromformer-512", "mobilebert-uncased")
 # Where attention is all but decided with the first seed, its small gradients are little more than their rounding, or nearly even.
 SEEDS = {"nomic-embed-text-v1": 1, "gte-multilingual-base": 1}
 SEGMENTED = ("bert-base", "albert-base", "electra-small", "roformer-base", "nomic-embed-text-v1")
@@ -258,6 +260,11 @@ def test_deberta_v2_with_other_settings(change: dict[str, Any]) -> None:
         ("bert-base", {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
         ("roberta-base", {"max_position_embeddings": 2}, "leaves no position after the first 2 rows"),
         ("albert-base", {"num_hidden_groups": 13}, "num_hidden_groups = 13"),
+        ("mobilebert-uncased", {"normalization_type": "layer_norm"}, "normalization_type = 'layer_norm'"),
+        ("mobilebert-uncased", {"key_query_shared_bottleneck": False}, "key_query_shared_bottleneck = False"),
+        ("mobilebert-uncased", {"embedding_size": 512}, "embedding_size = 512 leaves the head no features"),
+        ("mobilebert-uncased", {"num_attention_heads": 3}, "num_attention_heads = 3 does not divide intra_bottleneck"),
+        ("mobilebert-uncased", {"true_hidden_size": 512}, "true_hidden_size = 512"),
         ("deberta-base", {"pos_att_type": ["c2p"]}, r"pos_att_type = \['c2p'\]"),
         ("deberta-base", {"talking_head": True}, "talking_head = True"),
         ("deberta-v2-xlarge", {"conv_kernel_size": 4}, "conv_kernel_size = 4 must be odd"),
@@ -286,6 +293,7 @@ MUTATIONS: dict[str, list[Mutation]] = {
         (AttentionSpec, {"mask": SymmetricWindow(radius=Window(38))}),
         (FeedForwardSpec, {"activation": ReLU()}),
     ],
+    "mobilebert-uncased": [(FeedForwardSpec, {"activation": GELU()}), (AttentionSpec, {"mask": Causal()})],
     "albert-base": [(GELU, {"form": "erf"}), (FeedForwardSpec, {"activation": SiLU()})],
     "electra-small": [(LayerNormSpec, {"eps": 1e-5}), (GELU, {"form": "tanh"})],
     "roformer-base": [

@@ -6,7 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.layers import AddSpec, AttentionSpec, GQASpec, MoESpec, TokensSpec, UnitLengthSpec
+from anyformer.layers import (
+    AddSpec,
+    AttentionSpec,
+    BottleneckSpec,
+    GQASpec,
+    MoESpec,
+    NormSpec,
+    TokensSpec,
+    UnitLengthSpec,
+)
 from anyformer.layers.init import distinct
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Place, Spec, tensors
@@ -28,7 +37,8 @@ def telling(
         least_row = 0.003 if any(norms) else longest_row or min(1.0, 2 / token_scale(spec))
         longest_row = longest_row or (1.0 if any(norms) else least_row)
     longest_row = longest_row or 1.0
-    generator, query = torch.Generator().manual_seed(seed), query_scale(spec)
+    generator = torch.Generator().manual_seed(seed)
+    longer, query = drawn_lengths(spec)
     found: dict[str, Tensor] = {}
     for name, weight in tensors(spec, Place()):
         if weight.below is not None:
@@ -50,7 +60,7 @@ def telling(
             lengths = 1.0 if few else longest_row * (least_row / longest_row) ** share
             found[name] = lengths * normal
         else:
-            found[name] = 1.5 * weight.shape[-1] ** -0.5 * normal
+            found[name] = longer * weight.shape[-1] ** -0.5 * normal
         if weight.role == "query":
             found[name] *= query
     return found
@@ -80,6 +90,15 @@ def query_scale(spec: ModelSpec) -> float:
                 sharpness if attention.scale.power == 0 else min(1.0, sharpness)
             )  # Granite's is a number for larger heads
     return 1.0
+
+
+def drawn_lengths(spec: ModelSpec) -> tuple[float, float]:
+    """Return what matrices multiply a vector's length by, and queries' by how much more.
+
+    Where there is no norm the stream would grow, and what a bottleneck lets through be nearly nothing (MobileBERT).
+    """
+    unnormed = any(spec.stack.nested(BottleneckSpec)) and not any(spec.stack.nested(NormSpec))
+    return (0.7, 40.0) if unnormed else (1.5, query_scale(spec))
 
 
 def filled(spec: ModelSpec, weights: dict[str, Tensor]) -> Transformer:

@@ -28,7 +28,7 @@ ENCODERS = (
     "bert", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer", "bigbird-base",
     "xlm-roberta", "camembert", "mpnet", "roformer", "nomic-embed", "gte", "eurobert", "modernbert", "esm", "megatron-bert",
     "efficient-mlm", "ernie-1.0", "rembert", "jina-embeddings", "embeddinggemma", "fnet", "convbert",
-    "nystromformer",
+    "nystromformer", "mobilebert",
 )  # fmt: skip
 
 

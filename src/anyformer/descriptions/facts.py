@@ -115,6 +115,7 @@ def one_map(projection: Any) -> str:
     if not isinstance(projection, GQASpec):
         return ""
     said = [", of the stream and the embedding side by side"] if projection.with_input else []
+    said += [", values of the stream around"] if projection.values_read == "outer" else []
     said += [shared_maps(projection)]
     if projection.convolved is not None:
         said += [f", convolved over {projection.convolved.each} and {projection.convolved.heads} tokens"]
@@ -162,7 +163,7 @@ def attentions(spec: ModelSpec) -> Iterator[Attention]:
         for layers in distinct_layers(stack):
             found = layers.block.nested(AttentionSpec)
             for value in sorted(found, key=lambda attention: attention.reads == "memory"):
-                yield Attention(name, layers.at, value, place_in(spec, stack))
+                yield Attention(name, layers.at, value, layers.block.inner(place_in(spec, stack)))
 
 
 def where(found: Iterable[Attention], spec: ModelSpec) -> str:

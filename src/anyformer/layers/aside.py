@@ -51,5 +51,5 @@ class Aside(Part[AsideSpec]):
         """The stream [batch, token, d_model] after the layer, and the notes of its sublayers."""
         each, n = list(sublayers), self.spec.n
         aside, notes = in_turn(each[:n], state, self.alone, context, stores)
-        state, more = in_turn(each[n:], state, residual, context, stores, aside)
+        state, more = in_turn(each[n:], state, residual, context, stores, state + aside)
         return state, notes + more

@@ -67,11 +67,11 @@ class Sublayer(Part[SublayerSpec]):
         stores: Iterator[Store],
         held: list[Tensor],
         last: bool,
-        aside: Tensor | None = None,
+        read: Tensor | None = None,
     ) -> tuple[Any, list[Notes]]:
         """The residual's state of a stream [batch, token, d_model] after its branches, and a note of each.
 
-        `held`: what late branches, of this shape, have for the last sublayer to write; `aside`: what is added to what they read.
+        `held`: what late branches, of this shape, have for the last sublayer to write; `read`: what they read in its place.
         """
 
         def branches(x: Tensor, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
@@ -84,9 +84,9 @@ class Sublayer(Part[SublayerSpec]):
             return (sum(held, y) if last else y), notes
 
         kept = mapped(self.spec.skip, self.skip, state, context)
-        read = state if aside is None else state + aside
-        usual = aside is None and self.skip is None
-        state, notes = residual.step(kept, branches if usual else lambda _, c: branches(read, c), context)
+        given = state if read is None else read
+        usual = read is None and self.skip is None
+        state, notes = residual.step(kept, branches if usual else lambda _, c: branches(given, c), context)
         return mapped(self.spec.norm_sum, self.norm_sum, state, context), notes
 
 
@@ -96,18 +96,18 @@ def in_turn(
     residual: Any,
     context: ForwardContext,
     stores: Iterator[Store],
-    aside: Tensor | None = None,
+    read: Tensor | None = None,
 ) -> tuple[Any, list[Notes]]:
     """The residual's state of a stream [batch, token, d_model] after these sublayers, and their notes.
 
-    `residual`: how they read and write it; a list has one for each. `aside`: what the first reads beside it.
+    `residual`: how they read and write it; a list has one for each. `read`: what the first reads in its place.
     """
     notes: list[Notes] = []
     held: list[Tensor] = []
     each = list(sublayers)  # not [*…], which PyTorch 2.11's compiler cannot read
     for i, sublayer in enumerate(each):
         own = residual[i] if isinstance(residual, list) else residual
-        state, more = sublayer(state, own, context, stores, held, i == len(each) - 1, None if i else aside)
+        state, more = sublayer(state, own, context, stores, held, i == len(each) - 1, None if i else read)
         notes += more
     return state, notes
 

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.convolution import ConvolutionSpec
+from anyformer.layers.embedding import TokensSpec
 from anyformer.layers.fourier import FourierSpec
 from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.mask import Mask, Prefix, visible
@@ -48,8 +49,10 @@ def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
     and caches allow.
     """
     for value in (value for part in parts for value in part.nested()):
-        if isinstance(value, TokenDropoutSpec | FourierSpec | NystromAttentionSpec) or (
-            isinstance(value, ConvolutionSpec | SpanConvolutionSpec | ValueConvolutionSpec) and value.size > 1
+        if (
+            isinstance(value, TokenDropoutSpec | FourierSpec | NystromAttentionSpec)
+            or (isinstance(value, ConvolutionSpec | SpanConvolutionSpec | ValueConvolutionSpec) and value.size > 1)
+            or (isinstance(value, TokensSpec) and value.span > 1)
         ):
             return value.kind
         if isinstance(value, LSHAttentionSpec) and not value.causal:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
+from anyformer.layers.convolution import neighbours
 from anyformer.layers.part import Part
 from anyformer.layers.ranks import SplitRows
 from anyformer.layers.token_dropout import TokenDropoutSpec
@@ -20,6 +21,7 @@ from anyformer.layers.tokens import ForwardContext, Tokens, constant, numberless
 from anyformer.spec import (
     Count,
     EmbeddingSpec,
+    Few,
     Length,
     MapSpec,
     Place,
@@ -73,10 +75,17 @@ class TokensSpec(TermSpec):
     scale: ScaleSpec | None = None  # of the width of a row: √d_model is power 0.5
     projection: MapSpec | None = None
     dropout: TokenDropoutSpec | None = None  # of masked tokens, and how the others make up for them (ESM)
+    # tokens whose vectors lie side by side before the projection, its own in the middle (MobileBERT: 3, for encoders)
+    span: Few = 1
+
+    def __post_init__(self) -> None:
+        self.require("span", self.span % 2 == 1, "must be odd: as many tokens before as after")
+        self.require("span", self.span == 1 or self.projection is not None, "is projected; give a projection")
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         narrow = place.at(self.table.width or place.shape[-1])
-        return {"table": (self.table, narrow), "projection": self.projection and (self.projection, narrow)}
+        wide = narrow.at(self.span * narrow.shape[-1])
+        return {"table": (self.table, narrow), "projection": self.projection and (self.projection, wide)}
 
 
 class TokenEmbedding(Part[TokensSpec]):
@@ -95,6 +104,8 @@ def looked_up(ids: Tensor, tokens: Tokens, spec: TokensSpec, table: Table, proje
         x = x * spec.dropout.factors(ids, tokens, x.dtype)
     if spec.scale is not None:
         x = x * spec.scale.value(x.shape[-1])
+    if spec.span > 1:
+        x = torch.cat(neighbours(x, spec.span, tokens.document), -1)
     return x if projection is None else projection(x)
 
 

@@ -58,6 +58,9 @@ class GQASpec(ProjectionSpec):
     common: str | None = None  # the maps are those of all attention that has this name (Zamba)
     adapter: Width | None = None  # the rank of what is added to queries, keys and values, of its own (Zamba 2)
     convolved: ConvolvedHeadsSpec | None = None  # over the last tokens, before norms and rotation (CCA)
+    values_read: Literal["stream", "outer"] = (
+        "stream"  # outer: the stream around the bottleneck it stands in (MobileBERT)
+    )
     share: TrueShare | None = None  # of d_model, the width of all heads together; None: all of it (ConvBERT: half)
 
     def __post_init__(self) -> None:
@@ -69,6 +72,10 @@ class GQASpec(ProjectionSpec):
             raise self.refusal("bias_value", "is of no map: values are keys, whose bias is bias_key; leave it out")
         if self.values_are_keys and self.value_dim not in (None, self.head_dim):
             raise self.refusal("value_dim", "differs from head_dim, and values are keys; leave one out")
+        if self.values_read == "outer" and (self.values_are_keys or self.adapter is not None or self.with_input):
+            raise self.refusal(
+                "values_read", "are of a map of their own, and of what lies outside alone; leave the others out"
+            )
         if self.norm_last and self.norm_over == "projection":
             raise self.refusal("norm_last", "is of heads that have turned; take norm_over: head or heads")
         if self.values_are_keys and self.adapter is not None:
@@ -103,6 +110,9 @@ class GQASpec(ProjectionSpec):
         source, own, common = place.at(self._d_in(place.d_source)), place.d_source > 0, self.common
         stream = place.at(self._d_in(place.d_model))
         apart = own and not self.values_are_keys
+        of_values = place.at(self._d_values(place))
+        if self.values_read == "outer" and not place.d_outer:
+            raise self.refusal("values_read", "needs a stream around the layer's; give the layer a Bottleneck")
 
         def norm(spec: MapSpec | None, n: int, width: int = head_dim) -> Placed:
             shapes = {"head": (width,), "heads": (n, width), "projection": (n * width,)}
@@ -117,7 +127,7 @@ class GQASpec(ProjectionSpec):
         return {
             "q": (named(into(width, self.bias_query, "query"), common, "q"), stream),
             "k": (named(into(kv_width, self.bias_key), common, "k"), source) if own else None,
-            "v": (named(into(v_width, self.bias_value, "inner"), common, "v"), source) if apart else None,
+            "v": (named(into(v_width, self.bias_value, "inner"), common, "v"), of_values) if apart else None,
             "o": (named(out, common, "o"), place.at(n_heads * value_dim)),
             "norm_read": self.norm_read and (self.norm_read, stream),
             "adapters": [(low_rank(self.adapter, n), stream) for n in (width, kv_width, v_width) if self.adapter],
@@ -126,6 +136,9 @@ class GQASpec(ProjectionSpec):
             "norm_value": norm(self.norm_value, self.kv_heads, value_dim) if own else None,
             "convolved": self.convolved and (self.convolved, self._place_convolved(place)),
         }
+
+    def _d_values(self, place: Place) -> int:
+        return place.d_outer if self.values_read == "outer" else self._d_in(place.d_source)
 
     def _d_in(self, width: int) -> int:
         return 2 * width if self.with_input else width
@@ -136,7 +149,7 @@ class GQASpec(ProjectionSpec):
 
     @property
     def of_one(self) -> bool:
-        return super().of_one or self.adapter is not None
+        return super().of_one or self.adapter is not None or self.values_read == "outer"
 
     def _place_convolved(self, place: Place) -> Place:
         return place.at(self.n_heads + self.kv_heads, self.sizes(place)[1])
@@ -165,16 +178,17 @@ class GQASpec(ProjectionSpec):
         per_query = 2 * n_heads * (self._d_in(place.d_model) * head_dim + place.d_model * value_dim)
         kv_width = self.kv_heads * (head_dim + (0 if self.values_are_keys else value_dim))
         per_key = 2 * self._d_in(place.d_source) * kv_width
+        per_key += 2 * (self._d_values(place) - self._d_in(place.d_source)) * self.kv_heads * value_dim
         if self.adapter:
             per_query += 2 * self.adapter * (3 * self._d_in(place.d_model) + n_heads * head_dim + kv_width)
         mixed = self.convolved.cost(self._place_convolved(place), workload) if self.convolved else Cost()
         return mixed + Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
     def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
-        """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector, and
-        where values are of two halves of all."""
+        """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector,
+        where values are of two halves of all, and where they are of what lies outside."""
         of_all = self.norm_over == "projection" and (self.norm_query or self.norm_key)
-        if of_all or self.convolved is not None or self.adapter is not None:
+        if of_all or self.convolved is not None or self.adapter is not None or self.values_read == "outer":
             return None
         _, head_dim, _ = self.sizes(place)
         kept = self.n_kv_heads
@@ -237,6 +251,9 @@ class GQA(Projection[GQASpec]):
             x = x if self.norm_read is None else self.norm_read(x)
         if self.spec.values_are_keys:
             return self.query(x, context), self.store(x, context)
+        if self.spec.values_read == "outer":
+            k, v = self.k(x), self.v(context.given("outer"))
+            return self.query(x, context), self._kept(k, v, context)
         q, k, v = side_by_side(x, (self.q, self.k, self.v), self.together)
         if self.spec.adapter is not None:
             q, k, v = (y + adapter(x) for y, adapter in zip((q, k, v), self.adapters, strict=True))

@@ -85,6 +85,7 @@ class Head(Part[HeadSpec]):
     pool: Any
     transform: Any
     table: Any  # None: what `transform` gives is the answer
+    beside: Tensor | None  # the columns behind those of a tied table
     bias: Tensor | None
     stretches: Stretches | None = None  # where processes share rows, of which a pass here sees a part
     backend: str | None = None  # of torch.compile, by which a GPU computes the loss between its products
@@ -103,7 +104,11 @@ class Head(Part[HeadSpec]):
 
     def matrix(self) -> Tensor | None:
         """The table [rows, width]; None: an adapter or a hook is there, which only a call reaches."""
-        return self.table.weight if is_plain(self.table, Table if self.spec.tied else Unembedding) else None
+        plain = is_plain(self.table, Table if self.spec.tied else Unembedding)
+        return self._widened(self.table.weight) if plain else None
+
+    def _widened(self, table: Tensor) -> Tensor:
+        return table if self.beside is None else torch.cat((table, self.beside.to(table.dtype)), 1)
 
     @property
     def split(self) -> SplitRows | None:
@@ -115,7 +120,7 @@ class Head(Part[HeadSpec]):
         matrix, split = self.matrix(), self.split
         x = x if split is None else entering(x, split.ranks)
         if matrix is None and self.spec.table is not None and self.spec.tied:
-            matrix = self.table(torch.arange(self.spec.table.rows, device=x.device))
+            matrix = self._widened(self.table(torch.arange(self.spec.table.rows, device=x.device)))
         if matrix is None:
             logits = self.table(x) if self.bias is None else self.table(x) + self.bias
         else:

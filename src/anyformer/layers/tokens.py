@@ -206,10 +206,11 @@ class ForwardContext:
     decisions: Decisions | None = None  # of a layer that is made again from an input that is the same but for rounding
     memo: Memo = field(default_factory=lambda: Memo())  # by its name, by which a compiler finds the class
     ids: Tensor | None = None  # of the tokens [batch, token]
+    outer: Tensor | None = None  # the stream around the layer's bottleneck [batch, token, d_outer]
 
-    def given(self, what: Literal["memory", "input"]) -> Tensor:
-        """The encoder's output, or the embedding's."""
-        source = self.memory if what == "memory" else self.input
+    def given(self, what: Literal["memory", "input", "outer"]) -> Tensor:
+        """The encoder's output, the embedding's, or the stream around a bottleneck."""
+        source = {"memory": self.memory, "input": self.input, "outer": self.outer}[what]
         assert source is not None, (
             f"{what} is not here; under pp a mixer says in `reads_input` that it reads the latter"
         )

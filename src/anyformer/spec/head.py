@@ -67,6 +67,8 @@ class HeadSpec(PartSpec):
     pool: PoolSpec | None = None  # None: every token has an answer of its own
     transform: tuple[MapSpec, ...] = ()
     table: TableSpec | None = None
+    # features of a tied table that is narrower than what it is multiplied by: the others are the head's own (MobileBERT)
+    beside: bool = False
     bias: bool = False
     scale: ScaleSpec | None = None  # of d_model; multiplies the logits (T5: d_model^-0.5)
     softcap: Positive | None = None  # cap · tanh(logits / cap)
@@ -74,6 +76,11 @@ class HeadSpec(PartSpec):
     def __post_init__(self) -> None:
         if self.bias and self.table is None:
             raise self.refusal("bias", "is added to what the table gives, and there is none; leave one or the other")
+
+        if self.beside and not (self.table and self.table.shared and self.table.width):
+            raise self.refusal(
+                "beside", "is of the features that a tied table of a width of its own leaves; leave it out"
+            )
 
     def within(self, n_layers: int) -> Self:
         """The head of a stack of fewer layers: it reads none before the first."""
@@ -96,7 +103,12 @@ class HeadSpec(PartSpec):
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         added = self.bias and self.table
-        return {"bias": Weight((added.rows,), ("vocab",), role="bias", fill=0.0) if added else None}
+        bias = Weight((added.rows,), ("vocab",), role="bias", fill=0.0) if added else None
+        if not self.beside or self.table is None:
+            return {"beside": None, "bias": bias}
+        width = in_turn(self.transform, place)[1].shape[-1] - (self.table.width or 0)
+        self.require("beside", width > 0, "has no features: the table is as wide as what it is multiplied by")
+        return {"beside": Weight((self.table.rows, width), ("vocab", "d_model"), role="table"), "bias": bias}
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         pool, stream = self.pool and (self.pool, place), place.at(place.d_model)

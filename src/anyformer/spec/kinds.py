@@ -164,6 +164,10 @@ class ConnectionSpec(PartSpec, abstract=True):
         """Why it does not connect a layer of these sublayers, or None."""
         return None
 
+    def inner(self, place: Place) -> Place:
+        """The place of its sublayers, given the layer's."""
+        return place
+
     def n_whole(self) -> int:
         """How many of the first sublayers read and write all streams as they lie, told of them by `Place.n_streams`."""
         return 0

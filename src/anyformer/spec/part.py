@@ -87,6 +87,7 @@ class Place:
     n_streams: int = 1  # side by side in what it reads: all of a stack's, or the one that most parts see
     n_sublayers: int = 0  # of the layer, told to what connects them to the streams
     n_maps: int = 0  # of attention's weights in the whole stack, told to heads that read them
+    d_outer: int = 0  # width of the stream around the bottleneck that it stands in; 0: there is none
 
     def at(self, *shape: int) -> Place:
         """The same place for vectors of another shape."""

@@ -73,6 +73,7 @@ class BlockSpec(PartSpec):
         around = dataclasses.replace(place, n_sublayers=len(self.sublayers))
         n_whole = self.connection.n_whole() if self.connection else 0
         one = place if place.n_streams == 1 else dataclasses.replace(place, n_streams=1)
+        one = self.inner(one)
         return {
             "sublayers": [(each, place if i < n_whole else one) for i, each in enumerate(self.sublayers)],
             "connection": self.connection and (self.connection, around),
@@ -83,6 +84,10 @@ class BlockSpec(PartSpec):
             raise self.refusal("sublayers", "has a late branch in the last, where nothing comes later; leave late out")
         if self.connection is not None and (why := self.connection.misfit(self.sublayers)) is not None:
             raise self.refusal("connection", why)
+
+    def inner(self, place: Place) -> Place:
+        """The place of its sublayers, given its own."""
+        return place if self.connection is None else self.connection.inner(place)
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

@@ -141,4 +141,5 @@ def _head(head: HeadSpec) -> str:
     steps = [*([words.phrase(head.pool)] if head.pool else []), *map(words.step, head.transform)]
     steps = [words.of_a_head(head.layers), *steps] if head.layers else steps
     table = f"{head.table.rows:,} logits" if head.table else None
+    table = f"{table} by features beside the table's too" if head.beside else table
     return ", ".join(filter(None, (head.name, *steps, table, "bias" if head.bias else None)))

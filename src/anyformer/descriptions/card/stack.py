@@ -92,7 +92,7 @@ def stack_rows(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow
 
     def read(readings: Iterable[Reading]) -> Iterator[CardRow]:
         for reading in readings:
-            yield from reading.rows(section, by_layer(stack, lambda block, of=reading.read: of(block, place)))
+            yield from reading.rows(section, by_layer(stack, lambda b, of=reading.read: of(b, b.inner(place))))
 
     yield CardRow(section, "n_layers", "layers", f"{len(stack.blocks)}", len(stack.blocks))
     yield CardRow(section, "d_model", "model dimension", f"{stack.d_model:,}", stack.d_model)

@@ -65,15 +65,15 @@ def _widths(spec: ModelSpec) -> Iterator[str]:
                     yield f"{of}tokens are vectors of {width}, and the embedding's sum has {sum_width}; project them"
         if embedding.projection and (width := embedding.projection.width_out(place.at(sum_width))) != d_model:
             yield f"the {of}embedding's projection gives {width} numbers, and d_model is {d_model}"
-        for sublayer in (sublayer for block in stack.blocks for sublayer in block.sublayers):
+        for inner, sublayer in ((block.inner(place), each) for block in stack.blocks for each in block.sublayers):
             for _, step in maps(sublayer):
-                if (width := step.width_out(place)) != d_model:
-                    yield f"{of}{step.kind} between the branches gives {width} numbers, and d_model is {d_model}"
+                if (width := step.width_out(inner)) != inner.d_model:
+                    yield f"{of}{step.kind} between the branches gives {width} numbers, and d_model is {inner.d_model}"
     for head in spec.heads:
         place = Place(spec.stack.d_model, (spec.stack.width,))
         for step in head.transform:
             place = place.at(step.width_out(place))
-        if head.table is not None and head.table.width not in (None, place.shape[-1]):
+        if head.table is not None and not head.beside and head.table.width not in (None, place.shape[-1]):
             remedy = "make Table.width equal, or add a Linear to Head.transform"
             yield f"the head {head.name!r} has rows of {head.table.width}, and what it reads has {place.shape[-1]}; {remedy}"
 

@@ -105,7 +105,7 @@ def _term(term: Any, width: int) -> list[str]:
 def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
     """A frame for each stretch of alike layers, or for each kind where the stretches are too many."""
     around = getattr(stack.residual, "scale", 1.0) != 0.0
-    drawn = by_layer(stack, lambda block: _layer(block, place, around))
+    drawn = by_layer(stack, lambda block: _layer(block, block.inner(place), around))
     found, n = pattern(drawn), len(drawn)
     notes, kinds = _notes(stack), sorted(dict.fromkeys(drawn), key=lambda kind: -drawn.count(kind))
     outlines = {tuple(each.kind for each in _boxes(kind)) for kind in kinds}

@@ -61,6 +61,7 @@ def _embedding(stack: StackSpec) -> str:
         if isinstance(term, TokensSpec):
             factor = f" × {words.scale(term.scale, 'd_model')}" if term.scale else ""
             narrow = f" of width {term.table.width:,}, projected" if term.table.width else ""
+            narrow += f", {term.span} side by side" if term.span > 1 else ""
             dropped = f", {words.phrase(term.dropout)}" if term.dropout else ""
             said.append(f"tokens{narrow}{factor}{dropped}")
         elif isinstance(term, SegmentsSpec):
@@ -173,6 +174,7 @@ def _head(spec: ModelSpec) -> str:
         said = [words.of_a_head(head.layers)] if head.layers else []
         said += [f"of {words.phrase(head.pool)}"] if head.pool else []
         said += [f"after {words.phrase(head.transform)}"] if head.transform else []
+        said += ["features beside the table's"] if head.beside else []
         said += ["bias"] if head.bias else []
         said += [f"logits × {words.scale(head.scale, 'd_model')}"] if head.scale else []
         said += [f"capped at {words.number(head.softcap)}"] if head.softcap is not None else []

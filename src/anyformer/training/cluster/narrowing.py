@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from anyformer.errors import SpecError
-from anyformer.spec import BranchSpec, ModelSpec, Place, Spec, StackSpec, TableSpec, Vocab, tensors
+from anyformer.spec import BlockSpec, BranchSpec, ModelSpec, Place, Spec, StackSpec, TableSpec, Vocab, tensors
 
 
 def narrowed(spec: ModelSpec, rank: int, ranks: int) -> ModelSpec:
@@ -37,6 +37,8 @@ def narrowed(spec: ModelSpec, rank: int, ranks: int) -> ModelSpec:
             return value.but(rows=Vocab(rows.length)) if rows is not None and value.rows == spec.vocab_size else value
         if isinstance(value, StackSpec):
             place = Place(value.d_model, (value.d_model,), place.d_source)
+        if isinstance(value, BlockSpec):
+            place = value.inner(place)
         fields = {
             name: (old, walked(old, place)) for name, old in value.values().items() if isinstance(old, Spec | tuple)
         }

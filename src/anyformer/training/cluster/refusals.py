@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
+from anyformer.layers.embedding import TokensSpec
 from anyformer.layers.moe import MoESpec
 from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.recipe import Recipe
@@ -77,6 +78,8 @@ def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_
         return f"under cp a process has a stretch of each row, and {reasons[0]}"
     if not by_place:
         return f"the loss of {recipe.objective.kind} is of whole rows, of which a process has a stretch under cp"
+    if any(part.span > 1 for part in spec.nested(TokensSpec)):
+        return "under cp a process has a stretch of each row, and Tokens.span reads tokens beside each other"
     if recipe.seq_len < cp:
         return f"rows of {recipe.seq_len} tokens have no stretch for each of {cp} processes"
     if compiled:

@@ -186,7 +186,7 @@ def _losses(one: Counter[tuple[str, str]], spec: ModelSpec, narrow: ModelSpec, m
     for wide, own in zip(*tables, strict=True):
         if wide.part != own.part:
             tokens = sum(lengths.tokens(f"ahead {k}") for k in range(len(spec.ahead) + 1))
-            one["tp", "all-reduce"] += tokens * (_width(wide) + 4)
+            one["tp", "all-reduce"] += tokens * (wide.place.shape[-1] + 4)
         if mesh.cp > 1:
             one["cp", "all-gather"] += lengths.gathered("stack")
 

@@ -74,6 +74,16 @@ def test_a_class_with_one_kernel_is_compared(name: str, tmp_path: Path) -> None:
     assert 0 < max(p.theirs for p in found.places) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["jamba-v0.1", "qwen3-next-80b-a3b", "zamba2-1.2b"])
+def test_layers_without_attention_are_rounded_too(name: str, tmp_path: Path) -> None:
+    """Of a recurrence transformers has one form, behind which its sdpa is its eager attention to the bit."""
+    spec = shrink(preset(name).spec)
+    save(filled(spec, telling(spec)), tmp_path / "model", form="hf")
+    found = verify(tmp_path / "model", n_tokens=96)
+    assert found.first_difference is None
+    assert all(0 < place.theirs < 1e-4 for place in found.places[1:])
+
+
 @pytest.mark.parametrize("name", ["mamba-130m", "rwkv-4-169m", "reformer-enwik8"])
 def test_states_of_other_places_are_refused(name: str, tmp_path: Path) -> None:
     spec = shrink(preset(name).spec)

@@ -9,7 +9,7 @@ from anyformer.recipe.distillation import Distillation
 from anyformer.recipe.lora import LoRA
 from anyformer.recipe.mixture import Mixture
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
-from anyformer.spec import NotNegative, Positive, Rate, ScaleSpec, Spec, Whole
+from anyformer.spec import Few, NotNegative, Positive, Rate, ScaleSpec, Spec, Whole
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.specification import ObjectiveSpec
 
@@ -57,7 +57,7 @@ class Muon(OptimizerSpec):
 
     weight_decay: NotNegative = 0.1  # as AdamW's
     momentum: Rate = 0.95  # Nesterov's
-    iterations: Whole = 5  # of the polynomial that moves singular values to about 1
+    iterations: Few = 5  # of the polynomial that moves singular values to about 1
 
 
 OPTIMIZERS: Mapping[str, type[OptimizerSpec]] = {"adam": Adam, "adamw": AdamW, "muon": Muon}

@@ -227,8 +227,8 @@ def recipe_for(
             changes = {**changes, "objective": usual(spec, reads)}
     chosen = changed(recipe, changes, lr=lr)
     if "seq_len" in changes and chosen.objective.reads == "pairs" and not isinstance(chosen.objective, Examples):
-        what = f"rows of {chosen.objective.kind} are as long as their pairs; --batch-tokens says how many there are at once"
-        raise UsageError(f"--seq-len {chosen.seq_len}: {what}; leave it out")
+        what = f"--seq-len {chosen.seq_len}: rows of {chosen.objective.kind} are as long as their pairs"
+        raise UsageError(f"{what}; leave it out, --batch-tokens says how many there are at once")
     return with_truncation(chosen) if truncate else chosen
 
 

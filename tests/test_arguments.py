@@ -21,6 +21,8 @@ SPEC = af.shrink("llama2-7b")
     ("call", "says"),
     [
         (lambda: af.build(SPEC, seed="0"), "build: seed = '0' must be a whole number, or None"),
+        (lambda: af.build(SPEC, seed=2**64), f"build: seed = {2**64} is beyond 64 bits; take a number nearer 0"),
+        (lambda: af.build(SPEC, seed=-(2**63) - 1), "is beyond 64 bits"),
         (lambda: af.build(SPEC, seed=1.5), "build: seed = 1.5 must be a whole number, or None"),
         (lambda: af.build(SPEC, dtype="float16"), "build: dtype = 'float16' must be a dtype, or None"),
         (lambda: af.resize(SPEC, n_params="3M"), "resize: n_params = '3M' must be a whole number, or None"),

@@ -13,7 +13,7 @@ from torch.utils._pytree import register_dataclass
 
 from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
-from anyformer.errors import CacheError, InputError, among
+from anyformer.errors import CacheError, InputError, UsageError, among
 from anyformer.kernels import choose
 from anyformer.kernels.ulysses import over_stretches
 from anyformer.layers.ahead import run_ahead
@@ -379,9 +379,12 @@ def build(
 ) -> Transformer:
     """The model of a specification, initialised from the seed; None leaves the weights unset (to load them, or meta).
 
-    Raises SpecError for what has no specification, and for a part that has no module; UsageError where memory has no room.
+    Raises SpecError for what has no specification, and for a part that has no module; UsageError for a seed beyond 64
+    bits and where memory has no room.
     """
     spec = specification(architecture)
+    if seed is not None and not -(2**63) <= seed < 2**64:
+        raise UsageError(f"build: seed = {seed} is beyond 64 bits; take a number nearer 0")
     nbytes = parameters(spec).total * torch.get_default_dtype().itemsize
     refuse_beyond_memory(nbytes, device, "a model of this size", "take a smaller one, or another device")
     with torch.device(device):

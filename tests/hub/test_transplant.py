@@ -93,8 +93,16 @@ def test_the_command(given: Path, tmp_path: Path) -> None:
         transplant(af.vary(BASE, norm="LayerNorm"), given, seed=3).model.state_dict(),
     )
     assert all(torch.equal(written[name], made[name]) for name in made)
-    for more in (["--dtype", "bfloat16"], ["--quantise", "q8_0"], ["--average", "2"]):
-        refused = run("convert", str(given), str(tmp_path / "b"), "--into", "llama2", *more)
+    into = ["--into", "llama2"]
+    for more, says in (
+        ([*into, "--dtype", "bfloat16"], "leaves no room for --dtype; leave all but --to and --seed out"),
+        ([*into, "--shard-size", "1MB"], "leaves no room for --shard-size; leave all but --to and --seed out"),
+        ([*into, "--average", "2"], "leaves no room for --average; leave all but --to and --seed out"),
+        ([*into, "--with", str(given)], "leaves no room for --with; leave all but --to and --seed out"),
+        ([*into, "--seed", str(10**30)], "Invalid value for '--seed'"),
+        (["--seed", "3"], "--seed says what --into draws; give --into too, or leave --seed out"),
+    ):
+        refused = run("convert", str(given), str(tmp_path / "b"), *more)
         assert refused.exit_code == 2
-        assert "leave all but --to and --seed out" in refused.output
+        assert says in refused.output
         assert not (tmp_path / "b").exists()

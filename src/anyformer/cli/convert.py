@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import DTYPES, PATH, Nbytes, as_option
+from anyformer.cli.options import DTYPES, PATH, SEED, Nbytes, as_option
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
@@ -62,10 +62,10 @@ from anyformer.screen import say
     type=PresetName(),
     help="Another architecture: what it has alike starts from SRC, all else is drawn, as a start for training.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --into: what is drawn.")
+@click.option("--seed", type=SEED, help="Of --into: what is drawn.  [default: 0]")
 @as_option
 @import_option
-def command(source: Path, target: Path, dtype: str | None, into: str | None, seed: int, **given: Any) -> None:
+def command(source: Path, target: Path, dtype: str | None, into: str | None, seed: int | None, **given: Any) -> None:
     """Bring weights from one format, or architecture, into another.
 
     SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory, or a file that
@@ -88,14 +88,22 @@ def command(source: Path, target: Path, dtype: str | None, into: str | None, see
     from anyformer.hub import convert, save, transplant
 
     if into is not None:
+        options = {each.name: each.opts[0] for each in click.get_current_context().command.params}
         if other := next(
-            (name for name, value in given.items() if value and name != "form"), "dtype" if dtype else None
+            (
+                name
+                for name, value in {**given, "dtype": dtype}.items()
+                if value not in (None, False, ()) and name != "form"
+            ),
+            None,
         ):
             raise UsageError(
-                f"--into leaves no room for {other}; leave all but --to and --seed out, and convert {target} afterwards"
+                f"--into leaves no room for {options[other]}; leave all but --to and --seed out, and convert {target} afterwards"
             )
-        found = transplant(into, source, seed=seed)
+        found = transplant(into, source, seed=seed or 0)
         say(f"{save(found.model, target, found.tokenizer, form=given['form'])}; {found}")
         return
+    if seed is not None:
+        raise UsageError("--seed says what --into draws; give --into too, or leave --seed out")
     kind = getattr(torch, dtype) if dtype else None
     say(str(convert(source, target, dtype=kind, **given)))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import AnyformerError, CheckpointError, SpecError, UsageError
-from anyformer.families import preset
+from anyformer.families import preset, with_classifier
 from anyformer.hub import load, save
 from anyformer.layers import cross_entropy, head
 from anyformer.model import Transformer, build
@@ -31,7 +31,11 @@ from anyformer.recipe import dumps as recipe_text
 from anyformer.recipe import loads as recipe_of
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
-from anyformer.text import NOT_PREDICTED
+from anyformer.study.cells import Runs, read_texts
+from anyformer.study.comparison import compare
+from anyformer.study.specification import ModelEntry, StudySpec
+from anyformer.study.train import prepare_training
+from anyformer.text import NOT_PREDICTED, Tokenizer
 from anyformer.training.objectives.denoising.loss import in_one_row
 from anyformer.training.objectives.objective import LossContext, Teacher, objective_of
 from anyformer.training.prepare import changed
@@ -372,6 +376,25 @@ def test_teachers_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     short = resize(LARGE, context=8)
     assert "beyond the model's 8 learned positions" in refused(randomised(short), tmp_path / "b")
+
+
+def test_the_rows_of_a_student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of its teacher's head, be they more than the tokenizer's tokens, in runs, comparisons and studies."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the cat sees the dog.\n" * 400)
+    tokenizer = Tokenizer.train(["the cat sees the dog.\n"], 257)
+    save(randomised(small("gpt2", 260)), "given", tokenizer)
+    models = (ModelEntry(name="llama", architecture="llama2"),)
+    for name in ("given", "given+mask=SlidingWindow(size=8)"):
+        how = taught(Path(name), tokens=64)
+        assert prepare_training("llama2", "text.txt", n_params=30000, recipe=how).spec.n_scored == 260
+        assert compare(["llama2"], "text.txt", n_params=30000, recipe=how, out=f"out/{name}").study.runs
+        asked = StudySpec(title="a", models=models, data="text.txt", select=0.2, report=0.2, sizes=(30000,), recipe=how)
+        found = Runs(asked, read_texts(asked, print), tmp_path / "runs", HOW)
+        assert [spec.n_scored for spec in found.models.values()] == [260]
+    save(randomised(with_classifier(small("bert-base", 260), 3, "classes")), "judge", tokenizer)
+    with pytest.raises(UsageError, match="the teacher judge: CausalLM cannot train this architecture"):
+        prepare_training("llama2", "text.txt", n_params=30000, recipe=taught(Path("judge")))
 
 
 @pytest.mark.parametrize("objective", [MultiToken()], ids=lambda each: each.kind)

@@ -24,6 +24,7 @@ from anyformer.training.data.text import TextData
 from anyformer.training.prepare import Say, Sources, read_data
 from anyformer.training.run import RunOptions
 from anyformer.training.run.progress import Watcher
+from anyformer.training.run.teaching import rows_for
 
 EXTENSIONS = 3  # times that a grid of rates goes on by a factor of 2 where its end is the best
 SAVES = 4  # of a run, from the last of which it goes on where it was killed
@@ -90,12 +91,13 @@ class Runs:
         return {(model.name, size): self._sized(model, size) for model in self.spec.models for size in self.spec.sizes}
 
     def _sized(self, model: ModelEntry, size: int) -> ModelSpec:
+        recipe = model.recipe or self.spec.recipe
         with errors_of(model.name):
             return resize(
                 specification(model.architecture),
                 n_params=round(size * model.times),
-                vocab_size=self.texts.report.vocab_size,
-                context=(model.recipe or self.spec.recipe).seq_len,
+                vocab_size=rows_for(recipe, self.texts.report),
+                context=recipe.seq_len,
                 count=self.spec.count,
             )
 

@@ -33,6 +33,7 @@ from anyformer.training.run import RunOptions
 from anyformer.training.run.budget import refuse_both
 from anyformer.training.run.chart import LossCurves
 from anyformer.training.run.progress import live_view
+from anyformer.training.run.teaching import rows_for
 from anyformer.training.step.device import choose_device, compute_dtype
 
 STUDY = "study.json"
@@ -105,14 +106,15 @@ def compare(
     text, about = read_data(
         chosen, Sources(data), held_out_of("text", validation, own), tokenizer=tokenizer, vocab_size=vocab_size, say=say
     )
+    rows = rows_for(chosen, text)
     words = f"{STDLIB if data == 'stdlib' else data}: {about}"
 
     def sized(architecture: Architecture) -> ModelSpec:
         with errors_of(_name(architecture)):
             spec = with_head_for(specification(architecture), chosen.objective, text.labels)
             if n_params is None:
-                return resize(spec, vocab_size=text.vocab_size)
-            return resize(spec, n_params=int(n_params), vocab_size=text.vocab_size, context=chosen.seq_len, count=count)
+                return resize(spec, vocab_size=rows)
+            return resize(spec, n_params=int(n_params), vocab_size=rows, context=chosen.seq_len, count=count)
 
     question = Question(
         architectures=named([_name(each) for each in given], [sized(each) for each in given]),

@@ -14,7 +14,6 @@ from anyformer.disk.run_layout import CHECKPOINTS, is_run
 from anyformer.disk.seal import latest
 from anyformer.errors import CheckpointError
 from anyformer.hub import load
-from anyformer.hub.source import load_spec
 from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
@@ -46,6 +45,7 @@ from anyformer.training.run.callbacks import WithCallbacks
 from anyformer.training.run.loggers import loggers
 from anyformer.training.run.plan import RunPlan
 from anyformer.training.run.progress import Watcher, live_view
+from anyformer.training.run.teaching import rows_for
 from anyformer.training.step.device import choose_device
 
 VERSION = 1
@@ -230,9 +230,8 @@ def prepare_training(
     )
     # Given weights, and what is given with its tokenizer, have the rows that they have, be they more than its tokens.
     follows = n_params or (init is None and tokenizer is None)
-    teacher = chosen.distillation if text.labels is None else None  # whose head is of words
-    followed = text.vocab_size if teacher is None else load_spec(teacher.path).n_scored
-    sized = resized(named, n_params, vocab_size or (followed if follows else None))
+    rows = vocab_size or (rows_for(chosen, text) if follows else None)
+    sized = resized(named, n_params, rows)
     fitted, notice = with_head(sized, chosen, text)
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
     if minutes is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
 from anyformer.errors import UsageError
 from anyformer.hub import load
+from anyformer.hub.source import find
 from anyformer.model import Transformer
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
@@ -26,11 +30,9 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
     path = recipe.distillation.path
     model, tokenizer = load(path, device=device, dtype=torch.float32 if recipe.precision == "float32" else None)
     model.requires_grad_(False)
-    try:
+    with _errors_of(path):
         objective_of(recipe.objective, model.spec)
         check_positions(model.spec, longest(model.spec, recipe, data))
-    except UsageError as error:
-        raise UsageError(f"the teacher {path}: {error}") from None
     if tokenizer is not None and data.tokenizer is not None and tokenizer.fingerprint != data.tokenizer.fingerprint:
         raise UsageError(
             f"the teacher {path} has another tokenizer than the run; leave --tokenizer and --vocab out to take its"
@@ -43,6 +45,29 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
             f"the teacher {path} scores {theirs} tokens, and the model {ours}; resize it with --vocab {theirs}"
         )
     return model
+
+
+def rows_for(recipe: Recipe, data: TrainingData) -> int:
+    """The tokens that a model has to score for the data: those of its tokenizer, or of a teacher's head, be they more.
+
+    Raises what `find` does, UsageError for a teacher that does not do what is to be learnt.
+    """
+    if recipe.distillation is None or data.labels is not None:  # a head of labels has no rows of tokens
+        return data.vocab_size
+    path = recipe.distillation.path
+    spec = find(path).spec
+    with _errors_of(path):
+        objective_of(recipe.objective, spec)
+    return spec.n_scored
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Within it what the teacher there cannot do is said with its name."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"the teacher {path}: {error}") from None
 
 
 def fingerprint_of(teacher: Transformer) -> str:

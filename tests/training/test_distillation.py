@@ -32,6 +32,7 @@ from anyformer.recipe import loads as recipe_of
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.study.cells import Runs, read_texts
+from anyformer.study.compare import Question, identity
 from anyformer.study.comparison import compare
 from anyformer.study.specification import ModelEntry, StudySpec
 from anyformer.study.train import prepare_training
@@ -41,7 +42,7 @@ from anyformer.training.objectives.objective import LossContext, Teacher, object
 from anyformer.training.prepare import changed
 from anyformer.training.run import Run, RunOptions, train
 from anyformer.training.run.plan import flops_per_token
-from anyformer.training.run.teaching import fingerprint_of
+from anyformer.training.run.teaching import fingerprint_at, fingerprint_of
 from anyformer.training.step import Trainer
 from tests.laws.models import randomised
 from tests.training import noisy
@@ -254,6 +255,18 @@ def test_another_teacher_under_the_same_name_is_another_run(tmp_path: Path) -> N
     (tmp_path / "other" / "model.safetensors").replace(by / "model.safetensors")
     with pytest.raises(CheckpointError, match="holds a run on another teacher: "):
         train(SPEC, taught(by, tokens=10 * 64), text_data(), out=tmp_path / "run", options=HOW)
+
+
+def test_results_of_a_comparison_are_kept_for_one_teacher_alone(tmp_path: Path) -> None:
+    by = tmp_path / "teacher"
+    save(randomised(LARGE), by, form="anyformer")
+    question = Question(architectures={"student": SPEC}, recipe=taught(by))
+    first = identity(question, "student", None, 0, text_data())
+    assert identity(question, "student", None, 0, text_data()) == first
+    save(randomised(LARGE, 7), tmp_path / "other", form="anyformer")
+    (tmp_path / "other" / "model.safetensors").replace(by / "model.safetensors")
+    fingerprint_at.cache_clear()  # as for another process
+    assert identity(question, "student", None, 0, text_data()) != first
 
 
 def test_every_number_of_a_teacher_counts() -> None:

@@ -35,6 +35,7 @@ from anyformer.training.run.checks import SOURCES, check_run
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
+from anyformer.training.run.teaching import fingerprint_at
 
 EARLY = 0.25  # of the steps: where the early loss is read
 EARLY_WORDS = "validation loss, on a fixed sample, after a quarter of the steps"
@@ -167,7 +168,12 @@ def rank(run: RunResult, score: Score) -> tuple[float, float]:
 def identity(question: Question, name: str, rate: float | None, seed: int, data: TrainingData) -> str:
     """What no run of another architecture, recipe or data is called, whatever its model is."""
     spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
-    what = json.dumps([encode(spec), encode(recipe), data.fingerprint], sort_keys=True)
+    read = (
+        [data.fingerprint]
+        if recipe.distillation is None
+        else [data.fingerprint, fingerprint_at(recipe.distillation.path)]
+    )
+    what = json.dumps([encode(spec), encode(recipe), *read], sort_keys=True)
     lr = recipe.optimizer.peak(spec.stack.d_model)
     return f"lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -68,6 +69,12 @@ def _errors_of(path: Path) -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(f"the teacher {path}: {error}") from None
+
+
+@cache
+def fingerprint_at(path: Path) -> str:
+    """That of the teacher there, as it was when it was first asked for. Raises what `load` does."""
+    return fingerprint_of(load(path)[0])
 
 
 def fingerprint_of(teacher: Transformer) -> str:

@@ -95,12 +95,12 @@ class DiskFailed(RunFailed):
 
 
 @contextmanager
-def errors_of(name: str) -> Iterator[None]:
+def errors_of(name: str, kind: type[AnyformerError] = SpecError) -> Iterator[None]:
     """Within it what is wrong with an architecture, or a part of one, is said with its name, file or change."""
     try:
         yield
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
+    except kind as error:
+        raise kind(f"{name}: {error}") from None
 
 
 @contextmanager

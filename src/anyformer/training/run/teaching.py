@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from anyformer.errors import UsageError
+from anyformer.errors import UsageError, errors_of
 from anyformer.hub import load
 from anyformer.hub.source import find
 from anyformer.model import Transformer
@@ -31,7 +29,7 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
     path = recipe.distillation.path
     model, tokenizer = load(path, device=device, dtype=torch.float32 if recipe.precision == "float32" else None)
     model.requires_grad_(False)
-    with _errors_of(path):
+    with errors_of(f"the teacher {path}", UsageError):
         objective_of(recipe.objective, model.spec)
         check_positions(model.spec, longest(model.spec, recipe, data))
     if tokenizer is not None and data.tokenizer is not None and tokenizer.fingerprint != data.tokenizer.fingerprint:
@@ -57,18 +55,9 @@ def rows_for(recipe: Recipe, data: TrainingData) -> int:
         return data.vocab_size
     path = recipe.distillation.path
     spec = find(path).spec
-    with _errors_of(path):
+    with errors_of(f"the teacher {path}", UsageError):
         objective_of(recipe.objective, spec)
     return spec.n_scored
-
-
-@contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    """Within it what the teacher there cannot do is said with its name."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"the teacher {path}: {error}") from None
 
 
 @cache

@@ -87,6 +87,11 @@ def by_hand(student: Tensor, teacher: Tensor, labels: Tensor, recipe: Recipe) ->
     return total
 
 
+def taught_by(model: Transformer, recipe: Recipe) -> Teacher:
+    assert recipe.distillation is not None
+    return Teacher(model, objective_of(recipe.objective, model.spec), recipe.distillation)
+
+
 PAIRS = [
     ("gemma2-2b", "gpt2"),  # soft-caps and a scale of logits, a tied table
     ("mamba2-130m", "llama2-7b"),
@@ -105,7 +110,7 @@ def test_loss_and_gradients_are_those_written_out(
     spec, teacher = small(mine, 32), randomised(small(other, 32), 5)
     recipe = recipe_for(spec, distillation=ELSEWHERE, label_smoothing=0.1, z_loss=0.02, clip=None)
     rows, objective = batch_for(spec, 1), objective_of(recipe.objective, spec)
-    trainer = Trainer(randomised(spec), recipe, objective, teacher=teacher)
+    trainer = Trainer(randomised(spec), recipe, objective, teacher=taught_by(teacher, recipe))
     result = trainer.gradients(1, rows)
 
     student = randomised(spec)
@@ -143,9 +148,7 @@ def test_what_a_head_reads_in_one_row_or_two(name: str) -> None:
     by = LossContext(model, model.head(), CPU)
     plain = objective(by, rows)
     none, copy = (
-        objective(
-            by._replace(teacher=Teacher(each, each.head(), objective, Distillation(teacher="a", weight=weight))), rows
-        )
+        objective(by._replace(teacher=Teacher(each, objective, Distillation(teacher="a", weight=weight))), rows)
         for each, weight in ((randomised(spec, 3), 0.0), (randomised(spec), 1.0))
     )
     torch.testing.assert_close(none.total, plain.total)
@@ -161,7 +164,7 @@ def test_classes_are_learnt_by_who_reads_otherwise(in_float64: None, kind: Any) 
     spec, other = (model_for(name, data, said) for name in ("distilbert-base", "bert-base"))
     recipe = LABELLED.but(objective=said, distillation=ELSEWHERE, label_smoothing=0.1, clip=None)
     rows, student, teacher = some(data), randomised(spec), randomised(other, 5)
-    trainer = Trainer(randomised(spec), recipe, objective_of(said, spec), teacher=teacher)
+    trainer = Trainer(randomised(spec), recipe, objective_of(said, spec), teacher=taught_by(teacher, recipe))
     result = trainer.gradients(1, rows)
     labels = torch.from_numpy(rows.labels).flatten()
     ids, mask, types = (torch.from_numpy(field) for field in (rows.input_ids, rows.document, rows.types))
@@ -184,7 +187,7 @@ def test_an_encoder_beside_a_decoder_teaches_what_reads_both_in_one_row(in_float
     recipe = Recipe(objective=PrefixLM(), tokens=64, batch_tokens=64, seq_len=32, distillation=ELSEWHERE, clip=None)
     rows = next(noisy.text_data().feed(recipe))
     objective = objective_of(PrefixLM(), spec)
-    trainer = Trainer(randomised(spec), recipe, objective, teacher=teacher)
+    trainer = Trainer(randomised(spec), recipe, objective, teacher=taught_by(teacher, recipe))
     result = trainer.gradients(1, rows)
     with torch.no_grad():
         wanted = teacher(**objective_of(PrefixLM(), teacher.spec).asked(rows, CPU) | {"output_logits": True}).logits
@@ -201,7 +204,10 @@ def test_rows_without_a_label() -> None:
     spec = small("gpt2")
     rows = batch_for(spec, 1)
     trainer = Trainer(
-        build(spec), recipe_for(spec, distillation=ELSEWHERE), objective_of(CausalLM(), spec), teacher=build(spec)
+        build(spec),
+        recipe_for(spec, distillation=ELSEWHERE),
+        objective_of(CausalLM(), spec),
+        teacher=taught_by(build(spec), recipe_for(spec, distillation=ELSEWHERE)),
     )
     result = trainer.step(1, rows._replace(labels=rows.labels * 0 + NOT_PREDICTED))
     assert (result.loss, result.grad_norm, result.parts) == (0, 0, {"teacher": 0})

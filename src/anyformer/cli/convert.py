@@ -88,18 +88,11 @@ def command(source: Path, target: Path, dtype: str | None, into: str | None, see
     from anyformer.hub import convert, save, transplant
 
     if into is not None:
-        options = {each.name: each.opts[0] for each in click.get_current_context().command.params}
-        if other := next(
-            (
-                name
-                for name, value in {**given, "dtype": dtype}.items()
-                if value not in (None, False, ()) and name != "form"
-            ),
-            None,
-        ):
-            raise UsageError(
-                f"--into leaves no room for {options[other]}; leave all but --to and --seed out, and convert {target} afterwards"
-            )
+        others = {**given, "dtype": dtype, "form": None}
+        if said := [name for name, value in others.items() if value not in (None, False, ())]:
+            options = {each.name: each.opts[0] for each in click.get_current_context().command.params}
+            what = f"--into leaves no room for {options[said[0]]}"
+            raise UsageError(f"{what}; leave all but --to and --seed out, and convert {target} afterwards")
         found = transplant(into, source, seed=seed or 0)
         say(f"{save(found.model, target, found.tokenizer, form=given['form'])}; {found}")
         return

@@ -25,9 +25,9 @@ from anyformer.screen import say
 def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None:
     """Run the checkpoint in DIR (or a GGUF file) here and in transformers, and compare them layer by layer.
 
-    Differences are set beside those that rounding alone makes: between transformers' own kernels, eager and sdpa, or of a
-    class without sdpa between our float32 and float64. Exit status 1 where the two differ by more.
-    `--json` gives version, architecture, transformers, n_tokens, same_next_tokens, agrees,
+    Differences are set beside those that rounding alone makes: between transformers' own kernels, eager and sdpa, and
+    where it has one kernel, or layers that are no attention, between our float32 and float64. Exit status 1
+    where the two differ by more. `--json` gives version, architecture, transformers, n_tokens, same_next_tokens, agrees,
     first_difference (a place's name, or null) and places (name, ours, theirs).
     """
     from anyformer.measure.verify import TIMES, verify

@@ -7,10 +7,10 @@ from anyformer.layers.activation import Softplus as Softplus, Swish as Swish, Ta
 from anyformer.layers.altup import AltUpSpec as AltUpSpec, StreamsSpec as StreamsSpec
 from anyformer.layers.aside import AsideSpec as AsideSpec
 from anyformer.layers.attention import AttentionSpec as AttentionSpec
-from anyformer.layers.bottleneck import BottleneckSpec as BottleneckSpec
 from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack
 from anyformer.layers.block_indexer import BlockIndexerSpec as BlockIndexerSpec
+from anyformer.layers.bottleneck import BottleneckSpec as BottleneckSpec
 from anyformer.layers.causal_convolution import CausalConvolutionSpec as CausalConvolutionSpec
 from anyformer.layers.channel_mix import ChannelMixSpec as ChannelMixSpec
 from anyformer.layers.compression import CompressorSpec as CompressorSpec

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.errors import InputError
 from anyformer.layers.compiled_loss import compiled
 from anyformer.layers.distillation import Answers, Taught
-from anyformer.layers.head import Head, chunks_of, rows_at_once
+from anyformer.layers.head import Head, chunks_of, exact, rows_at_once
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
@@ -70,7 +70,7 @@ def distillation(
     return total, each.view(labels.shape), divergences
 
 
-# The sum of the losses, the plain one of each row, the sum of the divergences from a teacher: of 0 rows where there is none.
+# The sum of the losses, the plain one of each row, the sum of the divergences from a teacher: 0 without one.
 Sums = tuple[Tensor, Tensor, Tensor]
 
 
@@ -139,11 +139,6 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
     if logits is not None:
         return F.cross_entropy(exact(logits.flatten(0, -2)), labels.flatten(), ignore_index=NOT_PREDICTED)
     return cross_entropy(head, hidden, labels)[0] / (labels != NOT_PREDICTED).sum()
-
-
-def exact(logits: Tensor) -> Tensor:
-    """In float32 at least."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def losses_of(

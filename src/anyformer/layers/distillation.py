@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.layers.head import Head
+from anyformer.layers.head import Head, exact
 
 
 class Answers(NamedTuple):
@@ -52,5 +52,4 @@ class Taught(NamedTuple):
     def answers(self) -> Answers:
         """Its logits, in float32 at least."""
         with torch.no_grad():
-            logits = self.head(self.hidden)
-        return Answers(logits.to(torch.promote_types(logits.dtype, torch.float32)), self.weight, self.temperature)
+            return Answers(exact(self.head(self.hidden)), self.weight, self.temperature)

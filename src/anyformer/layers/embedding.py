@@ -82,6 +82,10 @@ class TokensSpec(TermSpec):
         self.require("span", self.span % 2 == 1, "must be odd: as many tokens before as after")
         self.require("span", self.span == 1 or self.projection is not None, "is projected; give a projection")
 
+    def together(self) -> str | None:
+        """As `MixerSpec.together`."""
+        return "puts neighbouring tokens side by side, which lie in two stretches" if self.span > 1 else None
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         narrow = place.at(self.table.width or place.shape[-1])
         wide = narrow.at(self.span * narrow.shape[-1])

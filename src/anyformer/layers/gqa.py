@@ -58,9 +58,8 @@ class GQASpec(ProjectionSpec):
     common: str | None = None  # the maps are those of all attention that has this name (Zamba)
     adapter: Width | None = None  # the rank of what is added to queries, keys and values, of its own (Zamba 2)
     convolved: ConvolvedHeadsSpec | None = None  # over the last tokens, before norms and rotation (CCA)
-    values_read: Literal["stream", "outer"] = (
-        "stream"  # outer: the stream around the bottleneck it stands in (MobileBERT)
-    )
+    # outer: the stream around the bottleneck that it stands in (MobileBERT)
+    values_read: Literal["stream", "outer"] = "stream"
     share: TrueShare | None = None  # of d_model, the width of all heads together; None: all of it (ConvBERT: half)
 
     def __post_init__(self) -> None:

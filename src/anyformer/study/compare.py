@@ -168,11 +168,9 @@ def rank(run: RunResult, score: Score) -> tuple[float, float]:
 def identity(question: Question, name: str, rate: float | None, seed: int, data: TrainingData) -> str:
     """What no run of another architecture, recipe or data is called, whatever its model is."""
     spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
-    read = (
-        [data.fingerprint]
-        if recipe.distillation is None
-        else [data.fingerprint, fingerprint_at(recipe.distillation.path)]
-    )
+    read = [data.fingerprint]
+    if recipe.distillation is not None:
+        read.append(fingerprint_at(recipe.distillation.path))
     what = json.dumps([encode(spec), encode(recipe), *read], sort_keys=True)
     lr = recipe.optimizer.peak(spec.stack.d_model)
     return f"lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"

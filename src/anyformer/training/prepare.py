@@ -70,6 +70,7 @@ TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 # Bytes of memory for each of a file, as texts and as tokens, as measured with words of five letters.
 PAIRS_HELD, LABELLED_HELD = 5, 15
 PACKED = 3  # bytes of text in one of a .gz
+# Fields of a recipe that a text may say.
 WRITTEN: Mapping[str, Callable[[str], Any]] = {"lora": lora_of, "distillation": distillation_of}
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 

@@ -17,7 +17,7 @@ from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer
 from tests.laws.models import randomised
 from tests.training.cluster.processes import Processes
-from tests.training.test_distillation import ELSEWHERE, small
+from tests.training.test_distillation import ELSEWHERE, small, taught_by
 from tests.training.test_objectives import CPU
 from tests.training.texts import text_data
 
@@ -37,7 +37,7 @@ def steps(world: World | None, mesh: str, compiled: bool = False) -> Any:
             objective_of(CausalLM(), spec),
             micro_tokens=32,
             world=world,
-            teacher=teacher,
+            teacher=taught_by(teacher, RECIPE),
             compiled=compiled,
         )
     except UsageError as error:

@@ -17,7 +17,7 @@ from anyformer.layers.distillation import Taught
 from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout, Notes, sent_to
 from anyformer.memory import SegmentMemory
-from anyformer.model import Output
+from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec, Workload
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.data.noise import Noise
@@ -67,8 +67,7 @@ class LossContext(NamedTuple):
 class Teacher(NamedTuple):
     """A trained model whose answers are learnt, and how."""
 
-    forward: Forward
-    head: Head
+    model: Transformer
     objective: Objective[Any]  # for its own architecture
     how: Distillation
 
@@ -115,7 +114,7 @@ class Objective(ABC, Generic[S]):
         if by.teacher is None:
             return self.losses(by, out, rows)
         with torch.no_grad():
-            theirs = by.teacher.forward(**by.teacher.objective.asked(rows, by.device))
+            theirs = by.teacher.model(**by.teacher.objective.asked(rows, by.device))
         return self.distilled(by, out, by.teacher, theirs, rows)
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
@@ -134,9 +133,8 @@ class Objective(ABC, Generic[S]):
 
     def distilled(self, by: LossContext, out: Output, teacher: Teacher, theirs: Output, rows: Rows) -> Losses:
         """The losses beside a teacher, and what that made of the same rows; how far it is away is a part of them."""
-        labels, hidden = tensor(rows.labels), self.read(by.head, out, rows)
-        wanted = teacher.objective.read(teacher.head, theirs, rows)
-        taught = Taught(teacher.head, wanted, teacher.how.weight, teacher.how.temperature)
+        labels, hidden, head = tensor(rows.labels), self.read(by.head, out, rows), teacher.model.head()
+        taught = Taught(head, teacher.objective.read(head, theirs, rows), teacher.how.weight, teacher.how.temperature)
         total, each, divergence = distillation(by.head, hidden, labels, taught, by.options)
         return Losses(total, each, out.notes, from_teacher(divergence, labels))
 

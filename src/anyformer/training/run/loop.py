@@ -155,12 +155,12 @@ class Run:
                 f"--lora trains maps of given weights alone, and {init} lacks {', '.join(self.fresh)}; train without --lora first"
             )
         self.n_params, self.n_beside, saved = sizes(self.trainer)
-        self.n_taught = 0 if teacher is None else parameters(teacher.spec).total
+        self.n_taught = 0 if teacher is None else parameters(teacher.model.spec).total
         once = WEIGHT_NBYTES * self.n_params if adapter is not None else 0
         saves = out is not None and world.leads and made(out) < recipe.steps
         self.disk_nbytes = disk_needed(saved, options.keep_last + 1, out, once) if saves and out else 0
         beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
-        read = {} if teacher is None or out is None else {"teacher": fingerprint_of(teacher)}
+        read = {"teacher": fingerprint_of(teacher.model)} if teacher and out and world.leads else {}
         self.saving = Saving(
             out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter, behind, read
         )

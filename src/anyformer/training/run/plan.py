@@ -15,12 +15,11 @@ import torch
 
 from anyformer.disk.run_layout import BASE, CHECKPOINTS
 from anyformer.errors import UsageError
-from anyformer.model import Transformer
 from anyformer.screen import counted
 from anyformer.spec import Cost, ModelSpec, Place, Workload, tensors
 from anyformer.training.cluster.parts import here
 from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.objective import Objective
+from anyformer.training.objectives.objective import Objective, Teacher
 from anyformer.training.step import Trainer, split
 from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.muon import MuonAdam
@@ -77,7 +76,7 @@ def flops_per_token(
     load: Workload,
     objective: Objective[Any] | None = None,
     adapter: Adapter | None = None,
-    teacher: Transformer | None = None,
+    teacher: Teacher | None = None,
 ) -> float:
     """The FLOPs of training on one token, forward once and backward twice, masked pairs not counted.
 
@@ -86,7 +85,7 @@ def flops_per_token(
     of a backward pass.
     """
     beside = objective.auxiliary_flops(load) if objective is not None else 0
-    beside += _forward(teacher.spec, load).flops if teacher is not None else 0
+    beside += _forward(teacher.model.spec, load).flops if teacher is not None else 0
     forward = _forward(spec, load)
     if adapter is not None:
         numel = sum(p.numel() for p in adapter.parameters())

@@ -15,12 +15,12 @@ from anyformer.model import Transformer
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import TrainingData
-from anyformer.training.objectives.objective import objective_of
+from anyformer.training.objectives.objective import Teacher, objective_of
 from anyformer.training.run.checks import check_positions, longest
 
 
-def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torch.device) -> Transformer | None:
-    """The model that the recipe's distillation names, on the device; None where it has none.
+def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torch.device) -> Teacher | None:
+    """The teacher that the recipe's distillation names, on the device; None where it has none.
 
     Raises what `load` does, UsageError for one that does not do what the run is to learn, of the student's own tokens.
     """
@@ -30,7 +30,7 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
     model, tokenizer = load(path, device=device, dtype=torch.float32 if recipe.precision == "float32" else None)
     model.requires_grad_(False)
     with errors_of(f"the teacher {path}", UsageError):
-        objective_of(recipe.objective, model.spec)
+        objective = objective_of(recipe.objective, model.spec)
         check_positions(model.spec, longest(model.spec, recipe, data))
     if tokenizer is not None and data.tokenizer is not None and tokenizer.fingerprint != data.tokenizer.fingerprint:
         raise UsageError(
@@ -43,7 +43,7 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
         raise UsageError(
             f"the teacher {path} scores {theirs} tokens, and the model {ours}; resize it with --vocab {theirs}"
         )
-    return model
+    return Teacher(model, objective, recipe.distillation)
 
 
 def rows_for(recipe: Recipe, data: TrainingData) -> int:
@@ -70,5 +70,6 @@ def fingerprint_of(teacher: Transformer) -> str:
     """A hash of what it computes: its specification and its numbers."""
     digest = hashlib.sha256(teacher.spec.key.encode())
     for name, tensor in teacher.state_dict().items():
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.errors import UsageError
 from anyformer.model import Transformer
 from anyformer.recipe import OPTIMIZERS, Adam, AdamW, Muon, OptimizerSpec
-from anyformer.spec import ModelSpec, Place, tensors
+from anyformer.spec import ModelSpec, Place, Weight, tensors
 from anyformer.spec.part import Role
 from anyformer.training.cluster.parts import together
 from anyformer.training.step.muon import MuonAdam
@@ -85,15 +85,19 @@ def optimizer_of(
 
 def maps_of(model: nn.Module, spec: ModelSpec) -> list[nn.Parameter]:
     """The trained matrices of a model that features pass through: neither tables nor routers, taps and recurrences."""
-    named = {name for name, weight in tensors(spec, Place()) if weight.quantises_as == "map"}
+    named = {name for name, weight in tensors(spec, Place()) if _is_map(weight)}
     return [p for name, p in model.named_parameters() if name in named and p.requires_grad]
+
+
+def _is_map(weight: Weight) -> bool:
+    return weight.quantises_as == "map"
 
 
 def kept_nbytes(spec: ModelSpec, optimizer: OptimizerSpec) -> int:
     """The bytes that an optimiser keeps of a model's trained weights."""
     muon = isinstance(optimizer, Muon)
     return sum(
-        (MOMENTUM_NBYTES if muon and weight.quantises_as == "map" else MOMENTS_NBYTES) * weight.numel
+        (MOMENTUM_NBYTES if muon and _is_map(weight) else MOMENTS_NBYTES) * weight.numel
         for _, weight in tensors(spec, Place())
         if weight.trainable
     )

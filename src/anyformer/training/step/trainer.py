@@ -27,7 +27,7 @@ from anyformer.training.cluster.gradients import add_gradients, counted_once, no
 from anyformer.training.cluster.refusals import indivisible, refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Teacher, objective_of
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Teacher
 from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
@@ -74,7 +74,7 @@ class Trainer:
         compiled: bool = False,
         recompute: Recompute = "none",
         world: World = ALONE,
-        teacher: Transformer | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         asked = objective.auxiliary()
         tied, beside = asked is not None and bool(asked.tied), asked is not None
@@ -111,11 +111,7 @@ class Trainer:
             stretch_rows(model, world)
         self.adapter = Adapter(model, recipe.lora, recipe.seed) if recipe.lora is not None else None
         self.memories = segment_memories(model, recipe, recompute, compiled)
-        self.teacher = None
-        if teacher is not None:
-            assert recipe.distillation is not None
-            own = objective_of(recipe.objective, teacher.spec)
-            self.teacher = Teacher(teacher, teacher.head(), own, recipe.distillation)
+        self.teacher = teacher
         self.models = [model, *([self.auxiliary] if self.auxiliary is not None else [])]
         self.parameters = trained(model, self.auxiliary)
         if world.tp > 1:
@@ -149,8 +145,9 @@ class Trainer:
             from anyformer.training.step.pipeline import Pipeline
 
             self.pipeline = Pipeline(model, objective, world, recipe.precision, self.dropout, self.options)
-        for one in [*self.models, *([teacher] if teacher is not None else [])] if compiled else ():
-            compile_layers(one)
+        if compiled:
+            for one in (*self.models, *([teacher.model] if teacher is not None else [])):
+                compile_layers(one)
 
     @property
     def kept(self) -> nn.Module:

@@ -52,7 +52,7 @@ LEFT_OUT = {
     "GraniteMoeSharedForCausalLM": "is read and written, and is no preset: its sizes are no class's defaults",
     "LagunaForCausalLM as released": "is read and written; its preset has the class's sizes, without windows and further heads",
     "T5Gemma2ForConditionalGeneration": "sees, and its decoder has one softmax over its own tokens and the encoder's",
-    "the text models of `glm5_next`, `step3p7`, `muse_glimmer`, `inkling`, `qwen4_exp`": "stand inside models that "
+    "the text models of `glm5_next`, `step3p7`, `muse_glimmer`, `inkling`": "stand inside models that "
     "see or hear, and each has a part that is not here",
     "IBertForMaskedLM with quant_mode": "computes with integers; refused, and without it RoBERTa, which its presets are",
     "JinaEmbeddingsV3ForMaskedLM with adapters": "has none of the adapters for its tasks in the class; files of them are refused",

@@ -18,33 +18,41 @@ import anyformer as af
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.compose import edited
-from anyformer.families.hf.composite import COMPOSITES, alone
+from anyformer.families.hf.composite import ALIKE, COMPOSITES, alone
 from anyformer.hub.weights import FILE
 from anyformer.layers import IndexerSpec
 from anyformer.measure.verify import verify
 from anyformer.resizing import shrink
-from anyformer.spec import Count
+from anyformer.spec import Count, ModelSpec
 from tests.cli.running import refused, run, succeeded
 from tests.laws.tolerance import close
 
 # By the type of the text model, a preset of it.
 TEXTS = {
     "apertus1p5_text": "apertus-1.5-8b",
-    "llama": "llama2",
-    "mistral": "mistral",
-    "qwen2": "qwen2-7b",
-    "qwen3": "qwen3-0.6b",
-    "lfm2": "lfm2-350m",
+    "deepseek_v3": "deepseek-v3",
     "exaone4": "exaone-4.0-1.2b",
     "gemma3_text": "gemma3-1b",
     "gemma3n_text": "gemma3n-e4b",
     "gemma4_text": "gemma4-e2b",
+    "glm4": "glm4",
+    "glm4_moe": "glm-4.5-air",
+    "hunyuan_v1_dense": "hunyuan-7b",
+    "hyperclovax": "hyperclova-x-seed",
+    "lfm2": "lfm2-350m",
+    "lfm3": "lfm3",
+    "llama": "llama2",
     "llama4_text": "llama4-scout",
     "minimax_m3_vl_text": "minimax-m3",
-    "qwen3_5_text": "qwen3.5-9b",
+    "mistral": "mistral",
+    "qwen2": "qwen2-7b",
+    "qwen3": "qwen3-0.6b",
     "qwen3_5_moe_text": "qwen3.5-35b-a3b",
+    "qwen3_5_text": "qwen3.5-9b",
+    "qwen3_moe": "qwen3-30b-a3b",
     "qwen4_exp_text": "qwen3.8-flash-next",
 }
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
 EYES = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -73,13 +81,41 @@ CODES: dict[str, Any] = {
 }
 
 
+# Whose class, by what it calls its eyes in files, misspells the text model's layers there.
+MISSPELLED = ("kimi_k25", "qianfan_ocr")
+
+
 def settings_of(hf_type: str) -> Any:
     """The class of their configurations."""
     return CONFIG_MAPPING[hf_type]
 
 
+def text_of(hf_type: str) -> dict[str, Any]:
+    """The settings of a tiny text model, with what those say of places that read text as another type's class does."""
+    alike = ALIKE.get(hf_type)
+    known = hf_type if alike is None else alike.hf_type
+    # Of an indexer's few heads many pairs score 0, of which either side may take others.
+    spec = edited(
+        shrink(preset(TEXTS[known]).spec),
+        IndexerSpec,
+        lambda each: each if each.choices > 1 else each.but(n_heads=Count(16)),
+    )
+    text = {**FAMILIES[known].to_config(spec), "model_type": hf_type, "pad_token_id": 0}
+    if alike is not None and "head_dim" in alike.always:
+        text["head_dim"] = text["hidden_size"] // text["num_attention_heads"]
+    if alike is not None and not text.get("rope_scaling"):
+        width = (
+            text.get("qk_rope_head_dim") or text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+        )
+        n = int(width * text.get("partial_rotary_factor", 1.0)) // 2
+        sections = [n - 2 * (n // 3), n // 3, n // 3]
+        text["rope_scaling"] = {"rope_type": "default", "mrope_section": sections, "mrope_interleaved": True}
+    return text
+
+
 def theirs(hf_type: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
     """A tiny model of theirs, every parameter random."""
+    torch.manual_seed(0)
     composite, kind = COMPOSITES[hf_type], settings_of(hf_type)
     if hf_type == "gemma3n":  # its eyes and ears are timm's
         from transformers.models.gemma3n import modeling_gemma3n as module
@@ -90,18 +126,12 @@ def theirs(hf_type: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> An
             "from_config",
             lambda config: real(config) if config.model_type == composite.text else nn.Linear(2, 2),
         )
-    # Of an indexer's few heads many pairs score 0, of which either side may take others.
-    text_model = edited(
-        shrink(preset(TEXTS[composite.text]).spec),
-        IndexerSpec,
-        lambda each: each if each.choices > 1 else each.but(n_heads=Count(16)),
-    )
-    text = FAMILIES[composite.text].to_config(text_model)
+    text = text_of(composite.text)
     others: dict[str, Any] = {name: dict(EYES) for name in kind.sub_configs if name != "text_config"}
     others = {"gemma3n": {}, "apertus1p5": CODES}.get(hf_type, others)
-    model: Any = getattr(transformers, composite.architecture)(
-        kind(text_config={**text, "model_type": composite.text}, **others, **settings)
-    )
+    if hf_type == "ovis2":
+        others |= {name: text[name] for name in ("hidden_size", "vocab_size")}
+    model: Any = getattr(transformers, composite.architecture)(kind(text_config=text, **others, **settings))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -123,7 +153,7 @@ def ids() -> Tensor:
 @pytest.mark.parametrize("hf_type", COMPOSITES)
 def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = theirs(hf_type, monkeypatch)
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path, save_original_format=hf_type not in MISSPELLED)
     found = af.load(tmp_path)[0].eval()
     with torch.no_grad():
         close(found(ids()).logits, logits(model, ids()))
@@ -131,7 +161,71 @@ def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("hf_type", COMPOSITES)
 def test_a_head_that_is_not_said_to_be_tied_is_as_in_the_class(hf_type: str) -> None:
-    assert COMPOSITES[hf_type].tied == CONFIG_MAPPING[hf_type]().tie_word_embeddings
+    assert COMPOSITES[hf_type].tied == getattr(settings_of(hf_type)(), "tie_word_embeddings", False)
+
+
+def spec_of(path: Path, config: dict[str, Any]) -> ModelSpec:
+    (path / "config.json").write_text(json.dumps(config, default=str))
+    return af.load_spec(path / "config.json")
+
+
+@pytest.mark.parametrize("hf_type", [name for name, composite in COMPOSITES.items() if composite.text in ALIKE])
+def test_where_nothing_is_said_it_is_as_in_the_class(hf_type: str, tmp_path: Path) -> None:
+    """But for its sizes, which are to be said."""
+    said = settings_of(hf_type)().to_dict()
+    if hf_type == "glm4v_moe":  # whose own is a width that cannot turn
+        said["text_config"]["head_dim"] = 128
+    sizes = {name: said["text_config"][name] for name in SIZES if name in said["text_config"]}
+    assert spec_of(tmp_path, {"model_type": hf_type, "text_config": sizes}) == spec_of(tmp_path, said)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_the_first_files_of_qwens_are_read(within: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of text and eyes in one table and under names of their own, positions as "mrope"; later the head is tied within."""
+    model = theirs("qwen2_5_vl", monkeypatch, tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+
+    def first(config: dict[str, Any]) -> None:
+        text = config.pop("text_config")
+        table = text.pop("rope_parameters")
+        sections = {"type": "mrope", "mrope_section": table["mrope_section"]}
+        config |= {**text, "rope_theta": table["rope_theta"], "rope_scaling": sections}
+        config |= {"model_type": "qwen2_5_vl", "tie_word_embeddings": True}
+
+    def later(config: dict[str, Any]) -> None:
+        config.pop("tie_word_embeddings")
+        config["text_config"] |= {"tie_word_embeddings": True, "architectures": config["architectures"]}
+
+    changed(tmp_path, later if within else first)
+    held = load_file(tmp_path / FILE)
+    save_file(
+        {name.replace("model.language_model.", "model."): tensor for name, tensor in held.items()}, tmp_path / FILE
+    )
+    assert any(name.startswith("model.layers.") for name in load_file(tmp_path / FILE))
+    with torch.no_grad():
+        close(af.load(tmp_path)[0].eval()(ids()).logits, logits(model, ids()))
+
+
+def test_experts_are_read_as_released_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which are (in, out), where the class holds and writes them (out, in)."""
+    model = theirs("qwen3_vl_moe", monkeypatch)
+    model.save_pretrained(tmp_path)
+    held = load_file(tmp_path / FILE)
+    turned = {name: x.mT.contiguous() if ".mlp.experts." in name else x for name, x in held.items()}
+    save_file(turned, tmp_path / FILE, metadata={"format": "pt"})
+    assert any(turned[name].shape != held[name].shape for name in held)
+    close(logits(type(model).from_pretrained(tmp_path), ids()), logits(model, ids()))
+    with torch.no_grad():
+        close(af.load(tmp_path)[0].eval()(ids()).logits, logits(model, ids()))
+
+
+@pytest.mark.parametrize("hf_type", ["qwen3_5", "qwen3_5_moe"])
+def test_sections_of_positions_are_of_places(hf_type: str, tmp_path: Path) -> None:
+    """As their released configurations say them."""
+    config = json.loads(json.dumps(settings_of(hf_type)().to_dict(), default=str))
+    plain = spec_of(tmp_path, config)
+    config["text_config"]["rope_parameters"] |= {"mrope_interleaved": True, "mrope_section": [11, 11, 10]}
+    assert spec_of(tmp_path, config) == plain
 
 
 @pytest.fixture

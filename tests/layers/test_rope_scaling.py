@@ -179,7 +179,7 @@ def test_a_mixture_of_phi_has_a_magnitude_for_each_list() -> None:
     ("inside", "message"),
     [
         ({"rope_type": "yran", "factor": 2.0}, r"'yran' is no scaling known here \(did you mean 'yarn'\?\); there are"),
-        ({"type": "mrope"}, r"type = 'mrope' is no scaling known here.*; there are default, linear, dynamic"),
+        ({"type": "spiral"}, r"type = 'spiral' is no scaling known here.*; there are default, linear, dynamic"),
         ({"rope_type": "dynamic"}, "rope_scaling has no setting 'factor'"),
         ({"rope_type": "yarn", "factor": 2.0, "beta": 1}, "beta = 1 is unknown here"),
         ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": "x"}, "long_factor = 'x' must be a list of"),

@@ -170,7 +170,10 @@ def _behind_the_pool(spec: ModelSpec, weights: Weights | GGUF) -> list[TensorRow
 
 
 def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[TensorRow]:
-    """The rows of the layout that the files are in: a GGUF file's, that of files, or that of memory, which some write too."""
+    """The rows of the layout that the files are in: a GGUF file's, that of files, or that of memory, which some write too.
+
+    One that was released with the same names has other shapes.
+    """
     if isinstance(weights, GGUF):
         return weights.rows(spec)
     held = family.rows(spec)
@@ -181,4 +184,9 @@ def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[Te
     alone = {name for row in held if not row.also for name in row.theirs}  # a duplicate may lie in either layout
     names = alone - {name for row in filed for name in row.theirs}
     spelled = weights.spelling(held, family.prefix)
-    return held if any(spelled(name) in weights for name in names) else filed
+    if not any(spelled(name) in weights for name in names):
+        return filed
+    released = family.released(spec) if family.released and family.released is not files else held
+    other = dict(their_shapes(released, spec).items() - their_shapes(held, spec).items())
+    fits = (spelled(name) in weights and weights.shape(spelled(name)) == shape for name, shape in other.items())
+    return released if other and all(fits) else held

@@ -18,37 +18,117 @@ class Composite(NamedTuple):
     architecture: str
     text: str  # the model_type of its text model, where its configuration does not say
     tied: bool = False  # whether logits are of the table of tokens, where its configuration does not say
+    tied_within: bool = False  # they are, too, where its text model's own configuration says so
+
+
+class Alike(NamedTuple):
+    """A text model that has no class with a head: of text alone it computes what the class of another type does."""
+
+    hf_type: str
+    usual: Mapping[str, Any] = {}  # what it takes where nothing is said, if that class takes something else
+    always: Mapping[str, Any] = {}  # what it does whatever is said
+
+
+def _conditional(name: str, text: str, **tied: bool) -> Composite:
+    return Composite(f"{name}ForConditionalGeneration", text, **tied)
 
 
 # Not of Cohere's, whose class leaves logit_scale out, nor PaliGemma's, which sees all of its prefix.
 COMPOSITES: Mapping[str, Composite] = {
-    "apertus1p5": Composite("Apertus1p5ForConditionalGeneration", "apertus1p5_text"),
-    "exaone4_5": Composite("Exaone4_5_ForConditionalGeneration", "exaone4"),
-    "gemma3": Composite("Gemma3ForConditionalGeneration", "gemma3_text", tied=True),
-    "gemma3n": Composite("Gemma3nForConditionalGeneration", "gemma3n_text", tied=True),
-    "gemma4": Composite("Gemma4ForConditionalGeneration", "gemma4_text", tied=True),
-    "idefics3": Composite("Idefics3ForConditionalGeneration", "llama"),
-    "internvl": Composite("InternVLForConditionalGeneration", "qwen2", tied=True),
-    "lfm2_vl": Composite("Lfm2VlForConditionalGeneration", "lfm2", tied=True),
-    "lighton_ocr": Composite("LightOnOcrForConditionalGeneration", "qwen3", tied=True),
-    "llama4": Composite("Llama4ForConditionalGeneration", "llama4_text"),
-    "llava": Composite("LlavaForConditionalGeneration", "llama"),
-    "llava_next": Composite("LlavaNextForConditionalGeneration", "llama"),
-    "llava_onevision": Composite("LlavaOnevisionForConditionalGeneration", "qwen2"),
-    "minimax_m3_vl": Composite("MiniMaxM3SparseForConditionalGeneration", "minimax_m3_vl_text"),
-    "mistral3": Composite("Mistral3ForConditionalGeneration", "mistral", tied=True),
-    "qwen3_5": Composite("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
-    "qwen3_5_moe": Composite("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
-    "qwen4_exp": Composite("Qwen4ExpForConditionalGeneration", "qwen4_exp_text"),
-    "smolvlm": Composite("SmolVLMForConditionalGeneration", "llama"),
+    "apertus1p5": _conditional("Apertus1p5", "apertus1p5_text"),
+    "audioflamingo3": _conditional("AudioFlamingo3", "qwen2"),
+    "deepseek_vl": _conditional("DeepseekVL", "llama", tied=True),
+    "deepseek_vl_hybrid": _conditional("DeepseekVLHybrid", "llama", tied=True),
+    "exaone4_5": _conditional("Exaone4_5_", "exaone4"),
+    "gemma3": _conditional("Gemma3", "gemma3_text", tied=True),
+    "gemma3n": _conditional("Gemma3n", "gemma3n_text", tied=True),
+    "gemma4": _conditional("Gemma4", "gemma4_text", tied=True),
+    "glm46v": _conditional("Glm46V", "glm4v_text", tied_within=True),
+    "glm4v": _conditional("Glm4v", "glm4v_text", tied_within=True),
+    "glm4v_moe": _conditional("Glm4vMoe", "glm4v_moe_text", tied_within=True),
+    "glm_ocr": _conditional("GlmOcr", "glm_ocr_text", tied_within=True),
+    "glmasr": _conditional("GlmAsr", "llama", tied=True),
+    "got_ocr2": _conditional("GotOcr2", "qwen2", tied=True),
+    "hunyuan_vl": _conditional("HunYuanVL", "hunyuan_vl_text", tied=True, tied_within=True),
+    "hyperclovax_vision_v2": _conditional("HyperCLOVAXVisionV2", "hyperclovax", tied=True),
+    "idefics2": _conditional("Idefics2", "mistral"),
+    "idefics3": _conditional("Idefics3", "llama"),
+    "internvl": _conditional("InternVL", "qwen2", tied=True),
+    "janus": _conditional("Janus", "llama", tied=True),
+    "kimi_k25": _conditional("Kimi_K25", "deepseek_v3", tied=True),
+    "lfm2_vl": _conditional("Lfm2Vl", "lfm2", tied=True),
+    "lfm3_vl": _conditional("Lfm3Vl", "lfm3", tied=True),
+    "lighton_ocr": _conditional("LightOnOcr", "qwen3", tied=True),
+    "llama4": _conditional("Llama4", "llama4_text"),
+    "llava": _conditional("Llava", "llama"),
+    "llava_next": _conditional("LlavaNext", "llama"),
+    "llava_next_video": _conditional("LlavaNextVideo", "llama"),
+    "llava_onevision": _conditional("LlavaOnevision", "qwen2"),
+    "minicpmv4_6": _conditional("MiniCPMV4_6", "qwen3_5_text"),
+    "minicpmv4_7": _conditional("MiniCPMV4_7", "qwen3_5_text"),
+    "minimax_m3_vl": _conditional("MiniMaxM3Sparse", "minimax_m3_vl_text"),
+    "mistral3": _conditional("Mistral3", "mistral", tied=True),
+    "ovis2": _conditional("Ovis2", "qwen2", tied=True),
+    "qianfan_ocr": _conditional("QianfanOCR", "qwen3"),
+    "qwen2_5_vl": _conditional("Qwen2_5_VL", "qwen2_5_vl_text", tied_within=True),
+    "qwen2_audio": _conditional("Qwen2Audio", "qwen2"),
+    "qwen2_vl": _conditional("Qwen2VL", "qwen2_vl_text", tied_within=True),
+    "qwen3_5": _conditional("Qwen3_5", "qwen3_5_text"),
+    "qwen3_5_moe": _conditional("Qwen3_5Moe", "qwen3_5_moe_text"),
+    "qwen3_asr": _conditional("Qwen3ASR", "qwen3", tied=True),
+    "qwen3_vl": _conditional("Qwen3VL", "qwen3_vl_text"),
+    "qwen3_vl_moe": _conditional("Qwen3VLMoe", "qwen3_vl_moe_text"),
+    "qwen4_exp": _conditional("Qwen4Exp", "qwen4_exp_text"),
+    "smolvlm": _conditional("SmolVLM", "llama"),
+    "video_llama_3": _conditional("VideoLlama3", "qwen2"),
+    "video_llava": _conditional("VideoLlava", "llama"),
+    "vipllava": _conditional("VipLlava", "llama"),
+    "voxtral": _conditional("Voxtral", "llama"),
+}
+
+
+def _per_head(text: Mapping[str, Any]) -> int | None:
+    width, n_heads = text.get("hidden_size"), text.get("num_attention_heads")
+    return width // n_heads if isinstance(width, int) and isinstance(n_heads, int) and n_heads else None
+
+
+_QWEN2_VL = {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_window_layers": 80, "rope_theta": 1e6}
+_GLM4V = {"max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0}
+_QWEN3_VL = {"max_position_embeddings": 128_000, "rope_theta": 5e5}
+_MIXED = {"num_key_value_heads": 16, "moe_intermediate_size": 1408, "num_local_experts": 60, "num_experts_per_tok": 4}
+ALIKE: Mapping[str, Alike] = {
+    "glm4v_moe_text": Alike(
+        "glm4_moe",
+        {"max_position_embeddings": 65_536, "attention_bias": True, "head_dim": _per_head},
+        {"use_qk_norm": False},
+    ),
+    "glm4v_text": Alike("glm4", _GLM4V, {"attention_bias": True, "head_dim": _per_head}),
+    "glm_ocr_text": Alike(
+        "glm4",
+        {**_GLM4V, "max_position_embeddings": 131_072, "num_key_value_heads": 8, "head_dim": _per_head},
+        {"attention_bias": False},
+    ),
+    "hunyuan_vl_text": Alike("hunyuan_v1_dense"),
+    "kimi_k2": Alike("deepseek_v3"),
+    "qwen2_5_vl_text": Alike("qwen2", _QWEN2_VL),
+    "qwen2_vl_text": Alike("qwen2", _QWEN2_VL),
+    "qwen3_vl_moe_text": Alike(
+        "qwen3_moe",
+        _QWEN3_VL | _MIXED,
+        {"norm_topk_prob": True},
+    ),
+    "qwen3_vl_text": Alike("qwen3", _QWEN3_VL, {"use_sliding_window": False}),
 }
 # The settings beside the text model's own that change none of its numbers; TIED and TEXT are read, TOKEN_IDS go along.
 OF_SENSES = re.compile(
     r"vision|image|video|audio|project(or|ion)|multimodal|patch|pixel|spatial|downsample|upsample|thumbnail|tile|adapter|alignment|"
-    r"boi_|eoi_|boa_|eoa_|merged_hidden_size|scale_factor|_token(_id|_index)?$|_tokens?_per_|mm_|vocab_offset|ignore_index"
+    r"boi_|eoi_|boa_|eoa_|im_(start|end|newline)_id|perceiver|vq_|insert_layer_id|merge_kernel|merger_times|merged_hidden_size|"
+    r"scale_factor|_token(_ids?|_index)?$|_tokens?_per_|mm_|vocab_offset|ignore_index"
 )
 # Before the names of the text model's tensors: as the classes have it now, and as files were written before.
-OF_TEXT = re.compile(r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
+OF_TEXT = re.compile(
+    r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?|model\.(?=(?:embed_tokens|layers|norm)\.)"
+)
 HEAD = "lm_head."
 
 
@@ -67,13 +147,30 @@ def text_config(config: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     if composite is None:
         return None
     outer, inner = Settings(config, where), config.get(TEXT)
-    if outer.section(TEXT) is None or not isinstance(inner, Mapping):
+    senses = [name for name in config if OF_SENSES.search(name)]
+    if inner is None and "hidden_size" in config:  # as the first files have it
+        inner = {name: value for name, value in config.items() if name not in (*senses, "model_type", "architectures")}
+    elif outer.section(TEXT) is None or not isinstance(inner, Mapping):
         raise CheckpointError(f"{where} has no table {TEXT}, so its text model is unknown; copy it again")
-    outer.ignore(*(name for name, value in config.items() if OF_SENSES.search(name) or inner.get(name) == value))
-    tied = outer.take(TIED, bool, composite.tied)
+    outer.ignore(*senses, *(name for name, value in config.items() if inner.get(name) == value))
+    tied = outer.take(TIED, bool, composite.tied) or (composite.tied_within and inner.get(TIED) is True)
     outer.close()
     beside = {name: config[name] for name in TOKEN_IDS if name in config}
-    return {"model_type": composite.text, **inner, **beside, TIED: tied}
+    return _with_class({"model_type": composite.text, **inner, **beside, TIED: tied})
+
+
+def _with_class(text: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a text model for the class that computes as it does."""
+    alike = ALIKE.get(str(text["model_type"]))
+    if alike is None:
+        return text
+    usual, always = (
+        {name: value(text) if callable(value) else value for name, value in each.items()}
+        for each in (alike.usual, alike.always)
+    )
+    said = {name: value for name, value in text.items() if value is not None and not OF_SENSES.search(name)}
+    said.pop("architectures", None)
+    return {**usual, **said, **always, "model_type": alike.hf_type}
 
 
 def alone(name: str) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from anyformer.families.compose import layered, windowed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import (
+    ALONE,
     HELD,
     TRAINING,
     UNWINDOWED,
@@ -18,6 +19,7 @@ from anyformer.families.hf.experts import (
     filed,
     qwen_routing,
 )
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.qwen2 import WINDOWS
 from anyformer.families.hf.windows import rotary_by_type
@@ -63,10 +65,13 @@ QWEN3_MOE = table.family(
     ),
     {**LAYER, **HELD},
     filed={**LAYER, **filed()},
+    released={
+        **LAYER,
+        **HELD,
+        **{ours: Theirs(theirs, turned=True) for ours, theirs in ALONE.items()},
+    },  # of Qwen3-VL's
     ignored=TRAINING,
 )
-
-
 MELLUM = table.family(
     "mellum",
     "MellumForCausalLM",

@@ -22,6 +22,9 @@ from anyformer.spec import Length
 THETA, FRACTION = "rope_theta", "partial_rotary_factor"
 ORIGINAL = "original_max_position_embeddings"
 SHORT, LONG = "short_mscale", "long_mscale"
+# How features are shared among time, height and width (M-RoPE: Wang et al. 2024, arXiv:2409.12191, section 2.1), which are one
+# position for text.
+OF_PLACES = ("mrope_section", "mrope_interleaved")
 
 
 def rotary(
@@ -60,6 +63,8 @@ def within(
     theta = inner.positive(THETA, float, plain.theta)
     older = inner.take("type", str, "default")
     kind = inner.take("rope_type", str, older)
+    inner.ignore(*OF_PLACES)
+    kind = "default" if kind == "mrope" else kind
     if kind != "default" and kind not in SCALINGS:
         known = f"there are default, {', '.join(SCALINGS)}"
         near = did_you_mean(kind, SCALINGS)

@@ -326,6 +326,7 @@ def family(
     heads: tuple[str, ...] = ("lm_head",),
     unneeded: tuple[str, ...] = (),
     filed: Layout | None = None,
+    released: Layout | None = None,
     ahead: Mapping[str | tuple[str, ...], str | Theirs] | None = None,
     ignored: tuple[str, ...] = (),
     fixed_masks: bool = False,
@@ -335,8 +336,8 @@ def family(
     Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, which files may call `tokens_too`, the last
     `norm`, what is `outside` the layers, ours → theirs. Old files hold `buffers` in each layer, and `unneeded`, which nobody
     reads; `heads` are the head's names, the first the one that is written. A module of ours that a model lacks, or whose bias it
-    lacks, has no row. `filed`: the modules of a layer in files that are laid out otherwise than in memory; `ahead`: those
-    around the layers that predict further tokens.
+    lacks, has no row. `filed`: the modules of a layer in files that are laid out otherwise than in memory; `released`: in files
+    that the class reads and does not write; `ahead`: those around the layers that predict further tokens.
     """
     to_spec, to_config = both_ways(template, pairs, ignored)
 
@@ -355,7 +356,18 @@ def family(
         old = (f"{layers}.{i}.{name}" for i in range(n + len(later)) for name in buffers)
         return [dropped(*old, *unneeded), *rows_of(spec, tokens_and_head(spec, table, head) | links)]
 
-    files = None if filed is None else lambda spec: rows(spec, filed)
+    def of(layout: Layout | None) -> Callable[[ModelSpec], list[TensorRow]] | None:
+        return None if layout is None else lambda spec: rows(spec, layout)
+
+    prefix = f"{stack.partition('.')[0]}."
     return Family(
-        hf_type, architecture, f"{stack.partition('.')[0]}.", to_spec, to_config, rows, files, fixed_masks=fixed_masks
+        hf_type,
+        architecture,
+        prefix,
+        to_spec,
+        to_config,
+        rows,
+        of(filed),
+        fixed_masks=fixed_masks,
+        released=of(released),
     )

@@ -81,6 +81,7 @@ CODES: dict[str, Any] = {
 }
 
 
+ALONE = [name for name, composite in COMPOSITES.items() if not composite.part]
 # Whose class, by what it calls its eyes in files, misspells the text model's layers there.
 MISSPELLED = ("kimi_k25", "qianfan_ocr")
 
@@ -150,7 +151,7 @@ def ids() -> Tensor:
     return torch.randint(3, 30, (2, 17), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("hf_type", COMPOSITES)
+@pytest.mark.parametrize("hf_type", ALONE)
 def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = theirs(hf_type, monkeypatch)
     model.save_pretrained(tmp_path, save_original_format=hf_type not in MISSPELLED)
@@ -159,7 +160,7 @@ def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pyt
         close(found(ids()).logits, logits(model, ids()))
 
 
-@pytest.mark.parametrize("hf_type", COMPOSITES)
+@pytest.mark.parametrize("hf_type", ALONE)
 def test_a_head_that_is_not_said_to_be_tied_is_as_in_the_class(hf_type: str) -> None:
     assert COMPOSITES[hf_type].tied == getattr(settings_of(hf_type)(), "tie_word_embeddings", False)
 
@@ -169,13 +170,14 @@ def spec_of(path: Path, config: dict[str, Any]) -> ModelSpec:
     return af.load_spec(path / "config.json")
 
 
-@pytest.mark.parametrize("hf_type", [name for name, composite in COMPOSITES.items() if composite.text in ALIKE])
+@pytest.mark.parametrize("hf_type", [name for name in ALONE if COMPOSITES[name].text in ALIKE])
 def test_where_nothing_is_said_it_is_as_in_the_class(hf_type: str, tmp_path: Path) -> None:
     """But for its sizes, which are to be said."""
     said = settings_of(hf_type)().to_dict()
-    if hf_type == "glm4v_moe":  # whose own is a width that cannot turn
-        said["text_config"]["head_dim"] = 128
-    sizes = {name: said["text_config"][name] for name in SIZES if name in said["text_config"]}
+    text = said["text_config"]
+    if text["hidden_size"] % text["num_attention_heads"]:
+        text["head_dim"] = 128
+    sizes = {name: text[name] for name in SIZES if name in text}
     assert spec_of(tmp_path, {"model_type": hf_type, "text_config": sizes}) == spec_of(tmp_path, said)
 
 
@@ -204,6 +206,27 @@ def test_the_first_files_of_qwens_are_read(within: bool, tmp_path: Path, monkeyp
     assert any(name.startswith("model.layers.") for name in load_file(tmp_path / FILE))
     with torch.no_grad():
         close(af.load(tmp_path)[0].eval()(ids()).logits, logits(model, ids()))
+
+
+@pytest.mark.parametrize("hf_type", [name for name in COMPOSITES if name not in ALONE])
+def test_what_reads_is_found_in_a_whole_that_speaks(
+    hf_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is released: its settings in a table of the whole's, its tensors behind a word, beside those of the voice."""
+    part = COMPOSITES[hf_type].part
+    model = theirs(f"{hf_type}_{part}", monkeypatch)
+    model.save_pretrained(tmp_path)
+    voice = {"talker_config": {"text_config": {"hidden_size": 4}}, "enable_audio_output": True}
+    whole = {"model_type": hf_type, f"{part}_config": json.loads((tmp_path / "config.json").read_text()), **voice}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    held = {f"{part}.{name}": tensor for name, tensor in load_file(tmp_path / FILE).items()}
+    save_file(held | {"talker.model.layers.0.mlp.weight": torch.ones(2)}, tmp_path / FILE, {"format": "pt"})
+    close(logits(type(model).from_pretrained(tmp_path), ids()), logits(model, ids()))
+    with torch.no_grad():
+        close(af.load(tmp_path)[0].eval()(ids()).logits, logits(model, ids()))
+    assert verify(tmp_path, n_tokens=32).first_difference is None
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": hf_type, **voice}))
+    refused(run("show", tmp_path), f"has no table {part}_config, so its text model is unknown")
 
 
 def test_experts_are_read_as_released_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ class Composite(NamedTuple):
     text: str  # the model_type of its text model, where its configuration does not say
     tied: bool = False  # whether logits are of the table of tokens, where its configuration does not say
     tied_within: bool = False  # they are, too, where its text model's own configuration says so
+    part: str = ""  # of a whole that also speaks, what reads: the word before its settings and its tensors
 
 
 class Alike(NamedTuple):
@@ -31,6 +32,13 @@ class Alike(NamedTuple):
 
 def _conditional(name: str, text: str, **tied: bool) -> Composite:
     return Composite(f"{name}ForConditionalGeneration", text, **tied)
+
+
+THINKER = "thinker"
+OMNI = {
+    "qwen2_5_omni": _conditional("Qwen2_5OmniThinker", "qwen2_5_omni_text"),
+    "qwen3_omni_moe": _conditional("Qwen3OmniMoeThinker", "qwen3_omni_moe_text"),
+}
 
 
 # Not of Cohere's, whose class leaves logit_scale out, nor PaliGemma's, which sees all of its prefix.
@@ -71,6 +79,8 @@ COMPOSITES: Mapping[str, Composite] = {
     "ovis2": _conditional("Ovis2", "qwen2", tied=True),
     "qianfan_ocr": _conditional("QianfanOCR", "qwen3"),
     "qwen2_5_vl": _conditional("Qwen2_5_VL", "qwen2_5_vl_text", tied_within=True),
+    **{f"{name}_{THINKER}": composite for name, composite in OMNI.items()},
+    **{name: composite._replace(part=THINKER) for name, composite in OMNI.items()},
     "qwen2_audio": _conditional("Qwen2Audio", "qwen2"),
     "qwen2_vl": _conditional("Qwen2VL", "qwen2_vl_text", tied_within=True),
     "qwen3_5": _conditional("Qwen3_5", "qwen3_5_text"),
@@ -111,7 +121,9 @@ ALIKE: Mapping[str, Alike] = {
     "hunyuan_vl_text": Alike("hunyuan_v1_dense"),
     "kimi_k2": Alike("deepseek_v3"),
     "qwen2_5_vl_text": Alike("qwen2", _QWEN2_VL),
+    "qwen2_5_omni_text": Alike("qwen2", {"num_key_value_heads": 4, "rope_theta": 1e6}),
     "qwen2_vl_text": Alike("qwen2", _QWEN2_VL),
+    "qwen3_omni_moe_text": Alike("qwen3_moe", {"rope_theta": 1e6, "norm_topk_prob": True}),
     "qwen3_vl_moe_text": Alike(
         "qwen3_moe",
         _QWEN3_VL | _MIXED,
@@ -121,7 +133,7 @@ ALIKE: Mapping[str, Alike] = {
 }
 # The settings beside the text model's own that change none of its numbers; TIED and TEXT are read, TOKEN_IDS go along.
 OF_SENSES = re.compile(
-    r"vision|image|video|audio|project(or|ion)|multimodal|patch|pixel|spatial|downsample|upsample|thumbnail|tile|adapter|alignment|"
+    r"vision|image|video|audio|project(or|ion)|multimodal|patch|pixel|spatial|downsample|upsample|thumbnail|tile|seconds|adapter|alignment|"
     r"boi_|eoi_|boa_|eoa_|im_(start|end|newline)_id|perceiver|vq_|insert_layer_id|merge_kernel|merger_times|merged_hidden_size|"
     r"scale_factor|_token(_ids?|_index)?$|_tokens?_per_|mm_|vocab_offset|ignore_index"
 )
@@ -146,17 +158,26 @@ def text_config(config: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     composite = composite_of(config)
     if composite is None:
         return None
-    outer, inner = Settings(config, where), config.get(TEXT)
-    senses = [name for name in config if OF_SENSES.search(name)]
-    if inner is None and "hidden_size" in config:  # as the first files have it
+    if composite.part:
+        config = {TIED: config.get(TIED), **_table(config, f"{composite.part}_config", where)}
+    outer, senses = Settings(config, where), [name for name in config if OF_SENSES.search(name)]
+    if TEXT not in config and "hidden_size" in config:  # as the first files have it
         inner = {name: value for name, value in config.items() if name not in (*senses, "model_type", "architectures")}
-    elif outer.section(TEXT) is None or not isinstance(inner, Mapping):
-        raise CheckpointError(f"{where} has no table {TEXT}, so its text model is unknown; copy it again")
+    else:
+        inner = _table(config, TEXT, where)
+        outer.ignore(TEXT)
     outer.ignore(*senses, *(name for name, value in config.items() if inner.get(name) == value))
     tied = outer.take(TIED, bool, composite.tied) or (composite.tied_within and inner.get(TIED) is True)
     outer.close()
     beside = {name: config[name] for name in TOKEN_IDS if name in config}
     return _with_class({"model_type": composite.text, **inner, **beside, TIED: tied})
+
+
+def _table(config: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    if Settings(config, where).section(name) is None or not isinstance(found, Mapping):
+        raise CheckpointError(f"{where} has no table {name}, so its text model is unknown; copy it again")
+    return found
 
 
 def _with_class(text: dict[str, Any]) -> dict[str, Any]:
@@ -175,6 +196,7 @@ def _with_class(text: dict[str, Any]) -> dict[str, Any]:
 
 def alone(name: str) -> str | None:
     """What the text model calls a tensor of a composite's files, its head left out; None for one that sees or hears."""
+    name = name.removeprefix(f"{THINKER}.")
     found = OF_TEXT.match(name)
     if found is None:
         return name if name.startswith(HEAD) else None

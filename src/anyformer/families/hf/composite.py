@@ -30,8 +30,8 @@ class Alike(NamedTuple):
     always: Mapping[str, Any] = {}  # what it does whatever is said
 
 
-def _conditional(name: str, text: str, **tied: bool) -> Composite:
-    return Composite(f"{name}ForConditionalGeneration", text, **tied)
+def _conditional(name: str, text: str, *, tied: bool = False, tied_within: bool = False) -> Composite:
+    return Composite(f"{name}ForConditionalGeneration", text, tied, tied_within)
 
 
 THINKER = "thinker"

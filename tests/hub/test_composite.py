@@ -58,7 +58,6 @@ UNASKED: dict[str, dict[str, Any]] = {
     "glm4v_text": {"attention_bias": False},
     "glm_ocr_text": {"attention_bias": True},
     "qwen3_vl_moe_text": {"norm_topk_prob": False},
-    "qwen3_vl_text": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
 }
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
 EYES = {

@@ -129,7 +129,7 @@ ALIKE: Mapping[str, Alike] = {
         _QWEN3_VL | _MIXED,
         {"norm_topk_prob": True},
     ),
-    "qwen3_vl_text": Alike("qwen3", _QWEN3_VL, {"use_sliding_window": False}),
+    "qwen3_vl_text": Alike("qwen3", _QWEN3_VL),
 }
 # The settings beside the text model's own that change none of its numbers; TIED and TEXT are read, TOKEN_IDS go along.
 OF_SENSES = re.compile(

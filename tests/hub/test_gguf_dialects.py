@@ -435,6 +435,10 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
     if "head_dim" in case.config:
         say(writer.add_key_length, "head_dim")
         say(writer.add_value_length, "head_dim")
+    if case.arch in (A.QWEN2VL, A.QWEN3VL, A.QWEN3VLMOE):
+        writer.add_rope_dimension_sections([4, 2, 2, 0])
+    if case.arch in (A.QWEN3VL, A.QWEN3VLMOE):
+        writer.add_num_deepstack_layers(3)
     turning: dict[str, Any] = config.rope_parameters if case.arch != A.GRANITE_HYBRID else {"rope_theta": 10_000.0}
     full: dict[str, Any] = turning.get("full_attention", turning)
     writer.add_rope_freq_base(full["rope_theta"])
@@ -530,6 +534,24 @@ def test_others_files_are_read_and_written(name: str, tmp_path: Path) -> None:
     ids = ids % text + (ids > 30) * (96 - text)  # some of those beyond too
     with torch.no_grad():
         assert distance(answer(again, ids, case), answer(theirs, ids, case)) < FLOAT32
+
+
+SEEING = {A.QWEN2VL: "qwen2", A.QWEN3VL: "qwen3", A.QWEN3VLMOE: "qwen3_moe"}
+
+
+@pytest.mark.parametrize("arch", SEEING)
+def test_of_what_also_sees_the_text_model_is_read(arch: A, tmp_path: Path) -> None:
+    """And written as the architecture that has no eyes."""
+    case = CASES[SEEING[arch]]._replace(arch=arch)
+    theirs = model_of(case, tmp_path / "hf")
+    path = filed(tmp_path / "hf", case, tmp_path / "theirs.gguf")
+    assert contents(path)[0]["rope.dimension_sections"] == [4, 2, 2, 0]
+    ids = torch.randint(1, 96, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert distance(answer(af.load(path)[0], ids, case), answer(theirs, ids, case)) < FLOAT32
+    told = af.convert(path, tmp_path / "ours.gguf")
+    assert isinstance(told, SavedFile)
+    assert told.architecture == gguf.MODEL_ARCH_NAMES[CASES[SEEING[arch]].arch]
 
 
 def answer(model: Any, ids: Tensor, case: Case) -> Tensor:

@@ -19,7 +19,9 @@ from anyformer.families.hf.settings import Settings
 from anyformer.layers.rope_scaling import sharpening
 
 # Keys that change no number of the model, below the architecture's name; the sizes among them must be those of the tensors.
-HARMLESS = re.compile(r"vocab_size|pooling_type|attention\.(key|value)_length|tensor_data_layout")
+HARMLESS = re.compile(
+    r"vocab_size|pooling_type|attention\.(key|value)_length|tensor_data_layout|rope\.dimension_sections|n_deepstack_layers"
+)
 REAL = re.compile(r".*(epsilon|freq_base|freq_base_swa|softcapping|scale)")  # keys of numbers that are not whole
 OF_TOKENS = "tokenizer."
 SCALING = "rope.scaling."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anyformer.families.gguf import gemma3n
 from anyformer.families.gguf.dialect import (
     BY_GROUP,
@@ -320,7 +322,10 @@ ROWS = (
     ),
     *ENCODERS,
 )
+# The text models of those that also see, of whose positions text has one: what computes the same, which is what is written.
+SEEING = {"qwen2vl": "qwen2", "qwen3vl": "qwen3", "qwen3vlmoe": "qwen3moe"}
 # By a name; that of an architecture, of which there may be several, is that of the plain one.
 DIALECTS: dict[str, Dialect] = {
     row.architecture if row.when is None else f"{row.architecture} ({row.hf_type})": row for row in ROWS
 }
+DIALECTS |= {name: replace(DIALECTS[text], architecture=name) for name, text in SEEING.items()}

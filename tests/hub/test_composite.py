@@ -35,6 +35,7 @@ TEXTS = {
     "gemma3_text": "gemma3-1b",
     "gemma3n_text": "gemma3n-e4b",
     "gemma4_text": "gemma4-e2b",
+    "gemma4_unified_text": "gemma4-31b",
     "glm4": "glm4",
     "glm4_moe": "glm-4.5-air",
     "hunyuan_v1_dense": "hunyuan-7b",
@@ -54,6 +55,7 @@ TEXTS = {
 }
 # Settings that a class does not ask for, as it does not compute.
 UNASKED: dict[str, dict[str, Any]] = {
+    "gemma4_unified_text": {"hidden_size_per_layer_input": 8, "enable_moe_block": True},
     "glm4v_moe_text": {"use_qk_norm": True},
     "glm4v_text": {"attention_bias": False},
     "glm_ocr_text": {"attention_bias": True},
@@ -104,7 +106,7 @@ def text_of(hf_type: str) -> dict[str, Any]:
     known = hf_type if alike is None else alike.hf_type
     # Of an indexer's few heads many pairs score 0, of which either side may take others.
     spec = edited(
-        shrink(preset(TEXTS[known]).spec),
+        shrink(preset(TEXTS.get(hf_type) or TEXTS[known]).spec),
         IndexerSpec,
         lambda each: each if each.choices > 1 else each.but(n_heads=Count(16)),
     )
@@ -112,7 +114,7 @@ def text_of(hf_type: str) -> dict[str, Any]:
     text |= UNASKED.get(hf_type, {})
     if alike is not None and "head_dim" in alike.always:
         text["head_dim"] = text["hidden_size"] // text["num_attention_heads"]
-    if alike is not None and not text.get("rope_scaling"):
+    if alike is not None and not (text.get("rope_scaling") or "rope_parameters" in text):
         width = (
             text.get("qk_rope_head_dim") or text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
         )

@@ -51,6 +51,7 @@ COMPOSITES: Mapping[str, Composite] = {
     "gemma3": _conditional("Gemma3", "gemma3_text", tied=True),
     "gemma3n": _conditional("Gemma3n", "gemma3n_text", tied=True),
     "gemma4": _conditional("Gemma4", "gemma4_text", tied=True),
+    "gemma4_unified": _conditional("Gemma4Unified", "gemma4_unified_text", tied=True),
     "glm46v": _conditional("Glm46V", "glm4v_text", tied_within=True),
     "glm4v": _conditional("Glm4v", "glm4v_text", tied_within=True),
     "glm4v_moe": _conditional("Glm4vMoe", "glm4v_moe_text", tied_within=True),
@@ -107,6 +108,11 @@ _GLM4V = {"max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rota
 _QWEN3_VL = {"max_position_embeddings": 128_000, "rope_theta": 5e5}
 _MIXED = {"num_key_value_heads": 16, "moe_intermediate_size": 1408, "num_local_experts": 60, "num_experts_per_tok": 4}
 ALIKE: Mapping[str, Alike] = {
+    "gemma4_unified_text": Alike(
+        "gemma4_text",
+        {"max_position_embeddings": 262_144, "sliding_window": 1024},
+        {"hidden_size_per_layer_input": 0, "enable_moe_block": False},
+    ),
     "glm4v_moe_text": Alike(
         "glm4_moe",
         {"max_position_embeddings": 65_536, "attention_bias": True, "head_dim": _per_head},

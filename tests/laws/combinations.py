@@ -175,7 +175,9 @@ compressors = st.builds(
 )
 
 
-query_scales = st.sampled_from([L.LogN(length=Length(5)), L.LogSteps(length=Length(3), growth=0.4, start=1)])
+query_scales = st.sampled_from(
+    [L.LogN(length=Length(5)), L.LogN(length=Length(3), growth=0.4), L.LogSteps(length=Length(3), growth=0.4, start=1)]
+)
 gates = st.builds(
     L.OutputGateSpec,
     over=st.sampled_from(["features", "heads"]),
@@ -234,6 +236,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
                 (L.RelativeSinusoidSpec(base=100.0), L.ALiBiSpec()),
                 (L.ShawKeysSpec(farthest=Window(3)),),
                 (L.BySegmentSpec(), L.ALiBiSpec()),
+                (L.DistanceProfilesSpec(width=Width(3), extent=Window(5)),),
                 (
                     L.ContentToPositionSpec(table=DISTANCES, projection=L.LinearSpec()),
                     L.PositionToContentSpec(table=DISTANCES, projection=L.LinearSpec(bias=True)),
@@ -262,7 +265,9 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         and not draw(st.integers(0, 3))
     ):
         convolved = L.ConvolvedHeadsSpec(each=draw(st.sampled_from([1, 2, 4])), heads=draw(st.sampled_from([1, 3])))
-        projection = projection.but(convolved=convolved)
+        short = L.CausalConvolutionSpec(size=convolved.each)
+        mixed = draw(st.sampled_from([{"convolved": convolved}, {"short": short}]))
+        projection = projection.but(**mixed)
     chosen = draw(st.one_of(st.none(), st.none(), indexers)) if ignores_heads(options["mask"]) else None
     of_blocks = draw(optional(block_indexers)) if chosen else None
     blocks = draw(st.one_of(st.none(), compressors)) if projection.takes_blocks and not fixed else None
@@ -303,7 +308,7 @@ def without_blocks(spec: ModelSpec) -> ModelSpec:
 
     def without(attention: L.AttentionSpec) -> L.AttentionSpec:
         indexer = attention.indexer and attention.indexer.but(compressor=None)
-        alone = changed(attention.projection, L.GQASpec, convolved=None)
+        alone = changed(attention.projection, L.GQASpec, convolved=None, short=None)
         return attention.but(compressor=None, indexer=indexer, projection=alone)
 
     return edited(spec, L.AttentionSpec, without)
@@ -336,6 +341,8 @@ routers = st.sampled_from(
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sparsemixer", tolerance=0.3),
         L.RouterSpec(n_experts=Count(3), top_k=3, n_identity=2, correction=True),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sqrt-softplus", renormalise=True, correction=True),
+        L.RouterSpec(n_experts=Count(4), top_k=2, n_shared=2, score="sigmoid", renormalise=True, correction=True),
+        L.RouterSpec(n_experts=Count(4), top_k=1, n_shared=1, n_identity=1, bias=True),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sqrt-softplus", hashed=Vocab(37), factor=1.5),
         L.RouterSpec(n_experts=Count(4), top_k=1, hashed=Vocab(20), n_identity=1),
         L.RouterSpec(
@@ -448,7 +455,11 @@ def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> 
         draw(st.one_of(feed_forwards(), mixtures())),
     ]
     each = optional(norms)
-    branches = [BranchSpec(mixer=m, norm_in=draw(each), norm_out=draw(optional(tails))) for m in mixers]
+    short = st.just(L.ResidualConvolutionSpec(convolution=L.CausalConvolutionSpec(size=3)))
+    then = st.one_of(st.none(), st.none(), short)
+    branches = [
+        BranchSpec(mixer=m, norm_in=draw(each), norm_out=draw(optional(tails)), then=draw(then)) for m in mixers
+    ]
     groups: list[tuple[BranchSpec, ...]] = [(branch,) for branch in branches]
     wiring = draw(st.sampled_from(["serial", "parallel", "late"]))
     if wiring == "parallel":
@@ -559,7 +570,7 @@ def head_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks
     layer, reads = draw(blocks(masks)), draw(st.sampled_from(["self", "input"]))
     terms = draw(st.sampled_from([(), (L.LearnedPositionsSpec(n_positions=Length(64)),)]))
     alone = {"indexer": None, "compressor": None} if reads == "input" else {}
-    layer = changed(changed(layer, L.GQASpec, convolved=None), L.AttentionSpec, reads=reads, **alone)
+    layer = changed(changed(layer, L.GQASpec, convolved=None, short=None), L.AttentionSpec, reads=reads, **alone)
     return HeadLayersSpec(blocks=(layer,), terms=terms)  # layers of the stack that no head reads learn nothing
 
 

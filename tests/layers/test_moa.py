@@ -115,5 +115,7 @@ def test_what_has_no_heads_is_refused() -> None:
     router = RouterSpec(n_experts=Count(4), top_k=2)
     with pytest.raises(SpecError, match=r"MoA\.router = Router has identities, and such an expert has no heads"):
         MoASpec(router=router.but(n_identity=1), kv_heads=Count(2))
+    with pytest.raises(SpecError, match=r"MoA\.router = Router has shared ones, and such an expert has no heads"):
+        MoASpec(router=router.but(n_shared=1), kv_heads=Count(2))
     with pytest.raises(SpecError, match=r"MoA\.router = Router reads the routers of other layers"):
         MoASpec(router=router.but(stream=RouterStreamSpec(width=Width(4))), kv_heads=Count(2))

@@ -305,3 +305,26 @@ def test_what_a_token_uses_beside_identities() -> None:
         weights = [weight for _, weight in tensors(spec, half)]
         assert sum(weight.numel for weight in weights) == n_experts * experts + (n_experts + n_identity) * D
         assert sum(weight.active for weight in weights) == n_used * experts + (n_experts + n_identity) * D
+
+
+@pytest.mark.parametrize("score", ["softmax", "softmax-of-chosen", "sigmoid"])
+def test_shared_experts_that_are_scored_are_experts_that_all_choose(score: Any) -> None:
+    """One mixture of all experts, whose router has a bias that has the last two chosen by every token."""
+    choice = RouterSpec(
+        n_experts=Count(4), top_k=2, n_shared=2, score=score, renormalise=score == "sigmoid", factor=3.0
+    )
+    all_choose = choice.but(n_experts=Count(6), top_k=4, n_shared=0, correction=True)
+    expert, place = GatedFeedForwardSpec(d_ff=Width(6), activation=SiLU()), Place(d_model=8).at(8)
+    ours, whole = (MoESpec(router=router, expert=expert).build(place) for router in (choice, all_choose))
+    for weight in ours.parameters():
+        torch.nn.init.normal_(weight)
+    held = ours.state_dict()
+    joined = {f"experts.{x}.weight" for x in ("gate", "up", "down")}
+    found = {name: torch.cat((held[name], held[name.replace("experts", "scored")])) for name in joined}
+    correction = torch.tensor([0.0] * 4 + [100.0] * 2)
+    whole.load_state_dict({"router.weight": held["router.weight"], "router.correction": correction, **found})
+    x, context = torch.randn(2, 9, 8), ForwardContext(plain_tokens(9, torch.device("cpu")), {})
+    (y, notes), (expected, _) = (mixture(x, context, Store()) for mixture in (ours, whole))
+    close(y, expected)
+    assert notes["chosen"].shape == (2, 9, 2)
+    assert notes["router_logits"].shape == (2, 9, 4)

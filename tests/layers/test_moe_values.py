@@ -90,6 +90,7 @@ def test_published_active_parameters(name: str, active: str, less_tables: float)
             r"group_score = 'top2-sum' needs groups",
         ),
         (lambda: router(score="sparsemixer", correction=True), r"Router.score = 'sparsemixer' takes no correction"),
+        (lambda: router(score="sparsemixer", n_shared=1), r"Router.n_shared = 1 takes no sparsemixer and no gains"),
         (lambda: router(score="softmax-of-chosen", renormalise=True), r"Router.renormalise = True changes nothing"),
         (lambda: router(score="sparsemixer", tolerance=0.0), r"Router.tolerance = 0.0 must be above 0"),
         (lambda: CapacityFactor(factor=0.0), r"CapacityFactor.factor = 0.0 must be above 0"),

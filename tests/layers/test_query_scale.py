@@ -18,17 +18,20 @@ from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import close, distance
 from tests.laws.weights import edited
 
+GROWS = LogN(length=Length(5), growth=0.5)
 STEPS = LogSteps(length=Length(4), growth=0.5, start=1)
 
 
 def by_hand(scale: QueryScaleSpec, n: int) -> list[float]:
     """Return the factors of n tokens."""
+    if isinstance(scale, LogN) and scale.growth:
+        return [1 + 0.5 * math.log(max(1.0, i / 5)) for i in range(1, n + 1)]
     if isinstance(scale, LogN):
         return [max(1.0, math.log(i) / math.log(5)) for i in range(1, n + 1)]
     return [1 + 0.5 * math.log(1 + (i + 1) // 4) for i in range(n)]
 
 
-@pytest.mark.parametrize("scale", [LogN(length=Length(5)), STEPS], ids=["log-n", "steps"])
+@pytest.mark.parametrize("scale", [LogN(length=Length(5)), GROWS, STEPS], ids=["log-n", "log", "steps"])
 def test_queries_grow_with_their_position(scale: QueryScaleSpec) -> None:
     """Each token by its place in its own text: the first row has four of padding before it."""
     spec = shrink(preset("llama-7b").spec)

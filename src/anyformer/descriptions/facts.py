@@ -119,6 +119,8 @@ def one_map(projection: Any) -> str:
     said += [shared_maps(projection)]
     if projection.convolved is not None:
         said += [f", convolved over {projection.convolved.each} and {projection.convolved.heads} tokens"]
+    if projection.short is not None:
+        said += [f", keys and values convolved over {projection.short.size} tokens"]
     return "".join([*said, ", keys and values by one map" if projection.values_are_keys else ""])
 
 
@@ -131,9 +133,10 @@ def shared_maps(value: GQASpec | GatedFeedForwardSpec) -> str:
 def n_shared_experts(mixture: MoESpec) -> int:
     """How many experts serve every token: a shared one that is as wide as several counts for as many."""
     one, several = getattr(mixture.expert, "d_ff", None), getattr(mixture.shared_expert, "d_ff", None)
+    scored = mixture.router.n_shared
     if mixture.shared_expert is None:
-        return 0
-    return several // one if one and several and several % one == 0 else 1
+        return scored
+    return scored + (several // one if one and several and several % one == 0 else 1)
 
 
 def reduced(spec: ModelSpec) -> ModelSpec:

@@ -101,6 +101,8 @@ def norm_of(value: CompressorSpec, what: str) -> str:
 def query_scale(value: QueryScaleSpec) -> str:
     """What queries are multiplied by, by their positions p."""
     match value:
+        case LogN(length=length, growth=float(growth)):
+            return f"× 1 + {number(growth)} · ln(n / {length:,}) beyond {length:,} tokens"
         case LogN(length=length):
             return f"× log n beyond {length:,} tokens"
         case LogSteps(length=length, growth=growth, start=start):

@@ -74,6 +74,8 @@ KINDS = {
     "PerLayerEmbedding": "per-layer embedding",
     "CausalConvolution": "causal convolution",
     "ShortConvolution": "short convolution",
+    "ResidualConvolution": "convolution added",
+    "DistanceProfiles": "profiles of distance",
     "RGLRU": "RG-LRU",
     "S6": "Mamba (S6)",
     "SSD": "Mamba-2 (SSD)",

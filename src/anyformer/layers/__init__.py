@@ -34,6 +34,7 @@ from anyformer.layers.gated_delta_net import GatedDeltaNetSpec as GatedDeltaNetS
 from anyformer.layers.gated_residual import GatedResidualSpec as GatedResidualSpec
 from anyformer.layers.gated_residual import GatedStreamsSpec as GatedStreamsSpec
 from anyformer.layers.differential import DifferentialSpec as DifferentialSpec
+from anyformer.layers.distance_profiles import DistanceProfilesSpec as DistanceProfilesSpec
 from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgainSpec, GlobalBlocks as GlobalBlocks
 from anyformer.layers.gqa import GQASpec as GQASpec
 from anyformer.layers.gru import GRUSpec as GRUSpec
@@ -99,6 +100,7 @@ from anyformer.layers.s6 import S6Spec as S6Spec
 from anyformer.layers.scores import ALiBiSpec as ALiBiSpec, BySegmentSpec as BySegmentSpec, Content as Content
 from anyformer.layers.scores import RelativeBucketsSpec as RelativeBucketsSpec, ScoreSpec as ScoreSpec
 from anyformer.layers.scores import ValueSpec as ValueSpec
+from anyformer.layers.short_convolution import ResidualConvolutionSpec as ResidualConvolutionSpec
 from anyformer.layers.short_convolution import ShortConvolutionSpec as ShortConvolutionSpec
 from anyformer.layers.token_dropout import TokenDropoutSpec as TokenDropoutSpec
 from anyformer.layers.token_shift import TokenShiftSpec as TokenShiftSpec

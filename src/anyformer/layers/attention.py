@@ -339,7 +339,8 @@ class Attention(Part[AttentionSpec]):
             chosen = choice(self, narrow, x, stored, keys, context, spec.mask)
         if self.transient is not None:
             stored, keys = with_sums(self, x, stored, keys, context)
-        q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
+        growth = None if spec.query_scale is None else spec.query_scale.factors_of(context)
+        q = q if growth is None else q * growth.to(q.dtype)
         if spec.queries is not None:
             context.memo.found[f"queries {spec.queries}"] = q
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
@@ -348,7 +349,8 @@ class Attention(Part[AttentionSpec]):
         seen = self._seen(kernel, context, keys)
 
         def core(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
-            scores = self._sum(self.by_content, Content(q, k, p, self.scale, self.hides_later), context.tokens, keys)
+            content = Content(q, k, p, self.scale, self.hides_later, x, growth)
+            scores = self._sum(self.by_content, content, context.tokens, keys)
             if chosen is not None:
                 scores = chosen if scores is None else scores + chosen
             dropout = context.dropout.attention if context.dropout else 0.0

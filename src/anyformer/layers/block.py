@@ -34,22 +34,32 @@ class Branch(Part[BranchSpec]):
     norm_in: nn.Module | None
     mixer: nn.Module
     norm_out: nn.Module | None
+    then: nn.Module | None
 
     def __init__(self, spec: BranchSpec, place: Any) -> None:
         super().__init__(spec, place)
-        self.keeps = spec.mixer.cache_shapes(place) is not None
-        self.beside = len(spec.mixer.beside(place))
+        self.n_stores = [
+            0 if mixer.cache_shapes(place) is None else 1 + len(mixer.beside(place)) for mixer in spec.calls
+        ]
 
     def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
         """What the branch writes [batch, token, d_model] having read x of that shape, and its mixer's notes."""
-        store = next(stores) if self.keeps else KeepNothing.store
-        for _ in range(self.beside if self.keeps else 0):
-            next(stores)  # the store's own parts
-        y, notes = self.mixer(mapped(self.spec.norm_in, self.norm_in, x, context), context, store)
+        x = mapped(self.spec.norm_in, self.norm_in, x, context)
+        y, notes = self.mixer(x, context, _store(stores, self.n_stores[0]))
         y = mapped(self.spec.norm_out, self.norm_out, y, context)
+        if self.then is not None:
+            y, _ = self.then(y, context, _store(stores, self.n_stores[1]))
         if context.dropout and context.dropout.residual:
             y = F.dropout(y, context.dropout.residual)
         return y, notes
+
+
+def _store(stores: Iterator[Store], n: int) -> Store:
+    """The first of so many, which has the others for its parts."""
+    store = KeepNothing.store if n == 0 else next(stores)
+    for _ in range(n - 1):
+        next(stores)
+    return store
 
 
 class Sublayer(Part[SublayerSpec]):

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.memory_efficient import MemoryEfficientConvolution, saves_activations
 from anyformer.layers.part import Part
-from anyformer.layers.recurrence import Steps
+from anyformer.layers.recurrence import Steps, steps_of
+from anyformer.layers.tokens import ForwardContext, Store
 from anyformer.spec import Few, PartSpec, Place, Weight
 
 
@@ -73,3 +74,16 @@ class CausalConvolution(Part[CausalConvolutionSpec]):
         n_heads = self.place.shape[0]
         each = self.weight[..., i].unflatten(0, (n_heads, -1))
         return torch.einsum("bthi,hoi->btho", x.unflatten(-1, (n_heads, -1)), each).flatten(-2)
+
+
+def with_last(
+    each: Mapping[str, tuple[Tensor, CausalConvolution]], context: ForwardContext, store: Store
+) -> list[Tensor]:
+    """Each x [batch, token, channels] and its convolution's, whose tails are kept by these names."""
+    steps, state, found, tails = steps_of(context, store), store.state, [], {}
+    for name, (x, convolution) in each.items():
+        y, tails[name] = convolution(steps.taken(x), steps, (state or {}).get(name))
+        found.append(x + steps.given(y))
+    if state is not None:
+        store.keep(tails)
+    return found

@@ -29,7 +29,7 @@ class StackedLinearSpec(PartSpec):
 
     linear: LinearSpec
     n_experts: Count
-    n_used: Few
+    n_used: Few | None  # None: all, whatever a router says
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         def stacked(weight: Weight) -> Weight:
@@ -58,7 +58,7 @@ class ExpertsSpec(PartSpec):
     """`n_experts` of one kind, of which a token goes through `n_used`."""
 
     n_experts: Count
-    n_used: Few
+    n_used: Few | None  # None: all, whatever a router says
     expert: MixerSpec
 
     def parts(self, place: Place) -> Mapping[str, Placed]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
+from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec, with_last
 from anyformer.layers.convolved_heads import ConvolvedHeads, ConvolvedHeadsSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, shared_width, side_by_side
 from anyformer.layers.projection import Projection, ProjectionSpec
@@ -58,6 +59,7 @@ class GQASpec(ProjectionSpec):
     common: str | None = None  # the maps are those of all attention that has this name (Zamba)
     adapter: Width | None = None  # the rank of what is added to queries, keys and values, of its own (Zamba 2)
     convolved: ConvolvedHeadsSpec | None = None  # over the last tokens, before norms and rotation (CCA)
+    short: CausalConvolutionSpec | None = None  # of keys, and of values, added to them, before norms (Inkling)
     # outer: the stream around the bottleneck that it stands in (MobileBERT)
     values_read: Literal["stream", "outer"] = "stream"
     share: TrueShare | None = None  # of d_model, the width of all heads together; None: all of it (ConvBERT: half)
@@ -83,6 +85,8 @@ class GQASpec(ProjectionSpec):
             raise self.refusal("norm_read", "is of the stream and the input, and it reads the stream; set with_input")
         if self.convolved is not None and (self.values_are_keys or self.value_dim not in (None, self.head_dim)):
             raise self.refusal("convolved", "takes values of a map of their own, as wide as keys; leave the others out")
+        alone = self.values_read == "stream" and self.convolved is None and not self.values_are_keys
+        self.require("short", self.short is None or alone, "is of keys and of values as maps of their own give them")
         self.require("share", None in (self.share, self.head_dim), "and head_dim tell heads' width; leave one out")
 
     @property
@@ -121,6 +125,7 @@ class GQASpec(ProjectionSpec):
             return LinearSpec(d_out=Width(d_out), bias=bias, role=role, axes=("heads", "d_model"))
 
         out = LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads"))
+        self.require("short", own or self.short is None, "is of keys of the layer's own; leave it out")
         if self.convolved is not None and (not own or self.kv_heads * head_dim % 2):
             raise self.refusal("convolved", "is of keys of the layer's own, and halves their width; leave it out")
         return {
@@ -134,6 +139,8 @@ class GQASpec(ProjectionSpec):
             "norm_key": norm(self.norm_key, self.kv_heads) if own else None,
             "norm_value": norm(self.norm_value, self.kv_heads, value_dim) if own else None,
             "convolved": self.convolved and (self.convolved, self._place_convolved(place)),
+            "short_key": self.short and (self.short, place.at(kv_width)),
+            "short_value": self.short and (self.short, place.at(v_width)),
         }
 
     def _d_values(self, place: Place) -> int:
@@ -155,9 +162,13 @@ class GQASpec(ProjectionSpec):
 
     @property
     def mixes(self) -> bool:
-        return self.convolved is not None
+        return self.convolved is not None or self.short is not None
 
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
+        if self.short is not None:
+            widths = {"key": self.sizes(place)[1], "value": self.sizes(place)[2]}
+            tails = {name: (self.short.tail, self.kv_heads * width) for name, width in widths.items()}
+            return (KeptBeside(MIXED, tails, "state"),)
         if self.convolved is None:
             return ()
         inner = self._place_convolved(place)
@@ -225,6 +236,8 @@ class GQA(Projection[GQASpec]):
     norm_read: nn.Module | None
     adapters: Any
     convolved: ConvolvedHeads | None
+    short_key: CausalConvolution | None
+    short_value: CausalConvolution | None
 
     def __init__(self, spec: GQASpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -258,6 +271,8 @@ class GQA(Projection[GQASpec]):
             q, k, v = (y + adapter(x) for y, adapter in zip((q, k, v), self.adapters, strict=True))
         if self.convolved is not None:
             q, k, v = self.convolved(q, k, v, context, store.part(MIXED))
+        if self.short_key is not None and self.short_value is not None:
+            k, v = with_last({"key": (k, self.short_key), "value": (v, self.short_value)}, context, store.part(MIXED))
         return self._queries(q, context), self._kept(k, v, context)
 
     def _queries(self, q: Tensor, context: ForwardContext) -> Tensor:

@@ -182,12 +182,13 @@ class GainSpec(MapSpec):
     """A learned factor, one for all features, one each or one a head; ReZero's is one number that starts from 0."""
 
     start: float = 1.0
-    over: Literal["all", "features", "heads"] = "all"  # heads: of a place of heads and their width
+    # heads: of a place of heads and their width; one: all, as a vector of one number, which processes can share out (Inkling)
+    over: Literal["all", "features", "heads", "one"] = "all"
     # what files say, which no gradient moves (Gemma 4: its last layer's has none, a norm comes behind)
     frozen: bool = False
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
-        shape = {"all": (), "features": place.shape, "heads": (*place.shape[:-1], 1)}[self.over]
+        shape = {"all": (), "features": place.shape, "heads": (*place.shape[:-1], 1), "one": (1,)}[self.over]
         return {"weight": Weight(shape, ("d_model",) * len(shape), "gain", fill=self.start, trainable=not self.frozen)}
 
 

@@ -31,8 +31,9 @@ class MoASpec(ProjectionSpec):
     bias: bool = False  # of the sum
 
     def __post_init__(self) -> None:
-        if self.router.n_identity:
-            raise self.refusal("router", "has identities, and such an expert has no heads; leave them out")
+        if self.router.n_identity or self.router.n_shared:
+            others = "identities" if self.router.n_identity else "shared ones"
+            raise self.refusal("router", f"has {others}, and such an expert has no heads; leave them out")
         if self.router.stream is not None:
             raise self.refusal(
                 "router", "reads the routers of other layers, as those of mixtures do alone; leave stream out"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from anyformer.layers.experts import Experts, ExpertsSpec
@@ -22,6 +24,7 @@ from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import (
     Caveat,
     Cost,
+    Count,
     MapSpec,
     MixerSpec,
     Place,
@@ -121,6 +124,9 @@ class MoESpec(MixerSpec):
             "experts": (experts, self._within(place)),
             "latent_out": (LinearSpec(role="output"), place.at(self.latent)) if self.latent else None,
             "shared_expert": self.shared_expert and (self.shared_expert, place),
+            "scored": (ExpertsSpec(n_experts=Count(n), n_used=None, expert=self.expert), self._within(place))
+            if (n := router.n_shared)
+            else None,
             "shared_gate": (LinearSpec(d_out=Width(1), axes=("gate", "d_model")), place) if self.shared_gate else None,
         }
 
@@ -145,6 +151,8 @@ class MoESpec(MixerSpec):
             Cost({"latent": 4 * place.shape[-1] * self.latent * workload.tokens}) if self.latent else Cost()
         )
         shared = self.shared_expert.cost(place, workload) if self.shared_expert else Cost()
+        of_all = dataclasses.replace(workload, batch=workload.batch * self.router.n_shared)
+        shared += self.expert.cost(self._within(place), of_all) if self.router.n_shared else Cost()
         gate = Cost({"linear": 2 * place.shape[-1] * workload.tokens}) if self.shared_gate else Cost()
         return router + routed + there_and_back + (shared + gate).named("shared expert")
 
@@ -180,6 +188,7 @@ class MoE(Part[MoESpec]):
     experts: Experts
     latent_out: nn.Module | None
     shared_expert: nn.Module | None
+    scored: Experts | None  # those for all tokens that the router weighs
     shared_gate: nn.Module | None
     bias: Tensor | None
     share = 1.0  # of the bias and of what identities return, where several processes each write a part of the sum
@@ -188,7 +197,7 @@ class MoE(Part[MoESpec]):
         """[batch, token, d_model] of x of that shape, and the notes."""
         spec, rows = self.spec, x.flatten(0, 1)
         routing = self.router(rows, context)
-        weights, chosen, _ = routing
+        weights, chosen = routing.weights, routing.chosen
         notes = noted(routing, context, (x.shape[0], x.shape[1]))
         if spec.capacity is not None:
             places = spec.capacity.places(x.shape[1], spec.router.n_choices, spec.router.top_k)
@@ -199,9 +208,12 @@ class MoE(Part[MoESpec]):
         returned = None
         if spec.router.n_identity:
             returned, weights, chosen = self._identities(rows, weights, chosen)
-        route = self._of_weighted if spec.weighs == "input" else self.experts
+        route = partial(_routed, weighs=spec.weighs, context=context)
         inner = rows if self.latent_in is None else self.latent_in(rows)
-        y = route(inner, chosen, weights, context)
+        y = route(self.experts, inner, chosen, weights)
+        if self.scored is not None and routing.shared is not None:
+            every = torch.arange(spec.router.n_shared, device=x.device).expand(len(rows), -1)
+            y = y + route(self.scored, inner, every, routing.shared)
         y = y if self.latent_out is None else self.latent_out(y)
         y = (y if returned is None else y + returned).view_as(x)
         y = y if self.bias is None else y + (self.bias * self.share).to(y.dtype)
@@ -217,11 +229,16 @@ class MoE(Part[MoESpec]):
         returned = None if self.spec.router.empty else x * share.to(x.dtype)
         return returned, weights * experts, chosen.masked_fill(~experts, -1)
 
-    def _of_weighted(self, x: Tensor, chosen: Tensor, weights: Tensor, context: ForwardContext) -> Tensor:
-        """The sum over a token's experts of expert(weight · x), [token, d_model] of x of that shape."""
-        each = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1)
-        one, served = chosen.flatten()[:, None], (chosen.flatten()[:, None] >= 0).to(weights.dtype)
-        return self.experts(each, one, served, context).unflatten(0, chosen.shape).sum(1)
+
+def _routed(
+    experts: Experts, x: Tensor, chosen: Tensor, weights: Tensor, weighs: str, context: ForwardContext
+) -> Tensor:
+    """The sum over a token's experts of weight · expert(x), or of expert(weight · x), [token, d_model] of x of that shape."""
+    if weighs == "output":
+        return experts(x, chosen, weights, context)
+    each = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1)
+    one, served = chosen.flatten()[:, None], (chosen.flatten()[:, None] >= 0).to(weights.dtype)
+    return experts(each, one, served, context).unflatten(0, chosen.shape).sum(1)
 
 
 def admitted(chosen: Tensor, n_experts: int, places: int, real: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 """Factors of queries that grow with their positions, so that sums over more keys stay as sharp: log-n (Chiang & Cholak 2022,
-arXiv:2202.12172) and Llama 4's steps (Meta 2025, after Nakanishi 2025, arXiv:2501.19399)."""
+arXiv:2202.12172), by any growth (Inkling), and Llama 4's steps (Meta 2025, after Nakanishi 2025, arXiv:2501.19399)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ class QueryScaleSpec(Spec, abstract=True):
         """The factor for each position, of its shape, in float32."""
         raise TypeError(f"{self.kind} does not say its factors")
 
-    def scaled(self, q: Tensor, context: ForwardContext) -> Tensor:
-        """The q [batch, heads, query, width], each times its factor."""
-        return q * self.factors_of(context).to(q.dtype)
-
     def factors_of(self, context: ForwardContext) -> Tensor:
         """The `factors` of a pass [batch or 1, 1, query, 1]."""
         position = context.tokens.position[:, None, :, None]
@@ -30,15 +26,20 @@ class QueryScaleSpec(Spec, abstract=True):
 
 
 class LogN(QueryScaleSpec):
-    """log(tokens so far) / log(length), from this many tokens on (Qwen)."""
+    """log(tokens so far) / log(length), from this many tokens on (Qwen); or 1 + growth · ln(tokens so far / length)."""
 
     length: Length
+    growth: Positive | None = None  # None: 1 / ln(length), with which both are one
 
     def __post_init__(self) -> None:
-        self.require("length", self.length >= 2, "must be at least 2 tokens; one has no logarithm to divide by")
+        possible = self.growth is not None or self.length >= 2
+        self.require("length", possible, "must be at least 2 tokens; one has no logarithm to divide by")
 
     def factors(self, position: Tensor) -> Tensor:
-        return ((position + 1).float().log() / math.log(self.length)).clamp(min=1.0)
+        n = (position + 1).float()
+        if self.growth is None:
+            return (n.log() / math.log(self.length)).clamp(min=1.0)
+        return 1.0 + self.growth * (n / self.length).clamp(min=1.0).log()
 
 
 class LogSteps(QueryScaleSpec):

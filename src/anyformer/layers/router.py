@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -47,6 +48,7 @@ class RouterSpec(PartSpec):
         0  # more that can be chosen and return what they read (LongCat-Flash, arXiv:2509.01322, section 2.1)
     )
     empty: bool = False  # those return nothing (ZAYA1's skip)
+    n_shared: int = 0  # more that every token goes through, scored and weighed beside those chosen (Inkling)
     score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sqrt-softplus", "sparsemixer"] = "softmax"
     # rows of a table, never trained, of the experts that each token id goes to, whatever the scores, which still weigh them
     # (Roller et al. 2021, arXiv:2106.04426; DeepSeek-V4); ids beyond it go where the first goes. None: to the best scores
@@ -85,6 +87,8 @@ class RouterSpec(PartSpec):
             raise self.refusal("group_score", "needs groups of at least 2 experts; lower n_groups")
         if self.score == "sparsemixer" and (self.correction or self.n_groups > 1 or self.renormalise):
             raise self.refusal("score", "takes no correction, no groups and no renormalise; leave them out")
+        if self.n_shared and (self.score == "sparsemixer" or self.gains):
+            raise self.refusal("n_shared", "takes no sparsemixer and no gains; leave them out")
         if self.hashed and (self.correction or self.n_groups > 1 or self.score == "sparsemixer"):
             raise self.refusal("hashed", "is a choice already: leave correction, groups and sparsemixer out")
         if self.corrects == "logits" and not self.correction:
@@ -131,8 +135,8 @@ class RouterSpec(PartSpec):
         one_each = Weight((n,), ("experts",), "bias", fill=0.0)
         moved = Weight((n,), ("experts",), "bias", fill=0.0, trainable=False)
         return {
-            "weight": Weight((n, width), ("experts", "d_model")),
-            "bias": one_each if self.bias else None,
+            "weight": Weight((n + self.n_shared, width), ("experts", "d_model")),
+            "bias": dataclasses.replace(one_each, shape=(n + self.n_shared,)) if self.bias else None,
             "correction": moved if self.correction else None,
             "table": Weight((self.hashed, self.top_k), ("vocab", "choices"), "table", trainable=False, below=n)
             if self.hashed
@@ -142,7 +146,7 @@ class RouterSpec(PartSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         streamed, inner = self._inside(place)
-        found = Cost({"router": 2 * self.n_choices * inner.shape[-1] * workload.tokens})
+        found = Cost({"router": 2 * (self.n_choices + self.n_shared) * inner.shape[-1] * workload.tokens})
         found += self.stream.cost(place, workload) if self.stream else Cost()
         return found + (self.inner.cost(streamed, workload).named("router") if self.inner else Cost())
 
@@ -191,6 +195,7 @@ class Routing(NamedTuple):
     weights: Tensor  # [token, top_k]
     chosen: Tensor  # [token, top_k], numbers of experts; those of identities come after
     logits: Tensor  # [token, experts], float32 at least
+    shared: Tensor | None = None  # [token, n_shared], the weights of experts for all tokens
 
 
 def noted(routing: Routing, context: ForwardContext, shape: tuple[int, int]) -> dict[str, Tensor]:
@@ -251,7 +256,7 @@ class Router(Part[RouterSpec]):
         training: bool = False,
         decided: Decided = lambda make: make(),
     ) -> Routing:
-        """The choice for logits [token, experts]; in training some scores draw it from torch's random numbers.
+        """The choice for logits [token, experts and shared ones]; in training some scores draw it from torch's random numbers.
 
         `chosen` [token, top_k]: a choice that was made without them. `decided`: what a pass has decided, or does now.
         """
@@ -264,14 +269,23 @@ class Router(Part[RouterSpec]):
             scores = F.softplus(logits).sqrt()
         else:
             scores = logits.sigmoid() if spec.score == "sigmoid" else logits
+        of_all = None
+        if spec.n_shared:
+            sizes = spec.n_choices, spec.n_shared
+            (logits, _), (scores, of_all) = logits.split(sizes, -1), scores.split(sizes, -1)
         ranked = logits if spec.corrects == "logits" else scores
         chosen = decided(lambda: self._best(ranked.detach())) if chosen is None else chosen
         weights = scores.gather(-1, chosen)
+        weights = weights if of_all is None else torch.cat((weights, of_all), -1)
         if spec.score == "softmax-of-chosen":
             weights = weights.softmax(-1)
         if spec.renormalise:
             weights = weights / (weights.sum(-1, keepdim=True) + spec.eps)
-        return Routing(weights * spec.factor if spec.factor != 1 else weights, chosen, logits)
+        weights = weights * spec.factor if spec.factor != 1 else weights
+        if of_all is None:
+            return Routing(weights, chosen, logits)
+        weights, of_all = (each.contiguous() for each in weights.split((spec.top_k, spec.n_shared), -1))
+        return Routing(weights, chosen, logits, of_all)
 
     def _best(self, scores: Tensor) -> Tensor:
         spec = self.spec

@@ -23,6 +23,8 @@ class Content(NamedTuple):
     projection: Any  # the layer's own: DeBERTa projects its positions with it
     scale: float  # of q · k
     hides_later: bool = False  # the mask hides keys that come after their query, so that their scores may be anything
+    x: Tensor | None = None  # what queries are made of [batch, query, d_model]
+    growth: Tensor | None = None  # what queries were multiplied by, by their positions [batch or 1, 1, query, 1]
 
     @property
     def keys(self) -> Tensor:

@@ -1,4 +1,5 @@
-"""A gated short convolution in place of attention: LFM2 (Liquid AI 2025, arXiv:2511.23404, section 2)."""
+"""Short convolutions: gated, in place of attention (LFM2: Liquid AI 2025, arXiv:2511.23404, section 2); and of what a branch
+writes (Inkling: Thinking Machines 2026, transformers' class)."""
 
 from __future__ import annotations
 
@@ -46,3 +47,21 @@ class ShortConvolution(Recurrent[ShortConvolutionSpec]):
         gate_in, gate_out, x = self.inner(x).chunk(3, -1)
         y, tail = self.convolution(gate_in * x, steps, (state or {}).get("tail"))
         return self.out(gate_out * y), {"tail": tail}
+
+
+class ResidualConvolutionSpec(RecurrentSpec):
+    """x + convolution(x): each channel and a sum over its own last tokens."""
+
+    convolution: CausalConvolutionSpec = CausalConvolutionSpec()
+
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        return {"tail": (self.convolution.tail, place.d_model)}
+
+
+class ResidualConvolution(Recurrent[ResidualConvolutionSpec]):
+    convolution: CausalConvolution
+
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
+        """(y [batch, step, d_model], the tail) of x of that shape."""
+        y, tail = self.convolution(x, steps, (state or {}).get("tail"))
+        return x + y, {"tail": tail}

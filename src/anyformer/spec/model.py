@@ -204,10 +204,10 @@ def cached_calls(spec: ModelSpec) -> Iterator[KeptCall]:
 def _calls(part: PartSpec, place: Place) -> Iterator[KeptCall]:
     for _, inner, inner_place in inside(part, place):
         if isinstance(inner, BranchSpec):
-            if (shapes := inner.mixer.cache_shapes(inner_place)) is not None:
-                mixer = inner.mixer
-                yield KeptCall(mixer, shapes, mixer.kept_as(), mixer.reach())
-                for i, more in enumerate(mixer.beside(inner_place), 1):
-                    yield KeptCall(mixer, more.shapes, more.how, None, more.every, more.name, i)
+            for mixer in inner.calls:
+                if (shapes := mixer.cache_shapes(inner_place)) is not None:
+                    yield KeptCall(mixer, shapes, mixer.kept_as(), mixer.reach())
+                    for i, more in enumerate(mixer.beside(inner_place), 1):
+                        yield KeptCall(mixer, more.shapes, more.how, None, more.every, more.name, i)
         elif isinstance(inner, HeadLayersSpec | BlockSpec | SublayerSpec):
             yield from _calls(inner, inner_place)

@@ -39,12 +39,21 @@ class EmbeddingSpec(PartSpec):
 
 
 class BranchSpec(PartSpec):
-    """norm_out(mixer(norm_in(x)))."""
+    """then(norm_out(mixer(norm_in(x))))."""
 
     mixer: MixerSpec
     norm_in: MapSpec | None = None
     norm_out: MapSpec | None = None
     late: bool = False  # written when the layer ends (shortcut-connected experts: Cai et al. 2024, arXiv:2404.05019)
+    then: MixerSpec | None = None  # with a state: what a branch writes is mixed with that of the last tokens (Inkling)
+
+    def __post_init__(self) -> None:
+        self.require("then", self.then is None or self.then.kept_as() == "state", "must be a mixer with a state")
+
+    @property
+    def calls(self) -> tuple[MixerSpec, ...]:
+        """What it calls, in turn, each with stores of its own."""
+        return (self.mixer,) if self.then is None else (self.mixer, self.then)
 
 
 class SublayerSpec(PartSpec):

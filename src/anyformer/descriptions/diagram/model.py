@@ -190,7 +190,8 @@ def _sublayers(sublayers: Sequence[SublayerSpec], place: Place, around: bool, fi
 
 
 def _branch(branch: BranchSpec, place: Place) -> Piece:
-    return stacked([*_maps(branch.norm_in), _mixer(branch.mixer, place), *_maps(branch.norm_out)])
+    then = [] if branch.then is None else [_mixer(branch.then, place)]
+    return stacked([*_maps(branch.norm_in), _mixer(branch.mixer, place), *_maps(branch.norm_out), *then])
 
 
 def _sublayer(sublayer: SublayerSpec, place: Place, around: bool, first: Piece | None) -> Piece:

@@ -101,7 +101,8 @@ def placed(sublayer: SublayerSpec) -> str:
 
 
 def _step(branch: BranchSpec) -> str:
-    return role(branch.mixer) + (" written when the layer ends" if branch.late else "")
+    then = "" if branch.then is None else f" with {words.phrase(branch.then)}"
+    return role(branch.mixer) + then + (" written when the layer ends" if branch.late else "")
 
 
 def _wiring(block: BlockSpec) -> Iterator[str]:

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from anyformer.layers.experts import Experts, StackedLinear
+from anyformer.layers.moe import MoE
 from anyformer.model import Transformer
 from anyformer.training.cluster.tensor_parallel import see
 
@@ -45,8 +46,8 @@ class GroupTravel:
 
 
 def experts_of(model: Transformer) -> list[Experts]:
-    """The experts of each mixture."""
-    return [module for module in model.modules() if isinstance(module, Experts)]
+    """The experts of each mixture that a router chooses among."""
+    return [module.experts for module in model.modules() if isinstance(module, MoE)]
 
 
 def spread(model: Transformer, mesh: DeviceMesh) -> None:

@@ -15,10 +15,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from anyformer.errors import UsageError
 from anyformer.layers.block import Block
-from anyformer.layers.experts import Experts
 from anyformer.layers.init import initialise
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec
+from anyformer.training.cluster.expert_parallel import experts_of
 from anyformer.training.cluster.parts import put
 from anyformer.training.cluster.world import World
 
@@ -90,7 +90,7 @@ def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Tr
     among = [(module, mesh) for module in model.modules() if isinstance(module, Block)]
     if world.mesh.ep > 1:  # what of experts is left to share out; before the layers that have them
         alike = expert_mesh(device, world)[axes]
-        among = [*((module, alike) for module in model.modules() if isinstance(module, Experts)), *among]
+        among = [*((module, alike) for module in experts_of(model)), *among]
     for module, its in among:
         fully_shard(module, mesh=its, reshard_after_forward=gather_again, ignored_params=kept)
     # The root's are read by the loss, outside of its forward pass: they stay until the backward pass is done.

@@ -330,7 +330,7 @@ def _ending(part: PartSpec) -> BranchSpec | None:
         return None
     sublayer = part.sublayers[-1]
     branch = sublayer.branches[-1]
-    return None if branch.norm_out or sublayer.norm_out or sublayer.norm_sum else branch
+    return None if branch.norm_out or branch.then or sublayer.norm_out or sublayer.norm_sum else branch
 
 
 def _named(path: str, part: PartSpec) -> str:

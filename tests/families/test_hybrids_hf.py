@@ -41,6 +41,19 @@ ZAMBA2 = {
     "mamba_d_state": 6,
     "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
 }
+INKLING = {
+    **SIZES,
+    "head_dim": 8,
+    "swa_num_attention_heads": 2,
+    "swa_num_key_value_heads": 1,
+    "swa_head_dim": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "rel_extent": 6,
+    "sliding_window_size": 4,
+    "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+}
 KDA = {"linear_num_heads": 3, "linear_head_dim": 8, "linear_conv_kernel_dim": 3}
 KIMI = {
     **SIZES,
@@ -222,6 +235,24 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("lfm3", {**SIZES, "head_dim": 8, "sliding_window": None, "layer_types": ["conv", "full_attention"] * 2}),
+    ("inkling_text", INKLING),
+    (
+        "inkling_text",
+        {
+            **INKLING,
+            "log_scaling_n_floor": 3,
+            "log_scaling_alpha": 0.7,
+            "d_rel": 5,
+            "n_shared_experts": 3,
+            "route_scale": 2.5,
+            "logits_mup_width_multiplier": 3.0,
+            "conv_kernel_size": 3,
+            "rms_norm_eps": 1e-3,
+            "mlp_layer_types": ["dense", "sparse"] * 2,
+            "hidden_act": "gelu",
+        },
+    ),
+    ("inkling_text", {**INKLING, "conv_kernel_size": 1, "n_shared_experts": 1, "layer_types": ["hybrid"] * 4}),
 ]
 each_given = pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
 
@@ -383,12 +414,47 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("lfm2_moe", {**LFM2_MOE, "layer_types": None}, "layer_types = None must be 4 times conv or full_attention"),
         ("lfm2_moe", {**LFM2_MOE, "num_experts_per_tok": 5}, "top_k = 5 must be from 1 to n_experts = 4"),
         ("lfm2_moe", {**LFM2_MOE, "moe_layer_freq": 2}, "moe_layer_freq = 2 is unknown here"),
+        ("inkling_text", {**INKLING, "n_shared_experts": 0}, "n_shared_experts = 0 must be above 0"),
+        ("inkling_text", {**INKLING, "log_scaling_n_floor": 0}, "log_scaling_n_floor = 0 must be above 0"),
+        ("inkling_text", {**INKLING, "unpadded_vocab_size": 0}, "unpadded_vocab_size = 0 must be above 0"),
+        ("inkling_text", {**INKLING, "layer_types": ["hybrid"]}, "must be 4 times hybrid_sliding or hybrid"),
+        (
+            "inkling_text",
+            {**INKLING, "layer_types": None, "local_layer_ids": [0.5]},
+            "must be a list of the numbers of",
+        ),
     ],
 )
 def test_refused_in_a_line(hf_type: str, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says) as error:
         read(hf_type, settings)
     assert "\n" not in str(error.value)
+
+
+def test_other_names_of_inklings_settings() -> None:
+    """Its released files say dense layers by how many are first, and experts' width by another name."""
+    said = {
+        **INKLING,
+        "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2,
+        "layer_types": ["hybrid_sliding", *["hybrid"] * 3],
+    }
+    there = {"mlp_layer_types", "layer_types", "intermediate_size", "moe_intermediate_size", "sliding_window_size"}
+    other = {name: value for name, value in said.items() if name not in {*there, "n_routed_experts"}}
+    other |= {"dense_mlp_idx": 2, "local_layer_ids": [0], "intermediate_size": 16, "dense_intermediate_size": 24}
+    other |= {"sliding_window": 4, "num_local_experts": 4, "model_max_length": 50, "sconv_kernel_size": 3}
+    expected = read("inkling_text", {**said, "max_position_embeddings": 50, "conv_kernel_size": 3})
+    assert read("inkling_text", other) == expected
+    assert read("inkling_text", transformers.InklingTextConfig(**other).to_dict()) == expected
+
+
+def test_rows_of_inklings_head_beyond_its_vocabulary_give_no_logits(tmp_path: Path) -> None:
+    said = {**INKLING, "unpadded_vocab_size": 90}
+    spec = read("inkling_text", said)
+    assert (spec.vocab_size, spec.n_scored) == (101, 90)
+    assert not misfits(FAMILIES["inkling_text"], spec)[1]
+    assert read("inkling_text", {**said, "unpadded_vocab_size": 300}) == read("inkling_text", INKLING)
+    found = in_double(spec, inputs("right", 90), tmp_path)
+    assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
 
 
 RELEASED_LFM2: dict[str, Any] = {

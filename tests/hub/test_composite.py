@@ -30,7 +30,16 @@ from tests.laws.tolerance import close
 # By the type of the text model, a preset of it.
 TEXTS = {
     "apertus1p5_text": "apertus-1.5-8b",
+<<<<<<< HEAD
     "deepseek_v3": "deepseek-v3",
+=======
+    "inkling_text": "inkling",
+    "llama": "llama2",
+    "mistral": "mistral",
+    "qwen2": "qwen2-7b",
+    "qwen3": "qwen3-0.6b",
+    "lfm2": "lfm2-350m",
+>>>>>>> e880e9ea (Inkling: preset, the class both ways, and the text model of the composite in its released names; rows of the head beyond the vocabulary are cut)
     "exaone4": "exaone-4.0-1.2b",
     "gemma3_text": "gemma3-1b",
     "gemma3n_text": "gemma3n-e4b",
@@ -172,6 +181,7 @@ def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("hf_type", ALONE)
 def test_a_head_that_is_not_said_to_be_tied_is_as_in_the_class(hf_type: str) -> None:
+<<<<<<< HEAD
     assert COMPOSITES[hf_type].tied == getattr(settings_of(hf_type)(), "tie_word_embeddings", False)
 
 
@@ -259,6 +269,11 @@ def test_sections_of_positions_are_of_places(hf_type: str, tmp_path: Path) -> No
     plain = spec_of(tmp_path, config)
     config["text_config"]["rope_parameters"] |= {"mrope_interleaved": True, "mrope_section": [11, 11, 10]}
     assert spec_of(tmp_path, config) == plain
+=======
+    assert COMPOSITES[hf_type].tied == getattr(
+        CONFIG_MAPPING[hf_type](), "tie_word_embeddings", False
+    )  # Inkling has none
+>>>>>>> e880e9ea (Inkling: preset, the class both ways, and the text model of the composite in its released names; rows of the head beyond the vocabulary are cut)
 
 
 @pytest.fixture
@@ -301,6 +316,15 @@ def test_a_text_model_is_known_by_its_class(directory: tuple[Path, Any]) -> None
     changed(path, lambda config: config["text_config"].update(model_type="mine", architectures=["Gemma3ForCausalLM"]))
     with torch.no_grad():
         close(af.load(path)[0](ids()).logits, logits(model, ids()))
+
+
+def test_what_predicts_further_tokens_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = theirs("inkling_mm_model", monkeypatch)
+    model.save_pretrained(tmp_path)
+    changed(tmp_path, lambda config: config.update(mtp_config={"num_nextn_predict_layers": 1}))
+    save_file({**load_file(tmp_path / FILE), "model.mtp.norm.weight": torch.ones(3)}, tmp_path / FILE)
+    with torch.no_grad():
+        close(af.load(tmp_path)[0](ids()).logits, logits(model, ids()))
 
 
 @pytest.mark.parametrize("said", [True, False, None])

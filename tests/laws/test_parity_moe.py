@@ -123,6 +123,18 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (SlidingWindow, {"size": 4}),
     ],
     "a.x-k1": [(BranchSpec, {"norm_out": None}), (RouterSpec, {"factor": 2.4})],
+    "inkling": [
+        (SlidingWindow, {"size": 4}),
+        (GQASpec, {"short": None}),
+        (GQASpec, {"norm_query": None, "norm_key": None}),
+        (BranchSpec, {"then": None}),
+        (BranchSpec, {"norm_out": None}),
+        (CausalConvolutionSpec, {"activation": SiLU()}),
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
+        (RouterSpec, {"renormalise": False}),
+        (RouterSpec, {"score": "softmax"}),
+        (RMSNormSpec, {"eps": 1e-5}),
+    ],
     "lfm2-8b-a1b": [
         (RouterSpec, {"eps": 1e-2}),
         (RouterSpec, {"score": "softmax"}),

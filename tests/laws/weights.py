@@ -51,7 +51,8 @@ def telling(
             if name.endswith(UNIT):
                 found[name] += 2.0  # products of lengths of 1 are small
             if name.endswith("projection.norm_query.weight"):  # normed queries' scores would be nearly alike
-                found[name] = (found[name] + 0.5) * min(1.0, query)  # less of those that are not scaled (Gemma 3n)
+                # less of those that are not scaled (Gemma 3n), more of those divided by their width (Inkling)
+                found[name] = (found[name] + 0.5) * (query if divided_by_width(spec) else min(1.0, query))
         elif weight.role == "bias":
             found[name] = 0.3 * uniform
         elif weight.role == "table":
@@ -78,6 +79,14 @@ def branches(spec: ModelSpec) -> float:
     return spec.stack.residual.branch if isinstance(spec.stack.residual, AddSpec) else 1.0
 
 
+def divided_by_width(spec: ModelSpec) -> bool:
+    """Return whether scores of normed queries are divided by the width of a head, and not by its root."""
+    return any(
+        attention.scale.power == -1 and getattr(attention.projection, "norm_query", None) is not None
+        for attention in spec.stack.nested(AttentionSpec)
+    )
+
+
 def query_scale(spec: ModelSpec) -> float:
     """Return what queries' weights are multiplied by where scores are not scaled (T5): else all weight falls on one key."""
     for attention in spec.stack.nested():
@@ -87,7 +96,7 @@ def query_scale(spec: ModelSpec) -> float:
             width = attention.projection.head_dim or spec.stack.d_model // attention.projection.n_heads
             sharpness = width**-0.5 / attention.scale.value(width)
             return (
-                sharpness if attention.scale.power == 0 else min(1.0, sharpness)
+                sharpness if attention.scale.power == 0 or divided_by_width(spec) else min(1.0, sharpness)
             )  # Granite's is a number for larger heads
     return 1.0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,7 +13,10 @@ from anyformer.costs import cost
 from anyformer.errors import CacheError, InputError, SpecError
 from anyformer.layers import (
     CausalConvolutionSpec,
+    ConvolvedHeadsSpec,
     GatedDeltaNetSpec,
+    GQASpec,
+    MoESpec,
     ShortConvolutionSpec,
     SiLU,
     SSDSpec,
@@ -21,7 +26,7 @@ from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.recurrence import Steps
 from anyformer.resizing import shrink
-from anyformer.spec import Count, MixerSpec, ModelSpec, Place, Workload
+from anyformer.spec import BranchSpec, Count, MixerSpec, ModelSpec, Place, Workload
 from tests.laws.models import flop_counter, ids_for, randomised
 from tests.laws.tolerance import close
 from tests.oracles.recurrences import causal_convolution
@@ -163,3 +168,17 @@ def test_a_short_document_goes_on_in_the_next_pass(spec: ModelSpec) -> None:
 def test_what_cannot_be_is_refused(make: type[MixerSpec], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         make()
+
+
+@pytest.mark.parametrize("fields", [{"values_are_keys": True}, {"convolved": ConvolvedHeadsSpec()}])
+def test_keys_and_values_are_convolved_where_each_has_a_map(fields: dict[str, Any]) -> None:
+    with pytest.raises(
+        SpecError, match=r"GQA\.short = CausalConvolution is of keys and of values as maps of their own"
+    ):
+        GQASpec(n_heads=Count(2), short=CausalConvolutionSpec(), **fields)
+
+
+def test_what_a_branch_writes_meets_the_last_tokens_in_a_state() -> None:
+    mixer = next(shrink(af.preset("inkling").spec).nested(MoESpec))
+    with pytest.raises(SpecError, match=r"Branch\.then = .* must be a mixer with a state"):
+        BranchSpec(mixer=mixer, then=mixer.expert)

@@ -62,6 +62,7 @@ COMPOSITES: Mapping[str, Composite] = {
     "hyperclovax_vision_v2": _conditional("HyperCLOVAXVisionV2", "hyperclovax", tied=True),
     "idefics2": _conditional("Idefics2", "mistral"),
     "idefics3": _conditional("Idefics3", "llama"),
+    "inkling_mm_model": _conditional("Inkling", "inkling_text"),
     "internvl": _conditional("InternVL", "qwen2", tied=True),
     "janus": _conditional("Janus", "llama", tied=True),
     "kimi_k25": _conditional("Kimi_K25", "deepseek_v3", tied=True),
@@ -141,11 +142,11 @@ ALIKE: Mapping[str, Alike] = {
 OF_SENSES = re.compile(
     r"vision|image|video|audio|project(or|ion)|multimodal|patch|pixel|spatial|downsample|upsample|thumbnail|tile|seconds|adapter|alignment|"
     r"boi_|eoi_|boa_|eoa_|im_(start|end|newline)_id|perceiver|vq_|insert_layer_id|merge_kernel|merger_times|merged_hidden_size|"
-    r"scale_factor|_token(_ids?|_index)?$|_tokens?_per_|mm_|vocab_offset|ignore_index"
+    r"scale_factor|_token(_ids?|_index)?$|_tokens?_per_|mm_|vocab_offset|ignore_index|^mtp_config$"
 )
 # Before the names of the text model's tensors: as the classes have it now, and as files were written before.
 OF_TEXT = re.compile(
-    r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?|model\.(?=(?:embed_tokens|layers|norm)\.)"
+    r"(?:model\.)?(?:language_model|text_model|llm)\.(?:model\.)?|model\.(?=(?:embed_tokens|layers|norm)\.)"
 )
 HEAD = "lm_head."
 

@@ -27,11 +27,11 @@ from anyformer.layers import (
 from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
 
 
-def _factor(name: str, part: type[Spec], *, inverse: bool = False) -> table.Pair:
+def scaled_by(name: str, part: type[Spec], default: float = 1.0, *, inverse: bool = False) -> table.Pair:
     """The multiplier, or divisor, that is the scale of every `part`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        value = settings.positive(name, float, 1.0)
+        value = settings.positive(name, float, default)
         return changed(spec, part, scale=ScaleSpec(factor=1 / value if inverse else value))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
@@ -42,12 +42,12 @@ def _factor(name: str, part: type[Spec], *, inverse: bool = False) -> table.Pair
     return table.Pair(read, write)
 
 
-TOKENS = _factor("embedding_multiplier", TokensSpec)
+TOKENS = scaled_by("embedding_multiplier", TokensSpec)
 BRANCH = table.at("residual_multiplier", float, AddSpec, "branch", default=1.0)
 MULTIPLIERS = (
     TOKENS,
-    _factor("attention_multiplier", AttentionSpec),
-    _factor("logits_scaling", HeadSpec, inverse=True),
+    scaled_by("attention_multiplier", AttentionSpec),
+    scaled_by("logits_scaling", HeadSpec, inverse=True),
     BRANCH,
 )
 
@@ -159,7 +159,7 @@ HYPERCLOVA = table.family(
         table.BIASES,
         TOKENS,
         table.Pair(_scores, _multiplier),
-        _factor("logits_scaling", HeadSpec),
+        scaled_by("logits_scaling", HeadSpec),
         BRANCH,
         MLP_BIAS,
         EPS,

@@ -42,7 +42,15 @@ NAMES = (
         "longcat-flash",
         "gemma4-26b-a4b",
     ),
-    *("deepseek-v2-lite", "jamba-v0.1", "dbrx", "nemotron-3-nano-30b-a3b", "qwen1.5-moe-a2.7b", "granite-4.0-h-tiny"),
+    *(
+        "deepseek-v2-lite",
+        "jamba-v0.1",
+        "dbrx",
+        "nemotron-3-nano-30b-a3b",
+        "qwen1.5-moe-a2.7b",
+        "granite-4.0-h-tiny",
+        "inkling",
+    ),
 )
 ILL_CONDITIONED = (
     "gemma4-26b-a4b"  # whose rounding is most of the tolerance where one process accumulates: held in float64

@@ -86,6 +86,7 @@ KINDS = {
     "deberta-large": ("fsdp=8", "dp=2,tp=4", "dp=2,cp=4"),  # a table that mixers share
     "mixtral-8x7b": (*MESHES, "fsdp=8,ep=8", "fsdp=8,ep=4", "dp=2,fsdp=4,ep=2", "fsdp=4,cp=2,ep=4"),
     "deepseek-v3": ("fsdp=8,ep=8", "dp=2,tp=4", "dp=2,cp=4"),  # latents, shared experts
+    "inkling": ("fsdp=8,ep=8",),  # shared experts that the router weighs, which no process has a part of
     "granite-4.0-h-tiny": ("fsdp=8", "fsdp=2,tp=4"),  # states
     "deepseek-v3-mtp": ("fsdp=8", "dp=2,tp=4"),  # further tokens
     "gpt2": ("dp=2,cp=4",),

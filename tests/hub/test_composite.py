@@ -30,16 +30,7 @@ from tests.laws.tolerance import close
 # By the type of the text model, a preset of it.
 TEXTS = {
     "apertus1p5_text": "apertus-1.5-8b",
-<<<<<<< HEAD
     "deepseek_v3": "deepseek-v3",
-=======
-    "inkling_text": "inkling",
-    "llama": "llama2",
-    "mistral": "mistral",
-    "qwen2": "qwen2-7b",
-    "qwen3": "qwen3-0.6b",
-    "lfm2": "lfm2-350m",
->>>>>>> e880e9ea (Inkling: preset, the class both ways, and the text model of the composite in its released names; rows of the head beyond the vocabulary are cut)
     "exaone4": "exaone-4.0-1.2b",
     "gemma3_text": "gemma3-1b",
     "gemma3n_text": "gemma3n-e4b",
@@ -49,6 +40,7 @@ TEXTS = {
     "glm4_moe": "glm-4.5-air",
     "hunyuan_v1_dense": "hunyuan-7b",
     "hyperclovax": "hyperclova-x-seed",
+    "inkling_text": "inkling",
     "lfm2": "lfm2-350m",
     "lfm3": "lfm3",
     "llama": "llama2",
@@ -181,7 +173,6 @@ def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("hf_type", ALONE)
 def test_a_head_that_is_not_said_to_be_tied_is_as_in_the_class(hf_type: str) -> None:
-<<<<<<< HEAD
     assert COMPOSITES[hf_type].tied == getattr(settings_of(hf_type)(), "tie_word_embeddings", False)
 
 
@@ -269,11 +260,6 @@ def test_sections_of_positions_are_of_places(hf_type: str, tmp_path: Path) -> No
     plain = spec_of(tmp_path, config)
     config["text_config"]["rope_parameters"] |= {"mrope_interleaved": True, "mrope_section": [11, 11, 10]}
     assert spec_of(tmp_path, config) == plain
-=======
-    assert COMPOSITES[hf_type].tied == getattr(
-        CONFIG_MAPPING[hf_type](), "tie_word_embeddings", False
-    )  # Inkling has none
->>>>>>> e880e9ea (Inkling: preset, the class both ways, and the text model of the composite in its released names; rows of the head beyond the vocabulary are cut)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from anyformer.cli.main import application
 from anyformer.errors import UsageError
 from anyformer.families import preset
 from anyformer.families.heads import sentence_embedding
-from anyformer.hub import save
+from anyformer.hub import convert, save
 from anyformer.layers import Llama3Scaling
 from anyformer.measure.verify import verify
 from anyformer.resizing import shrink
@@ -111,6 +111,16 @@ def test_the_command_says_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -
     assert set(answer) | set(answer["places"][0]) == keys_of("verify")
     assert said.exit_code == 1
     assert (answer["agrees"], answer["first_difference"]) == (False, "layer 0")
+
+
+def test_what_transformers_does_not_open_is_refused(tmp_path: Path) -> None:
+    """Its reader of GGUF files knows no `head_dim` of Qwen3, and takes 128."""
+    spec = shrink(preset("qwen3-0.6b").spec)
+    save(filled(spec, telling(spec)), tmp_path / "model", form="hf")
+    convert(tmp_path / "model", tmp_path / "model.gguf")
+    said = CliRunner().invoke(application, ["verify", str(tmp_path / "model.gguf")])
+    assert said.exit_code == 2, said.output
+    assert "model.gguf cannot be compared: transformers does not open it, RuntimeError: " in said.stderr
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,8 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
 
     Without a text, or without a tokenizer, random tokens are read. A family from outside is compared with the PreTrainedModel
     that its file defines. Raises UsageError where transformers is not installed, has no class for the
-    model or tells no states of its layers, and for a text that is too short; CheckpointError as `load` does.
+    model, does not open it or tells no states of its layers, and for a text that is too short; CheckpointError as `load`
+    does.
     """
     source = find(path)
     if source.family is None:
@@ -161,7 +162,13 @@ def _theirs(kind: Any, source: Source, kernel: str, ids: Tensor, heads: list[str
     if not path.is_dir():
         path, options["gguf_file"] = path.parent, path.name
     with redirect_stderr(StringIO()):  # bars of progress, which not all of its readers let one switch off
-        model = kind.from_pretrained(path, **options)
+        try:
+            model = kind.from_pretrained(path, **options)
+        except Exception as error:  # whatever it is, it is transformers'
+            raise UsageError(
+                f"{source.weights} cannot be compared: transformers does not open it, "
+                f"{type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
     switches = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     with torch.no_grad():
         out = model.eval()(ids, output_hidden_states=True, **switches, **_written(source.spec, ids))

@@ -90,6 +90,20 @@ def test_a_machine_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert second.peak_flops_per_second == {"float32": 4e9, "bfloat16": 2e9}
 
 
+def test_what_is_known_is_measured_again_where_that_is_asked(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """A machine that was busy the first time would have its low peaks for ever."""
+    clock = Counted(monkeypatch)
+    known = calibrate()
+    (file,) = cache.iterdir()
+    busy = {"peak_flops_per_second": {"float32": 1.0, "bfloat16": 2.0}, "read_nbytes_per_second": 3.0}
+    file.write_text(json.dumps(json.loads(file.read_text()) | busy))
+    clock.measured.clear()
+    again = calibrate(dtypes=(torch.float32,), anew=True)
+    assert clock.measured == ["torch.float32", "memory"]
+    assert again.peak_flops_per_second == {"float32": 4e9, "bfloat16": 2.0}
+    assert again.read_nbytes_per_second == known.read_nbytes_per_second
+
+
 @pytest.mark.parametrize("broken", ["", "{}", '{"processor": 1}', "[]", "\x00"])
 def test_a_broken_record_is_measured_anew(monkeypatch: pytest.MonkeyPatch, cache: Path, broken: str) -> None:
     clock = Counted(monkeypatch)

@@ -120,9 +120,11 @@ def test_another_dtype_does_not_forget_those_that_are_known(
         return dataclasses.replace(found.rates, products=dict.fromkeys(asked, found.rates.products["float32"]))
 
     monkeypatch.setattr(rates, "measured_rates", measured)
-    monkeypatch.setattr(here, "measure_peaks", lambda device, _: Machine.here(device))
+    peaks: list[bool] = []
+    monkeypatch.setattr(here, "measure_peaks", lambda device, _, anew: peaks.append(anew) or Machine.here(device))
     here.calibrate("cpu", ("bfloat16",), anew=anew)
     assert asked == ["bfloat16", "float32"]
+    assert peaks == [anew]
     kept = here.kept(CPU)
     assert kept is not None
     assert kept.rates is not None

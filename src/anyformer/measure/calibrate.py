@@ -57,19 +57,25 @@ class Machine:
 
 
 def calibrate(
-    device: torch.device | str = "cpu", dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
+    device: torch.device | str = "cpu",
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
+    *,
+    anew: bool = False,
 ) -> Machine:
-    """The machine with its peaks, measured once (a second for each) and then kept in the cache directory."""
+    """The machine with its peaks, measured once (a second for each) and then kept in the cache directory.
+
+    `anew` measures again what is known.
+    """
     device = torch.device(device)
     fresh = Machine.here(device)
     path = fresh.record("machine")
     known = _kept(path, fresh) or fresh
     named = {dtype_name(dtype): dtype for dtype in dtypes}
-    missing = {name: dtype for name, dtype in named.items() if name not in known.peak_flops_per_second}
+    missing = {name: dtype for name, dtype in named.items() if anew or name not in known.peak_flops_per_second}
     if not missing and known.read_nbytes_per_second:
         return known
     peaks = known.peak_flops_per_second | {name: gemm_peak(dtype, device) for name, dtype in missing.items()}
-    bandwidth = known.read_nbytes_per_second or memory_bandwidth(device)
+    bandwidth = (not anew and known.read_nbytes_per_second) or memory_bandwidth(device)
     machine = replace(known, peak_flops_per_second=peaks, read_nbytes_per_second=bandwidth)
     keep(path, asdict(machine))
     return machine

@@ -101,7 +101,7 @@ def calibrate(
     start = time.perf_counter()
     keep_heap()  # training does; without it every large tensor is new pages, and those would be measured
     say("peaks")
-    machine = measure_peaks(where, kinds)
+    machine = measure_peaks(where, kinds, anew=anew)
     rates = measured_rates(where, kinds, say)
     found = _device(machine, rates, where)
     record = {"version": VERSION, "machine": machine.identity, "device": found.as_json(), "rates": rates.as_json()}

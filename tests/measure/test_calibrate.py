@@ -1,6 +1,5 @@
 """Calibration: peaks are what a clock says, and are measured once for a machine."""
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from anyformer.disk.cache import remember
 from anyformer.measure import calibrate, gemm_peak, memory_bandwidth
 from anyformer.measure.calibrate import Machine
 
@@ -90,13 +90,12 @@ def test_a_machine_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert second.peak_flops_per_second == {"float32": 4e9, "bfloat16": 2e9}
 
 
-def test_what_is_known_is_measured_again_where_that_is_asked(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_what_is_known_is_measured_again_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that was busy the first time would have its low peaks for ever."""
     clock = Counted(monkeypatch)
     known = calibrate()
-    (file,) = cache.iterdir()
     busy = {"peak_flops_per_second": {"float32": 1.0, "bfloat16": 2.0}, "read_nbytes_per_second": 3.0}
-    file.write_text(json.dumps(json.loads(file.read_text()) | busy))
+    remember(module.PEAKS, known.identity, busy)
     clock.measured.clear()
     again = calibrate(dtypes=(torch.float32,), anew=True)
     assert clock.measured == ["torch.float32", "memory"]
@@ -104,12 +103,22 @@ def test_what_is_known_is_measured_again_where_that_is_asked(monkeypatch: pytest
     assert again.read_nbytes_per_second == known.read_nbytes_per_second
 
 
-@pytest.mark.parametrize("broken", ["", "{}", '{"processor": 1}', "[]", "\x00"])
+BREAKS: dict[str, Callable[[str], str]] = {
+    "empty": lambda text: "",
+    "json": lambda text: "{}",
+    "control": lambda text: "\x00",
+    "figure": lambda text: text.replace("4000000000.0", "-1.0"),
+    "type": lambda text: text.replace("4000000000.0", '"x"'),
+    "lost": lambda text: text[:-1],
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS)
 def test_a_broken_record_is_measured_anew(monkeypatch: pytest.MonkeyPatch, cache: Path, broken: str) -> None:
     clock = Counted(monkeypatch)
     calibrate()
-    (file,) = cache.iterdir()
-    file.write_text(broken)
+    (file,) = cache.rglob("*.json")
+    file.write_text(BREAKS[broken](file.read_text()))
     clock.measured.clear()
     calibrate()
     assert clock.measured == ["torch.float32", "torch.bfloat16", "memory"]
@@ -118,14 +127,14 @@ def test_a_broken_record_is_measured_anew(monkeypatch: pytest.MonkeyPatch, cache
 def test_another_machine_is_another_record(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     clock = Counted(monkeypatch)
     calibrate()
-    (file,) = cache.iterdir()
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"torch_version": "1.0"}))
     clock.measured.clear()
-    calibrate()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "1.0")
+        calibrate()
     assert clock.measured, "the record of another version should not be trusted"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
     assert calibrate().threads == 17
-    assert len(list(cache.iterdir())) == 2
+    assert len(list(cache.rglob("*.json"))) == 3
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

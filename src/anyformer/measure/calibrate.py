@@ -5,20 +5,17 @@ The two axes of the roofline: Williams, Waterman & Patterson 2009, doi:10.1145/1
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from anyformer.disk.atomic import replace_file
-from anyformer.disk.cache import cache_directory
+from anyformer.disk.cache import recall, remember
 
+PEAKS = "peaks"  # the room of the cache
 Say = Callable[[str], None]  # what is being measured, one after the other
 SIDES = (512, 1024, 2048)  # of square products; the best counts, since caches and tiles favour different ones
 SECONDS = 0.8  # for one peak
@@ -45,11 +42,6 @@ class Machine:
         """FLOPs per second of large matrix products in a dtype that was measured."""
         return self.peak_flops_per_second[dtype_name(dtype)]
 
-    def record(self, kind: str) -> Path:
-        """The file of the cache directory that keeps what was measured of it."""
-        digest = hashlib.sha256(repr(self.identity).encode()).hexdigest()[:16]
-        return cache_directory() / f"{kind}-{digest}.json"
-
     @staticmethod
     def here(device: torch.device) -> Machine:
         """This machine, nothing of it measured."""
@@ -68,17 +60,16 @@ def calibrate(
     """
     device = torch.device(device)
     fresh = Machine.here(device)
-    path = fresh.record("machine")
-    known = _kept(path, fresh) or fresh
+    known = replace(fresh, **(recall(PEAKS, fresh.identity) or {}))
     named = {dtype_name(dtype): dtype for dtype in dtypes}
     missing = {name: dtype for name, dtype in named.items() if anew or name not in known.peak_flops_per_second}
     if not missing and known.read_nbytes_per_second:
         return known
     peaks = known.peak_flops_per_second | {name: gemm_peak(dtype, device) for name, dtype in missing.items()}
     bandwidth = (not anew and known.read_nbytes_per_second) or memory_bandwidth(device)
-    machine = replace(known, peak_flops_per_second=peaks, read_nbytes_per_second=bandwidth)
-    keep(path, asdict(machine))
-    return machine
+    measured = {"peak_flops_per_second": peaks, "read_nbytes_per_second": bandwidth}
+    remember(PEAKS, fresh.identity, measured)
+    return replace(fresh, **measured)
 
 
 TICK_SECONDS = 1e-9  # of the finest clock: no call takes less
@@ -138,21 +129,3 @@ def _processor(device: torch.device) -> str:
 def dtype_name(dtype: torch.dtype) -> str:
     """What a dtype is called in figures and files: "bfloat16"."""
     return str(dtype).removeprefix("torch.")
-
-
-def keep(path: Path, measured: Mapping[str, Any]) -> None:
-    """Write down what was measured; where that cannot be, it is measured again next time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, (json.dumps(measured) + "\n").encode())
-    except OSError:
-        return
-
-
-def _kept(path: Path, fresh: Machine) -> Machine | None:
-    """What the file says, or None where there is none, or it is broken, or of another machine."""
-    try:
-        machine = Machine(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
-    return machine if machine.identity == fresh.identity else None

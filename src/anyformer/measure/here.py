@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from anyformer.costs.hardware.plan import plan as plan_on
 from anyformer.costs.hardware.rates import VERSION, Rates
 from anyformer.costs.hardware.roofline import Roofline
 from anyformer.costs.hardware.roofline import roofline as roofline_on
+from anyformer.disk.cache import recall, remember
 from anyformer.errors import UsageError, among
-from anyformer.measure.calibrate import Machine, Say, dtype_name, keep
+from anyformer.measure.calibrate import Machine, Say, dtype_name
 from anyformer.measure.calibrate import calibrate as measure_peaks
 from anyformer.notebook import ShowsItself
 from anyformer.screen import counted, figures, gigabytes, printed, short
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 VERSION_OF_KEYS = 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-RECORD = "rates"  # beginning of the file's name
+RECORD = "rates"  # the room of the cache
 
 
 @dataclass(frozen=True)
@@ -104,24 +104,19 @@ def calibrate(
     machine = measure_peaks(where, kinds, anew=anew)
     rates = measured_rates(where, kinds, say)
     found = _device(machine, rates, where)
-    record = {"version": VERSION, "machine": machine.identity, "device": found.as_json(), "rates": rates.as_json()}
-    keep(machine.record(RECORD), record)
+    remember(RECORD, [VERSION, *machine.identity], {"device": found.as_json(), "rates": rates.as_json()})
     return Calibration(found, time.perf_counter() - start)
 
 
 def kept(device: torch.device | None = None) -> Device | None:
     """This machine as it was measured before; None where it was not, or by another version or PyTorch."""
     device = device or best_device()
-    machine = Machine.here(device)
-    try:
-        data = json.loads(machine.record(RECORD).read_text(encoding="utf-8"))
-        if data["version"] != VERSION or tuple(data["machine"]) != machine.identity:
-            return None
-        fields: dict[str, Any] = dict(data["device"])
-        fields["efficiency"] = Efficiency(**fields["efficiency"])
-        return Device(**fields, rates=Rates.of_json(data["rates"]))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    data = recall(RECORD, [VERSION, *Machine.here(device).identity])
+    if data is None:
         return None
+    fields: dict[str, Any] = dict(data["device"])
+    fields["efficiency"] = Efficiency(**fields["efficiency"])
+    return Device(**fields, rates=Rates.of_json(data["rates"]))
 
 
 def found_device(name: str | Device) -> Device:

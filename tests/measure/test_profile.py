@@ -107,3 +107,6 @@ def test_other_refusals() -> None:
         profile(af.preset("gpt2"), batch=0)
     with pytest.raises(SpecError, match="1,024 learned positions"):
         profile(af.preset("gpt2"), seq_len=2000)
+    with pytest.raises(UsageError, match="steps are timed of decoders") as refused:
+        profile(af.shrink(af.preset("bert-base")), batch=1, seq_len=8)
+    assert "--objective" not in str(refused.value)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from anyformer.errors import UsageError
 from anyformer.generation.decode import Decoding
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.model import Transformer, build
@@ -25,7 +26,14 @@ def trainer_of(model: Transformer, batch: int, seq_len: int, precision: Precisio
     """A trainer of a model by the small recipe at this size. Raises UsageError for what no objective here can train."""
     said = Seq2Seq() if model.spec.encoder else CausalLM()
     sizes = {"seq_len": seq_len, "batch_tokens": batch * seq_len, "precision": precision}
-    return Trainer(model, RECIPES["small"].but(**sizes, objective=said), objective_of(said, model.spec))
+    try:
+        objective = objective_of(said, model.spec)
+    except UsageError:  # whose remedy is an option that nobody has here
+        raise UsageError(
+            "steps are timed of decoders, which learn the next token, and of encoders with a decoder; "
+            "this architecture learns neither from its first head"
+        ) from None
+    return Trainer(model, RECIPES["small"].but(**sizes, objective=said), objective)
 
 
 def random_rows(spec: ModelSpec, batch: int, seq_len: int) -> Rows:

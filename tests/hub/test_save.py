@@ -1,6 +1,8 @@
 """What is written, that it is whole or not at all, and what is refused."""
 
+import errno
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -118,6 +120,20 @@ def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     save(build(LLAMA), tmp_path / "out")
     assert load(tmp_path / "out")[0].spec == load(tmp_path / "out")[0].spec
+
+
+def test_a_disk_that_is_only_read_is_told_by_the_directorys_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows the directory aside, which is made first."""
+
+    def refused(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    with pytest.raises(RunFailed) as caught:
+        save(build(LLAMA), tmp_path / "out")
+    assert str(caught.value) == f"could not write {tmp_path / 'out'}: Read-only file system"
 
 
 @pytest.mark.parametrize("step", ["hub.weights.save_file", "hub.saving.write_json", "disk.atomic.sync"])

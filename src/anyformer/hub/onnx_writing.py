@@ -110,7 +110,7 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     try:
         replace_file(target, program.model_proto.SerializeToString())
     except OSError as error:
-        raise RunFailed(f"could not write {target}: {error}") from None
+        raise RunFailed(f"could not write {target}: {error.strerror or error}") from None
     return SavedGraph(target, tuple(names), ("last_hidden_state", *heads))
 
 

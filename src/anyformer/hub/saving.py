@@ -273,8 +273,8 @@ def whole(path: Path) -> Iterator[Path]:
     try:
         with new_directory(path) as aside:
             yield aside
-    except (OSError, SafetensorError) as error:
-        raise RunFailed(f"could not write {path}: {error}") from None
+    except (OSError, SafetensorError) as error:  # an OSError's own words name the directory aside
+        raise RunFailed(f"could not write {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _refuse_there(path: Path) -> None:

@@ -46,8 +46,9 @@ def test_heads_share_keys_as_their_numbers_say(name: str) -> None:
     elif name in MLA:
         assert found == {"MLA"}
     elif "n_kv_heads" in rows and rows["n_kv_heads"] != rows["n_heads"]:
-        said = rows["n_kv_heads"]  # a list where some layers attend
-        pairs = {*zip(said, rows["n_heads"], strict=True)} if isinstance(rows["n_heads"], list) else None
+        said, heads_of = rows["n_kv_heads"], rows["n_heads"]  # lists where some layers attend, or have other numbers
+        said = [said] * len(heads_of) if isinstance(heads_of, list) and not isinstance(said, list) else said
+        pairs = {*zip(said, heads_of, strict=True)} if isinstance(heads_of, list) else None
         each = {*said} - {None} if isinstance(said, list) else {said}
         alike = [*each] == [rows["n_heads"]] if pairs is None else all(n in (None, heads) for n, heads in pairs)
         assert found == {"MHA" if alike else "MQA" if 1 in each else "GQA"}

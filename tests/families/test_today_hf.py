@@ -134,6 +134,22 @@ ETTIN |= {"cls_token_id": 1, "sep_token_id": 2}  # which the class wants among t
 GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
 GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
 LAGUNA = {"num_experts": 4, "shared_expert_intermediate_size": 20}
+STEP: dict[str, Any] = {
+    **EXPERTS,
+    "n_routed_experts": 4,
+    "share_expert_dim": 20,
+    "head_dim": 8,
+    "sliding_window": 7,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
+    "rope_parameters": {**TABLES, "full_attention": {**TABLES["full_attention"], "partial_rotary_factor": 0.5}},
+    "num_sliding_attention_heads": 6,
+    "swiglu_limits": [None, 0.3, None, 0.3],
+    "swiglu_limits_shared": [0.2, 0.4, 0.0, None],
+    "moe_router_scaling_factor": 2.5,
+    "rms_norm_eps": 1e-2,
+    "attention_bias": True,
+}
 KOLIBRI = {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 20}
 M3 = {
     **SIZES,
@@ -504,6 +520,25 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             },
         },
     ),
+    ("step3p5", {**SIZES, **EXPERTS, "n_routed_experts": 4, "head_dim": 16, "sliding_window": 7}),
+    ("step3p5", {**SIZES, **EXPERTS, **STEP}),
+    (
+        "step3p5",
+        {
+            **SIZES,
+            **EXPERTS,
+            **{name: value for name, value in STEP.items() if name not in ("rope_parameters", "mlp_layer_types")},
+            "rope_theta": [3e3, 3e4, 3e3, 3e4, 7.0],
+            "partial_rotary_factors": [1.0, 0.5, 1.0, 0.5, 1.0],
+            "rope_scaling": {**YARN, "factor": 2.0},
+            "layer_types": [*STEP["layer_types"], "full_attention"],
+            "swiglu_limits": [0.0, 0.0, 0.3, None, 7.0],
+            "moe_layers_enum": "1,2,4",
+            "num_nextn_predict_layers": 1,
+            "num_sliding_attention_heads": None,
+            "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 6},
+        },
+    ),
     ("laguna", {**SIZES, **EXPERTS, **LAGUNA, "head_dim": 16}),
     (
         "hy_v4",
@@ -672,7 +707,7 @@ def first(spec: Spec, kind: type[Spec]) -> Any:
 def test_what_is_read_is_what_the_class_makes_of_it(hf_type: str, settings: dict[str, Any]) -> None:
     """The configuration of transformers, which spells every default out, means the same to us; ours is read as it was."""
     begin = 0 if hf_type in ("cwm", "modernbert-decoder") else None  # whose classes take no null there
-    pad = 0 if hf_type == "modernbert-decoder" else None
+    pad = 0 if hf_type in ("modernbert-decoder", "step3p5") else None
     settings = {**settings, "pad_token_id": pad, "bos_token_id": begin, "eos_token_id": None}
     theirs = transformers.AutoConfig.for_model(hf_type, **settings).to_dict()
     ours = read(hf_type, settings)
@@ -834,6 +869,14 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("zaya", {**ZAYA, "layer_types": ["full_attention"] * 4}, "must be 4 times hybrid_sliding or hybrid"),
         ("laguna", {**EXPERTS, **LAGUNA, "gating": ["per-head"]}, "gating = .* must be true or"),
         ("laguna", {**EXPERTS, **LAGUNA, "gating": False}, "gating = False must be true or per-element or per-head"),
+        ("step3p5", {**STEP, "gating": "per-element"}, "gating = 'per-element' is not computed here; only True or"),
+        ("step3p5", {**STEP, "mlp_bias": True}, "mlp_bias = True is not computed here"),
+        ("step3p5", {**STEP, "sliding_window": None}, "sliding_window = None leaves the sliding layers without"),
+        ("step3p5", {**STEP, "query_pre_attn_scalar": 9}, "query_pre_attn_scalar = 9 is not computed here; only 8 is"),
+        ("step3p5", {**STEP, "swiglu_limits": [1.0]}, "swiglu_limits = .* must be a number, or 4 of them"),
+        ("step3p5", {**STEP, "moe_layers_enum": "a", "mlp_layer_types": None}, "moe_layers_enum = 'a' must be numbers"),
+        ("step3p5", {**STEP, "rope_parameters": YARN}, "rope_parameters = .* must have a table for each type of layer"),
+        ("step3p5", {**STEP, "per_layer_config": {"0": {"num_attention_heads": 2}}}, "per_layer_config = .* says of a"),
         (
             "laguna",
             {**EXPERTS, **LAGUNA, "num_attention_heads_per_layer": [4, 4]},

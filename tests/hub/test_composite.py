@@ -53,6 +53,7 @@ TEXTS = {
     "qwen3_5_text": "qwen3.5-9b",
     "qwen3_moe": "qwen3-30b-a3b",
     "qwen4_exp_text": "qwen3.8-flash-next",
+    "step3p5": "step-3.5-flash",
 }
 # Settings that a class does not ask for, as it does not compute.
 UNASKED: dict[str, dict[str, Any]] = {
@@ -290,9 +291,30 @@ def test_both_names_of_the_text_model_are_read(directory: tuple[Path, Any]) -> N
         close(af.load(path)[0](ids()).logits, logits(model, ids()))
 
 
+def test_layers_for_further_tokens_of_released_files_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step 3.7's, which stand behind the last layer; so are they in Step 3.5's, whose files have no other part."""
+    model = theirs("step3p7", monkeypatch)
+    model.save_pretrained(tmp_path)
+    held = load_file(tmp_path / FILE)
+    assert "model.layers.6.moe.gate_proj.weight" in held
+    text = {
+        name: tensor for name, tensor in held.items() if name.startswith(("model.layers", "model.e", "model.n", "lm"))
+    }
+    more = {"model.layers.7.enorm.weight": torch.ones(3), "model.layers.9.moe.router_bias": torch.ones(3)}
+    config = json.loads((tmp_path / "config.json").read_text())
+    for settings, tensors in ((config, held), (config["text_config"], text)):
+        (tmp_path / "config.json").write_text(json.dumps(settings))
+        save_file(tensors | more, tmp_path / FILE)
+        with torch.no_grad():
+            close(af.load(tmp_path)[0](ids()).logits, logits(model, ids()))
+
+
 def test_names_of_tensors() -> None:
     assert alone("language_model.lm_head.weight") == alone("lm_head.weight") == "lm_head.weight"
     assert alone("model.text_model.layers.0.a") == alone("language_model.model.layers.0.a") == "layers.0.a"
+    assert alone("model.layers.0.a") == "layers.0.a"
     for other in ("vision_tower.layers.0.a", "model.visual.language.a", "multi_modal_projector.a", "mtp.layers.0.a"):
         assert alone(other) is None
 

@@ -43,6 +43,7 @@ from tests.laws.tolerance import (
     gradient_distance,
 )
 from tests.laws.weights import filled, telling
+from tests.oracles import text_models as text_models  # classes of transformers by whose names laws ask for them
 
 CLEAR = 1e-5  # between the last chosen and the first left out; float32 moves scores of some 1 by a tenth of it
 

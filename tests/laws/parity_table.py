@@ -62,6 +62,8 @@ the CPU. Each row is one structure, shrunk to a width of 32, under the presets t
   architecture rules it out (longrope rotates a short text by other frequencies than a long one).
 - **both ways**: how far the logits are from these after our directory was loaded by transformers, and after theirs was
   loaded by us. Without a class a model goes to a directory of ours and back, bit for bit (`tests/laws/test_checkpoints.py`).
+- Of text models that transformers has within models that see alone, such as Step3p5ForCausalLM, the class is their own text
+  model and a head (`tests/oracles/text_models.py`); files of the whole are held against it in `tests/hub/test_composite.py`.
 - **parts**: the kinds of parts that it is made of; `anyformer show NAME` says how, [the catalogue](catalogue.md) from
   which source.
 - **parameters**: ours at full size, and what the source prints.

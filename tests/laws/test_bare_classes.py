@@ -30,7 +30,7 @@ from tests.laws.variations import attention, made
 
 NEAR = 1e-6  # in float64, as in test_settings.py
 ALWAYS = ("qwen2", "mistral", "gemma3_text", "cohere", "gpt_oss", "deepseek_v3", "llama4_text", "falcon_h1", "gpt_neox")
-REMOTE = ("exaone",)  # whose classes are none of transformers'
+REMOTE = ("exaone", "step3p5")  # whose classes are none of transformers'
 FAILING = {"mpt", "modernbert-decoder"}  # which take masks for granted where transformers makes none
 UNTIED = {"tie_word_embeddings": False}
 TYPES = [

@@ -58,6 +58,14 @@ MUTATIONS: dict[str, list[Change]] = {
         (LongRoPE, {"short": (1.0, 2.0, 3.0, 4.0), "long": (1.0, 2.0, 3.0, 4.0)}),
         (RotarySpec, {"layout": "interleaved"}),
     ],
+    "step-3.5-flash": [
+        (SlidingWindow, {"size": 6}),
+        (RotarySpec, {"fraction": 1.0}),
+        (RMSNormSpec, {"weight_offset": 0.99}),
+        (GatedFeedForwardSpec, {"limit": 0.5}),
+        (OutputGateSpec, {"activation": Softplus()}),
+        (RouterSpec, {"factor": 2.9}),
+    ],
     "laguna-33b": [
         (AttentionSpec, {"gate": OutputGateSpec(over="heads")}),
         (RouterSpec, {"softcap": 5.0}),

@@ -23,6 +23,7 @@ from anyformer.errors import AnyformerError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import class_of, misfits
 from tests.laws.models import SHRUNK
+from tests.oracles import text_models as text_models
 
 # What changes no number of a model that is not trained, and sizes that are only larger. Of an indexer's few heads many pairs
 # score 0, of which either side may take others.

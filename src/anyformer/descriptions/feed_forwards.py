@@ -32,7 +32,8 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
     if not isinstance(mixer, GatedFeedForwardSpec):
         return ", ".join([name + form, *inner])
     said = [GATED.get(name, f"gated {name}") + form]
-    said += [f"clamped at {number(mixer.limit)}"] if exact and mixer.limit is not None else []
+    place = "" if mixer.clamps == "gate" else " behind the activation"
+    said += [f"clamped at {number(mixer.limit)}{place}"] if exact and mixer.limit is not None else []
     said += [f"up + {number(mixer.up_offset)}"] if exact and mixer.up_offset else []
     said += [f"{number(100 * mixer.sparsity)} % at 0"] if exact and mixer.sparsity is not None else []
     return ", ".join([*said, *inner]) + (shared_maps(mixer) if exact else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,7 @@ class GatedFeedForwardSpec(ExpertSpec):
     bias_in: bool = False
     bias_out: bool = False
     limit: Positive | None = None  # gate ≤ limit, -limit ≤ up ≤ limit
+    clamps: Literal["gate", "activated"] = "gate"  # "activated": activation(gate) ≤ limit (Step 3.5)
     up_offset: float = 0.0
     sparsity: TrueShare | None = None  # of the gate's features, what goes into the activation as 0 (Gemma 3n)
     common: str | None = None  # the maps are those of all feed-forwards that have this name (Zamba)
@@ -110,10 +111,13 @@ class GatedFeedForwardSpec(ExpertSpec):
 
     def inner(self, *hidden: Tensor, module: Any) -> Tensor:
         gate, up = hidden
-        if self.limit is not None:
-            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        gate = gate if self.sparsity is None else largest(gate, self.sparsity)
-        return _normed(module, module.activation(gate) * (up + self.up_offset if self.up_offset else up))
+        limit = self.limit
+        if limit is not None:
+            gate, up = gate.clamp(max=limit) if self.clamps == "gate" else gate, up.clamp(-limit, limit)
+        gate = module.activation(gate if self.sparsity is None else largest(gate, self.sparsity))
+        if limit is not None and self.clamps == "activated":
+            gate = gate.clamp(max=limit)
+        return _normed(module, gate * (up + self.up_offset if self.up_offset else up))
 
 
 class GatedFeedForward(Part[GatedFeedForwardSpec]):

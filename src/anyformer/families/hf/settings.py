@@ -79,6 +79,10 @@ class Settings:
         other = {names[name]: value for name, value in self._config.items() if name in names and value is not None}
         self._config = {**found, **other}
 
+    def put(self, settings: Mapping[str, Any]) -> None:
+        """Know settings as these, in the place of what is written."""
+        self._config = {**self._config, **settings}
+
     def take(self, name: str, kind: type[T], default: T = REQUIRED) -> T:
         """A setting; null and absent mean the default. Raises CheckpointError naming setting, value and type."""
         value = self._given(name, kind, default)

@@ -100,13 +100,20 @@ def typed_rotary(inner: Settings, context: int, plain: RotarySpec, whole: bool =
 
 
 def rotary_by_type(
-    local: RotarySpec, full: RotarySpec, context: int, setting: str | None = None, words: tuple[str, str] = WORDS
+    local: RotarySpec,
+    full: RotarySpec,
+    context: int,
+    setting: str | None = None,
+    words: tuple[str, str] = WORDS,
+    whole: bool | None = None,
 ) -> Pair:
     """The context and the rotary positions of a template's layers, such as `two_kinds` makes: sliding ones and full ones.
 
     Each type of layer has a table of its own; in older files the full layers have the usual settings and the others a theta by
-    the name `setting`, or nothing. The arguments are what the class takes where nothing is said.
+    the name `setting`, or nothing. The arguments are what the class takes where nothing is said; `whole`: heads turn as a whole
+    whatever is said, which they do, if nothing else is said here, where both of these do.
     """
+    whole = local.fraction == full.fraction == 1 if whole is None else whole
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         length = settings.take("max_position_embeddings", int, context)
@@ -116,7 +123,6 @@ def rotary_by_type(
             each: tuple[RotarySpec, ...] = plain[0], rotary(settings, length, plain=plain[1], fraction=None)
         else:
             inner = tuple(map(tables.section, words))
-            whole = local.fraction == full.fraction == 1
             each = tuple(
                 p if i is None else typed_rotary(i, length, p, whole) for i, p in zip(inner, plain, strict=True)
             )

@@ -134,6 +134,21 @@ ETTIN |= {"cls_token_id": 1, "sep_token_id": 2}  # which the class wants among t
 GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
 GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
 LAGUNA = {"num_experts": 4, "shared_expert_intermediate_size": 20}
+MUSE: dict[str, Any] = {
+    "num_hidden_layers": 5,
+    "head_dim": 8,
+    "sliding_window": 7,
+    "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention", "full_attention"],
+    "layer_rope_theta": [3e4, 3e4, 0, 0, 3e4],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 3e4},
+    "final_logit_softcapping": 3.0,
+    "output_multiplier": 0.7,
+    "qk_scale_factor": 2.2,
+    "post_norm_eps": 1e-2,
+    "rms_norm_eps": 1e-3,
+    "attention_bias": True,
+    "hidden_activation": "gelu",
+}
 STEP: dict[str, Any] = {
     **EXPERTS,
     "n_routed_experts": 4,
@@ -520,6 +535,8 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             },
         },
     ),
+    ("muse_glimmer_text", {**SIZES, "sliding_window": 7, "head_dim": 16}),
+    ("muse_glimmer_text", {**SIZES, **MUSE}),
     ("step3p5", {**SIZES, **EXPERTS, "n_routed_experts": 4, "head_dim": 16, "sliding_window": 7}),
     ("step3p5", {**SIZES, **EXPERTS, **STEP}),
     (
@@ -869,6 +886,13 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("zaya", {**ZAYA, "layer_types": ["full_attention"] * 4}, "must be 4 times hybrid_sliding or hybrid"),
         ("laguna", {**EXPERTS, **LAGUNA, "gating": ["per-head"]}, "gating = .* must be true or"),
         ("laguna", {**EXPERTS, **LAGUNA, "gating": False}, "gating = False must be true or per-element or per-head"),
+        (
+            "muse_glimmer_text",
+            {**MUSE, "layer_rope_theta": [7.0] * 5},
+            "layer_rope_theta = .* is not computed here; only",
+        ),
+        ("muse_glimmer_text", {**MUSE, "layer_rope_theta": [0]}, r"layer_rope_theta = \[0\] must be 5 numbers"),
+        ("muse_glimmer_text", {**MUSE, "sliding_window": 0}, "sliding_window = 0 must be above 0"),
         ("step3p5", {**STEP, "gating": "per-element"}, "gating = 'per-element' is not computed here; only True or"),
         ("step3p5", {**STEP, "mlp_bias": True}, "mlp_bias = True is not computed here"),
         ("step3p5", {**STEP, "sliding_window": None}, "sliding_window = None leaves the sliding layers without"),

@@ -58,6 +58,16 @@ MUTATIONS: dict[str, list[Change]] = {
         (LongRoPE, {"short": (1.0, 2.0, 3.0, 4.0), "long": (1.0, 2.0, 3.0, 4.0)}),
         (RotarySpec, {"layout": "interleaved"}),
     ],
+    "muse-glimmer": [
+        (SlidingWindow, {"size": 6}),
+        (AttentionSpec, {"scale": ScaleSpec(factor=3.8, power=-0.5)}),
+        (HeadSpec, {"scale": ScaleSpec(factor=0.2)}),
+        (HeadSpec, {"softcap": 19.0}),
+        (EmbeddingSpec, {"norm": None}),
+        (BranchSpec, {"norm_out": None}),
+        (RotarySpec, {"theta": 1.1e4}),
+        NO_QK_NORM,
+    ],
     "step-3.5-flash": [
         (SlidingWindow, {"size": 6}),
         (RotarySpec, {"fraction": 1.0}),

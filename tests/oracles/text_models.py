@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.muse_glimmer.modeling_muse_glimmer import MuseGlimmerPreTrainedModel, MuseGlimmerTextModel
 from transformers.models.step3p7.modeling_step3p7 import Step3p7PreTrainedModel, Step3p7TextModel
 
 
@@ -53,11 +54,19 @@ def predicting(
     Predicting.__name__ = Predicting.__qualname__ = name
     Predicting.__module__ = text.__module__  # whose text is looked through for settings
     Predicting.config_class = config_class
-    setattr(
-        type(transformers), name, Predicting
-    )  # which puts a new module in its place as some of its own are imported
+    # Not the module's alone: as some of its own are imported, another takes its place.
+    setattr(type(transformers), name, Predicting)
     AutoModelForCausalLM.register(config_class, Predicting)
     return Predicting
 
 
 predicting("Step3p5ForCausalLM", Step3p7PreTrainedModel, Step3p7TextModel)
+
+
+def capped(logits: Tensor, config: Any) -> Tensor:
+    """Return the logits, multiplied and capped."""
+    cap = config.final_logit_softcapping
+    return cap * (logits * config.output_multiplier / cap).tanh()
+
+
+predicting("MuseGlimmerForCausalLM", MuseGlimmerPreTrainedModel, MuseGlimmerTextModel, capped)

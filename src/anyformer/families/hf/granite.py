@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, window, with_layers
+from anyformer.families.compose import changed
 from anyformer.families.granite import granite, granite_moe, hyperclova
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing
@@ -21,7 +21,6 @@ from anyformer.layers import (
     AttentionSpec,
     GQASpec,
     RMSNormSpec,
-    RotarySpec,
     TokensSpec,
 )
 from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
@@ -86,32 +85,7 @@ GRANITE_MOE = table.family(
 )
 
 
-def _windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Each layer's window and theta, of layers that see everything and turn alike."""
-    n, size = spec.n_layers, settings.positive("sliding_window", int, 128)
-    types = settings.strings("layer_types") or tuple(windows.SLIDING if i % 4 else windows.FULL for i in range(n))
-    full = spec.stack.blocks[0]
-    near = changed(full, AttentionSpec, mask=window(size))
-    spec = windows.typed(settings, with_layers(spec, (near, full)), n, types, size)
-    usual = one(spec, RotarySpec, "rotary positions")
-    thetas = settings.written("layer_rope_theta") or [usual.theta] * n
-    if not isinstance(thetas, list) or len(thetas) != n or not all(type(x) in (int, float) and x >= 0 for x in thetas):
-        raise settings.refusal("layer_rope_theta", f"must be {n} numbers, 0 for a layer without positions")
-    turning = (usual.but(theta=float(theta)) if theta else None for theta in thetas)
-    blocks = (changed(b, GQASpec, rotary=rotary) for b, rotary in zip(spec.stack.blocks, turning, strict=True))
-    return with_layers(spec, blocks)
-
-
-def _thetas(spec: ModelSpec) -> dict[str, Any]:
-    rotaries = [one(block, GQASpec, "grouped-query attention").rotary for block in spec.stack.blocks]
-    return {
-        "layer_types": windows.types_of(spec),
-        "sliding_window": windows.window_of(spec) or 128,
-        "layer_rope_theta": [rotary.theta if rotary else 0 for rotary in rotaries],
-    }
-
-
-WINDOWS = table.Pair(_windows, _thetas)
+WINDOWS = windows.by_theta(128, lambda i, n: i % 4 == 0)
 SINK = {"0.branches.0.mixer.sink": "self_attn.sinks"}
 GRANITE_SWA = table.family(
     "granite_swa",

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
+from anyformer.families.compose import window as window_mask
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary, rotary_settings, scaling_settings, within
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair
@@ -13,7 +15,7 @@ from anyformer.layers import AttentionSpec, Causal, GQASpec, RotarySpec, Sliding
 from anyformer.spec import BlockSpec, ModelSpec, Spec, Window
 
 SLIDING, FULL = WORDS = "sliding_attention", "full_attention"  # what types are called, if a class has no other words
-ROTARY = "rotary positions"
+ROTARY, THETAS = "rotary positions", "layer_rope_theta"
 
 
 def window(default: int | None) -> Pair:
@@ -173,3 +175,36 @@ def turning_windows(size: int, by_number: Callable[[Settings, int], tuple[str, .
         return with_layers(spec, blocks)
 
     return Pair(read, lambda spec: {"layer_types": types_of(spec), "sliding_window": window_of(spec) or size})
+
+
+def by_theta(size: int, full: Callable[[int, int], bool], *, turns: bool = True) -> Pair:
+    """Each layer's window and theta, 0 for none, of a model that is laid out, whose layers are alike and turn.
+
+    The window's `size`, which layers are `full`, by their number and that of all, and whether these `turns` then, are what the
+    class takes where nothing is said.
+    """
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n, found = spec.n_layers, settings.positive("sliding_window", int, size)
+        usual, whole = one(spec, RotarySpec, ROTARY), [full(i, n) for i in range(n)]
+        types = settings.strings("layer_types") or tuple(WORDS[each] for each in whole)
+        block = spec.stack.blocks[0]
+        each = (changed(block, AttentionSpec, mask=mask) for mask in (window_mask(found), Causal()))
+        spec = typed(settings, with_layers(spec, each), n, types, found)
+        thetas = settings.written(THETAS) or [0 if each and not turns else usual.theta for each in whole]
+        if (
+            not isinstance(thetas, list)
+            or len(thetas) != n
+            or not all(type(x) in (int, float) and x >= 0 for x in thetas)
+        ):
+            raise settings.refusal(THETAS, f"must be {n} numbers, 0 for a layer without positions")
+        turning = (usual.but(theta=float(theta)) if theta else None for theta in thetas)
+        blocks = (changed(b, GQASpec, rotary=rotary) for b, rotary in zip(spec.stack.blocks, turning, strict=True))
+        return with_layers(spec, blocks)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        rotaries = [one(block, GQASpec, "grouped-query attention").rotary for block in spec.stack.blocks]
+        thetas = [rotary.theta if rotary else 0 for rotary in rotaries]
+        return {"layer_types": types_of(spec), "sliding_window": window_of(spec) or size, THETAS: thetas}
+
+    return Pair(read, write)

@@ -134,6 +134,20 @@ ETTIN |= {"cls_token_id": 1, "sep_token_id": 2}  # which the class wants among t
 GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
 GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
 LAGUNA = {"num_experts": 4, "shared_expert_intermediate_size": 20}
+GLM_NEXT: dict[str, Any] = {
+    **LATENT,
+    **EXPERTS,
+    "qk_rope_head_dim": 0,
+    "n_routed_experts": 4,
+    "index_n_heads": 16,
+    "index_head_dim": 12,
+    "index_topk": 8,
+    "index_kpool": 4,
+    "linear_num_heads": 2,
+    "linear_head_dim": 12,
+    "linear_conv_kernel_dim": 3,
+    "hc_mult": 2,
+}
 MUSE: dict[str, Any] = {
     "num_hidden_layers": 5,
     "head_dim": 8,
@@ -535,6 +549,23 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             },
         },
     ),
+    ("glm5_next_text", GLM_NEXT),
+    (
+        "glm5_next_text",
+        {
+            **GLM_NEXT,
+            "layer_types": ["full_attention", "linear_attention", "indexed_attention", "indexed_attention"],
+            "mlp_layer_types": ["sparse", "dense"] * 2,
+            "linear_lower_bound": None,
+            "swiglu_limit": 0.3,
+            "hc_mult": 3,
+            "hc_eps": 1e-2,
+            "hc_sinkhorn_iters": 3,
+            "rms_norm_eps": 1e-3,
+            "attention_bias": True,
+            "n_shared_experts": 2,
+        },
+    ),
     ("muse_glimmer_text", {**SIZES, "sliding_window": 7, "head_dim": 16}),
     ("muse_glimmer_text", {**SIZES, **MUSE}),
     ("step3p5", {**SIZES, **EXPERTS, "n_routed_experts": 4, "head_dim": 16, "sliding_window": 7}),
@@ -894,6 +925,16 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("muse_glimmer_text", {**MUSE, "layer_rope_theta": [0]}, r"layer_rope_theta = \[0\] must be 5 numbers"),
         ("muse_glimmer_text", {**MUSE, "sliding_window": 0}, "sliding_window = 0 must be above 0"),
         ("step3p5", {**STEP, "gating": "per-element"}, "gating = 'per-element' is not computed here; only True or"),
+        ("glm5_next_text", {**GLM_NEXT, "qk_rope_head_dim": 8}, "qk_rope_head_dim = 8 is not computed here; only 0 is"),
+        ("glm5_next_text", {**GLM_NEXT, "index_kpool": 3}, "Indexer.top_k = 8 must be a multiple of every = 3"),
+        ("glm5_next_text", {**GLM_NEXT, "index_kpool": 1}, "Indexer.gated = True weighs the keys of a block, and"),
+        (
+            "glm5_next_text",
+            {**GLM_NEXT, "index_kpool_always_select_tail": False},
+            "select_tail = False is not computed",
+        ),
+        ("glm5_next_text", {**GLM_NEXT, "indexer_types": ["shared"] * 4}, "indexer_types = .* must be full of each"),
+        ("glm5_next_text", {**GLM_NEXT, "linear_lower_bound": 0.5}, "linear_lower_bound = 0.5 is no bound below 0"),
         ("step3p5", {**STEP, "mlp_bias": True}, "mlp_bias = True is not computed here"),
         ("step3p5", {**STEP, "sliding_window": None}, "sliding_window = None leaves the sliding layers without"),
         ("step3p5", {**STEP, "query_pre_attn_scalar": 9}, "query_pre_attn_scalar = 9 is not computed here; only 8 is"),

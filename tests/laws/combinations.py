@@ -277,7 +277,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
     elif of_blocks is not None and projection.n_heads % of_blocks.n_heads == 0:
         chosen = of_blocks
     elif chosen is not None and options["mask"] in (L.Causal(), L.Everything()) and draw(st.booleans()):
-        chosen = chosen.but(every=Window(3), top_k=Window(3 * chosen.top_k))
+        chosen = chosen.but(every=Window(3), top_k=Window(3 * chosen.top_k), gated=draw(st.booleans()))
     return L.AttentionSpec(projection=projection, indexer=chosen, **{**options, **fixed})
 
 
@@ -526,7 +526,11 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
             d_model=Width(D_MODEL),
             embedding=embedding,
             blocks=tuple(block.but(connection=connection) for block in joint),
-            residual=draw(st.sampled_from([L.StreamsSpec(n=n), L.HyperStreamsSpec(n=n), ended])),
+            residual=draw(
+                st.sampled_from(
+                    [L.StreamsSpec(n=n), L.HyperStreamsSpec(n=n), L.HyperStreamsSpec(n=n, ends="mean"), ended]
+                )
+            ),
             norm=draw(norms),
         )
         return ModelSpec(stack=streams, heads=(head,), init=L.ByRole())

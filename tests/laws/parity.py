@@ -223,7 +223,7 @@ def differences(both: Pair, given: Inputs) -> Differences:
     asked = given.comparable(both.spec)
     out = given.run(both.ours, output_hidden_states=True, heads=[head.name for head in asked])
     main = "hidden_states" if given.source is None else "decoder_hidden_states"
-    side_by_side = behind if both.family.hf_type in ("deepseek_v4", "hy_v4") else beside
+    side_by_side = behind if both.family.hf_type in ("deepseek_v4", "hy_v4", "glm5_next_text") else beside
     n_states = len(getattr(each[0][1], main))
     reference_states = [
         given.assembled(each, lambda part, i=i: side_by_side(getattr(part, main)[i])) for i in range(n_states)

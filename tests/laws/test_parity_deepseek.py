@@ -82,6 +82,13 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (GatedFeedForwardSpec, {"limit": 0.5}),
     ],
     "glm-5": [(IndexerSpec, {"top_k": 4}), (IndexerSpec, {"layout": "half"}), (RotarySpec, {"theta": 1_100_000.0})],
+    "glm-5.3-flash": [
+        (IndexerSpec, {"top_k": 10}),
+        (GatedDeltaNetSpec, {"bound": 4.9}),
+        (GatedFeedForwardSpec, {"limit": 0.5}),
+        (HyperConnectionSpec, {"iterations": 1}),
+        (HyperConnectionSpec, {"most": 1.9}),
+    ],
     "qwen3.8-flash-next": [
         (IndexerSpec, {"top_k": Window(8)}),
         (IndexerSpec, {"every": Window(2)}),

@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.glm5_next.modeling_glm5_next import Glm5NextPreTrainedModel, Glm5NextTextModel
 from transformers.models.muse_glimmer.modeling_muse_glimmer import MuseGlimmerPreTrainedModel, MuseGlimmerTextModel
 from transformers.models.step3p7.modeling_step3p7 import Step3p7PreTrainedModel, Step3p7TextModel
 
@@ -70,3 +71,4 @@ def capped(logits: Tensor, config: Any) -> Tensor:
 
 
 predicting("MuseGlimmerForCausalLM", MuseGlimmerPreTrainedModel, MuseGlimmerTextModel, capped)
+predicting("Glm5NextForCausalLM", Glm5NextPreTrainedModel, Glm5NextTextModel)

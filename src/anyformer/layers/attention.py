@@ -152,7 +152,7 @@ class AttentionSpec(MixerSpec):
             return None
         kept = self.projection.cache_shapes(self._place(place))
         own = self.indexer and self.chooses and self.compressor is None
-        return {**kept, INDEX: (self.indexer.head_dim,)} if own and self.indexer else kept
+        return {**kept, INDEX: (self.indexer.kept,)} if own and self.indexer else kept
 
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
         inner_place = self._place(place)

@@ -7,7 +7,7 @@ depth makes it grow or vanish. All coefficients are of the token, from all of it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -77,28 +77,35 @@ class StreamCoefficients(Part[StreamCoefficientsSpec]):
 
 
 class HyperStreamsSpec(SideBySideSpec):
-    """Streams side by side that all begin as the embedding; at the end their sum, each weighed by σ(coefficient) + least.
+    """Streams side by side that all begin as the embedding; at the end their sum, each weighed by σ(coefficient) + least, or
+    their mean.
 
     What no connection runs on them reads their mean and is added to all.
     """
 
     norm: MapSpec | None = RMSNormSpec(weight=False)
     least: Positive = 1e-6
+    ends: Literal["weighed", "mean"] = "weighed"
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
+        if self.ends == "mean":
+            return {"end": None}
         end = StreamCoefficientsSpec(sizes=(self.n,), norm=self.norm)
         return {"end": (end, place.at(self.n * place.d_model))}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The coefficients at the end, and the weighted sum."""
-        return super().cost(place, workload) + Cost({"streams": 2 * self.n * place.d_model * workload.tokens})
+        summed = 2 * self.n * place.d_model * workload.tokens if self.ends == "weighed" else 0
+        return super().cost(place, workload) + Cost({"streams": summed})
 
 
 class HyperStreams(EqualStreams[HyperStreamsSpec]):
-    end: StreamCoefficients
+    end: StreamCoefficients | None
 
     def close(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """(the weighted sum [batch, token, d_model] of the streams, the state)."""
+        """(the weighted sum [batch, token, d_model] of the streams, or their mean, the state)."""
+        if self.end is None:
+            return state.unflatten(-1, (self.spec.n, -1)).mean(-2), state
         (said,) = self.end(state)
         return _weighed(said.sigmoid() + self.spec.least, state), state
 

@@ -23,7 +23,7 @@ from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext, Tokens, as_given, exporting
 from anyformer.layers.whole_blocks import WholeBlocks, whole_blocks
-from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Width, Window, Workload
+from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Weight, Width, Window, Workload
 
 INDEX = "index"  # its keys among what is stored
 AT_ONCE = 2**24  # products of queries and keys in memory at once; heads take turns where there are more
@@ -53,6 +53,8 @@ class IndexerSpec(PartSpec):
     weighed: bool = True  # whether heads have a w; all count alike otherwise
     # keys of a block that is chosen as one, by the norm of the mean of its keys, which turns as the first of them
     every: Window = Window(1)
+    # a block's key is the sum of its tokens' normed keys, each feature weighed by softmax(gate(x) + bias by place) (GLM-5.3)
+    gated: bool = False
     # what makes its keys, where attention's are of blocks and it chooses among these
     compressor: CompressorSpec | None = None
     # "layer": its choice is that of an earlier layer, whose indexer is like this one, and it has no weights (GLM)
@@ -71,6 +73,18 @@ class IndexerSpec(PartSpec):
                 "every", "chooses blocks of tokens' keys, and a compressor makes one key of them; leave one out"
             )
 
+        if self.gated and self.every == 1:
+            raise self.refusal("gated", "weighs the keys of a block, and there are none of every = 1; leave one out")
+
+    @property
+    def kept(self) -> int:
+        """The width of what is kept of a token: its key, and what that is weighed by."""
+        return self.head_dim * (2 if self.gated else 1)
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        by_place = Weight((self.every, self.head_dim), ("block", "head_dim"), "bias", fill=0.0)
+        return {"bias": by_place if self.gated else None}
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         compressor = self.compressor
         stream, heads = place.at(place.d_model), Width(self.n_heads * self.head_dim)
@@ -79,6 +93,7 @@ class IndexerSpec(PartSpec):
             "k": (LinearSpec(d_out=self.head_dim, axes=("head_dim", "d_model")), stream)
             if compressor is None
             else None,
+            "gate": (LinearSpec(d_out=self.head_dim, axes=("head_dim", "d_model")), stream) if self.gated else None,
             "compressor": compressor and (compressor, place.at(self.head_dim)),
             "norm_key": self.norm_key and (self.norm_key, place.at(self.head_dim)),
             "norm_query": self.norm_query and (self.norm_query, place.at(self.head_dim)),
@@ -101,7 +116,7 @@ class IndexerSpec(PartSpec):
         every = self.mean_of if self.compressor is None else self.compressor.every
         asking = workload.tokens if workload.past + workload.query >= every else 0
         of_queries = self.n_heads * (self.head_dim * place.shape[-1] + self.weighed * place.d_model)
-        of_keys = Cost({"indexer": 2 * self.head_dim * place.d_model * workload.tokens})
+        of_keys = Cost({"indexer": 2 * self.kept * place.d_model * workload.tokens})
         if self.compressor is not None:
             of_keys = self.compressor.cost(place.at(self.head_dim), workload).named("indexer")
         return Cost({"indexer": 2 * of_queries * asking}) + of_keys
@@ -138,10 +153,11 @@ class IndexerSpec(PartSpec):
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
         assert head_dim is not None
         every, top_k = to.window(self.every), to.window(self.top_k)
-        few = self.but(every=Window(1), top_k=Window(max(1, top_k // every) * every))
+        few = self.but(gated=False, every=Window(1), top_k=Window(max(1, top_k // every) * every))
         small = super(IndexerSpec, few).resized(to)
         n_heads = max(n_heads, min(self.n_heads, 16))
-        return small.but(n_heads=Count(n_heads), head_dim=Width(head_dim), every=Window(every), top_k=few.top_k)
+        small = small.but(n_heads=Count(n_heads), head_dim=Width(head_dim), every=Window(every), top_k=few.top_k)
+        return small.but(gated=self.gated)
 
     def fitted(self, before: tuple[int, int], after: tuple[int, int]) -> Self:
         """That for attention of other heads: (of queries, of keys) before it was resized and after."""
@@ -156,6 +172,8 @@ class Choosing(Part[I], Generic[I]):
 
     q: nn.Module
     k: nn.Module | None
+    gate: nn.Module | None
+    bias: Tensor | None
     compressor: Compressor | None
     norm_key: nn.Module | None
     norm_query: nn.Module | None
@@ -168,9 +186,12 @@ class Choosing(Part[I], Generic[I]):
 
     @torch.no_grad()
     def keys(self, x: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
-        """What is kept of x [batch, token, d_model]: its keys [batch, token, head_dim], as the map gives them if of blocks."""
+        """What is kept of x [batch, token, d_model]: its keys [batch, token, head_dim], of blocks as the map gives them, or with
+        what they are weighed by beside them."""
         assert self.k is not None
         k = self.k(x)
+        if self.gate is not None:
+            return torch.cat((k if self.norm_key is None else self.norm_key(k), self.gate(x)), -1)
         if self.spec.mean_of > 1:
             return k
         k = k if self.norm_key is None else self.norm_key(k)
@@ -223,8 +244,13 @@ class Indexer(Choosing[IndexerSpec]):
     def _means(self, keys: Tensor, rotary: RotarySpec | None, blocks: WholeBlocks, tokens: Tokens) -> Tensor:
         """The keys of blocks [batch, block, head_dim], of all that is kept of `tokens` [batch, key, head_dim]."""
         exact = torch.promote_types(keys.dtype, torch.float32)
-        k = gathered(keys, blocks.members).mean(2, dtype=exact).to(keys.dtype)
-        k = k if self.norm_key is None else self.norm_key(k)
+        k = gathered(keys, blocks.members)
+        if self.bias is None:
+            k = k.mean(2, dtype=exact).to(keys.dtype)
+            k = k if self.norm_key is None else self.norm_key(k)
+        else:
+            k, gate = k.chunk(2, -1)
+            k = ((gate.to(exact) + self.bias.to(exact)).softmax(2).to(k.dtype) * k).sum(2)
         if rotary is None:
             return k
         first, position = torch.broadcast_tensors(blocks.members[..., 0], tokens.position[:, :1])[0], tokens.position

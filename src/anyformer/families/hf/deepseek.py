@@ -55,20 +55,21 @@ def latent_heads(
     head_dim: int = 128,
     value_dim: int = 128,
     *,
-    rotary_dim: int = 64,
+    rotary_dim: int | None = 64,
     narrow: bool = False,
 ) -> tuple[table.Pair, ...]:
     """The sizes of latent attention, by default V2's and V3's; there are as many heads of keys and values as of queries.
 
-    `narrow`: of a class whose queries must come from a latent.
+    `narrow`: of a class whose queries must come from a latent; one without a `rotary_dim` has no features that all heads share.
     """
-    sizes = {
+    sizes: dict[str, tuple[str, type[Any], Any]] = {
         "num_attention_heads": ("n_heads", int, REQUIRED),
         "kv_lora_rank": ("kv_rank", int, kv_rank),
         "qk_nope_head_dim": ("head_dim", int, head_dim),
-        "qk_rope_head_dim": ("rotary_dim", int, rotary_dim),
         "v_head_dim": ("value_dim", int, value_dim),
     }
+    if rotary_dim is not None:
+        sizes["qk_rope_head_dim"] = "rotary_dim", int, rotary_dim
     return (
         table.together(MLASpec, sizes),
         table.at("q_lora_rank", int, MLASpec, "query_rank", default=query_rank, nullable=not narrow),

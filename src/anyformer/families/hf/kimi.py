@@ -25,24 +25,27 @@ OF_RELEASE = {
 }
 
 
-def _sizes(settings: Settings, spec: ModelSpec) -> ModelSpec:
+def kda_sizes(n_heads: int) -> table.Pair:
     """Of Kimi Delta Attention: beside the other settings, or, in released files, in a table of their own."""
-    section = settings.section("linear_attn_config")
 
-    def said(name: str, usual: int) -> int:
-        usual = settings.positive(name, int, usual)
-        return section.positive(OF_RELEASE[name], int, usual) if section else usual
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        section = settings.section("linear_attn_config")
 
-    heads, dim = said("linear_num_heads", 32), said("linear_head_dim", 128)
-    of_dim = dict.fromkeys(("key_dim", "value_dim", "gate_rank", "forget_rank"), dim)
-    spec = changed(spec, CausalConvolutionSpec, size=said("linear_conv_kernel_dim", 4))
-    return changed(spec, GatedDeltaNetSpec, n_heads=heads, n_key_heads=heads, **of_dim)
+        def said(name: str, usual: int) -> int:
+            usual = settings.positive(name, int, usual)
+            return section.positive(OF_RELEASE[name], int, usual) if section else usual
 
+        heads, dim = said("linear_num_heads", n_heads), said("linear_head_dim", 128)
+        of_dim = dict.fromkeys(("key_dim", "value_dim", "gate_rank", "forget_rank"), dim)
+        spec = changed(spec, CausalConvolutionSpec, size=said("linear_conv_kernel_dim", 4))
+        return changed(spec, GatedDeltaNetSpec, n_heads=heads, n_key_heads=heads, **of_dim)
 
-def _sizes_of(spec: ModelSpec) -> dict[str, int]:
-    found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
-    size = found.convolution.size
-    return {"linear_num_heads": found.n_heads, "linear_head_dim": found.key_dim, "linear_conv_kernel_dim": size}
+    def write(spec: ModelSpec) -> dict[str, int]:
+        found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
+        size = found.convolution.size
+        return {"linear_num_heads": found.n_heads, "linear_head_dim": found.key_dim, "linear_conv_kernel_dim": size}
+
+    return table.Pair(read, write)
 
 
 def _kinds(settings: Settings, n_layers: int) -> list[str]:
@@ -81,7 +84,7 @@ MAPS = {
 }
 
 
-def _forgetting(place: str) -> dict[str, str | Theirs]:
+def forgetting(place: str) -> dict[str, str | Theirs]:
     return {
         f"{MIXER}.forget.maps.0": f"{place}.f_a_proj",
         f"{MIXER}.forget.maps.1": f"{place}.f_b_proj",
@@ -92,13 +95,13 @@ def _forgetting(place: str) -> dict[str, str | Theirs]:
 
 def _held(spec: ModelSpec) -> dict[Any, Any]:
     convolution = {f"{MIXER}.convolution": f"{THEIRS}.conv1d"}
-    return {**MAPS, **_forgetting(f"{THEIRS}.forget_gate"), **convolution, **modules(spec), **LAYER, **HELD}
+    return {**MAPS, **forgetting(f"{THEIRS}.forget_gate"), **convolution, **modules(spec), **LAYER, **HELD}
 
 
 def _filed(spec: ModelSpec) -> dict[Any, Any]:
     convolution = Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v"))
     feeds = {ours: theirs.replace("mlp.", "block_sparse_moe.") for ours, theirs in SHARED.items()}
-    here = {**MAPS, **_forgetting(THEIRS), f"{MIXER}.convolution": convolution}
+    here = {**MAPS, **forgetting(THEIRS), f"{MIXER}.convolution": convolution}
     # Released files call a dense feed-forward one way, those that transformers writes the other.
     dense = {ours: Theirs(name, also=(name.replace("mlp.", "block_sparse_moe."),)) for ours, name in GATED.items()}
     return {**here, **modules(spec), **NORMS, **dense, **feeds, **OF_MIXTRAL}
@@ -116,7 +119,7 @@ KIMI_LINEAR = table.family(
         *latent_heads(query_rank=None),
         layer_eps(1e-5),
         routing(256, 2.446, groups=1, best=1),
-        table.Pair(_sizes, _sizes_of),
+        kda_sizes(32),
         table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too
         table.context("model_max_length", 1_048_576),
         table.tables(tied=False),

@@ -29,6 +29,8 @@ from tests.laws.tolerance import close
 
 # By the type of the text model, a preset of it.
 TEXTS = {
+    "muse_glimmer_text": "muse-glimmer",
+    "glm5_next_text": "glm-5.3-flash",
     "apertus1p5_text": "apertus-1.5-8b",
     "deepseek_v3": "deepseek-v3",
     "exaone4": "exaone-4.0-1.2b",

@@ -55,6 +55,7 @@ COMPOSITES: Mapping[str, Composite] = {
     "glm46v": _conditional("Glm46V", "glm4v_text", tied_within=True),
     "glm4v": _conditional("Glm4v", "glm4v_text", tied_within=True),
     "glm4v_moe": _conditional("Glm4vMoe", "glm4v_moe_text", tied_within=True),
+    "glm5_next": _conditional("Glm5Next", "glm5_next_text"),
     "glm_ocr": _conditional("GlmOcr", "glm_ocr_text", tied_within=True),
     "glmasr": _conditional("GlmAsr", "llama", tied=True),
     "got_ocr2": _conditional("GotOcr2", "qwen2", tied=True),
@@ -78,6 +79,7 @@ COMPOSITES: Mapping[str, Composite] = {
     "minicpmv4_7": _conditional("MiniCPMV4_7", "qwen3_5_text"),
     "minimax_m3_vl": _conditional("MiniMaxM3Sparse", "minimax_m3_vl_text"),
     "mistral3": _conditional("Mistral3", "mistral", tied=True),
+    "muse_glimmer": _conditional("MuseGlimmer", "muse_glimmer_text"),
     "ovis2": _conditional("Ovis2", "qwen2", tied=True),
     "qianfan_ocr": _conditional("QianfanOCR", "qwen3"),
     "qwen2_5_vl": _conditional("Qwen2_5_VL", "qwen2_5_vl_text", tied_within=True),
@@ -92,6 +94,7 @@ COMPOSITES: Mapping[str, Composite] = {
     "qwen3_vl_moe": _conditional("Qwen3VLMoe", "qwen3_vl_moe_text"),
     "qwen4_exp": _conditional("Qwen4Exp", "qwen4_exp_text"),
     "smolvlm": _conditional("SmolVLM", "llama"),
+    "step3p7": _conditional("Step3p7", "step3p5"),
     "video_llama_3": _conditional("VideoLlama3", "qwen2"),
     "video_llava": _conditional("VideoLlava", "llama"),
     "vipllava": _conditional("VipLlava", "llama"),
@@ -141,7 +144,7 @@ ALIKE: Mapping[str, Alike] = {
 # The settings beside the text model's own that change none of its numbers; TIED and TEXT are read, TOKEN_IDS go along.
 OF_SENSES = re.compile(
     r"vision|image|video|audio|project(or|ion)|multimodal|patch|pixel|spatial|downsample|upsample|thumbnail|tile|seconds|adapter|alignment|"
-    r"boi_|eoi_|boa_|eoa_|im_(start|end|newline)_id|perceiver|vq_|insert_layer_id|merge_kernel|merger_times|merged_hidden_size|"
+    r"boi_|eoi_|boa_|eoa_|im_(start|end|newline)_id|perceiver|vq_|insert_layer_id|merge_kernel|merger_times|(merged|out)_hidden_size|"
     r"scale_factor|_token(_ids?|_index)?$|_tokens?_per_|mm_|vocab_offset|ignore_index|^mtp_config$"
 )
 # Before the names of the text model's tensors: as the classes have it now, and as files were written before.

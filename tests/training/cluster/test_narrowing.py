@@ -36,7 +36,7 @@ FAST = ("llama3-8b", "gpt-oss-20b", "t5-base", "bloom-560m", "deberta-v3-base-ge
 # Sums of float32 in another order: as of several processes, `test_same_steps`.
 LOSS, GRADIENT, EPSILON = 1e-6, 1e-5, 2.0**-20
 # Whose layers enlarge that rounding: in float64, but for what is float32 in any model (cross-entropy).
-IN_DOUBLE = ("gemma3n-e4b", "olmo-hybrid-7b")
+IN_DOUBLE = ("gemma3n-e4b", "gemma4-e2b", "gemma4-e4b", "ling-3.0-flash", "olmo-hybrid-7b")
 LEAST = {"LOSS": 1e-7, "GRADIENT": 2e-7, "EPSILON": 5e-8}
 
 
@@ -110,7 +110,7 @@ def test_ranks_add_up_to_the_whole(name: str, ranks: int, monkeypatch: pytest.Mo
     """Or the architecture is refused by name. Four ranks are more than there are key/value heads of some."""
     spec = shrink(PRESETS[name].spec)
     if said := refusal(spec, ranks):
-        assert re.search(f"tp ?= ?{ranks}", said)
+        assert re.search(f"tp ?= ?{ranks}|does not predict tokens", said)
         assert name not in FAST
     elif any(isinstance(part, RouterSpec) and part.draws for part in spec.nested()):
         pytest.skip("threads draw from one stream of random numbers; over gloo: test_tensor_parallel")

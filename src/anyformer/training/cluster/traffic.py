@@ -71,12 +71,12 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
     cut = cuts(spec, narrow, 0, mesh.tp) if mesh.tp > 1 else {}
     here = stage_of(spec, mesh, stage) if mesh.pp > 1 else None
     _weights(found, spec, narrow, mesh, cut, here, step)
-    full = step.recompute == "full"
+    full, undone = step.recompute == "full", spec.stack.residual.undoes
     lengths = _Lengths(step.micro_batch, step.seq_len, step.source_len or step.seq_len, mesh.cp)
     one: Counter[tuple[str, str]] = Counter()
     for call, own in zip(_calls(spec, here), _calls(narrow, here), strict=True):
         tokens, width = lengths.tokens(call.of), call.place.d_model
-        passes = 2 if full and call.read else 1  # forward
+        passes = 2 if (full or undone) and call.read else 1  # forward
         if isinstance(call.part, TableSpec):
             if own.part != call.part and call.of != "head":
                 one["tp", "all-reduce"] += tokens * _width(call)
@@ -85,7 +85,7 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
         if isinstance(mixer, MixerSpec) and mixer != call.part:
             memory = lengths.tokens("encoder") * call.place.d_source if getattr(mixer, "reads", "") == "memory" else 0
             back = (1 + mixer.reads_input()) * tokens * width + memory
-            one["tp", "all-reduce"] += (1 if call.ends else passes) * tokens * width + call.read * back
+            one["tp", "all-reduce"] += (1 if call.ends and not undone else passes) * tokens * width + call.read * back
         if mesh.cp > 1 and isinstance(mixer, AttentionSpec):
             way = meeting(mixer, lengths.whole(call.of), mesh.cp, joins=step.device == "cpu")
             if way == "gathering":
@@ -97,7 +97,7 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
             else:
                 sent = _round if way == "ring" else _by_heads
                 forward, backward = sent(mixer, own.place, lengths, call.of)
-                again = call.read and step.recompute != "none"
+                again = call.read and (undone or step.recompute != "none")
                 one["cp", "send"] += (1 + again) * forward + call.read * backward
         if mesh.ep > 1 and isinstance(mixer, MoESpec):
             choices, width = tokens * mixer.router.top_k, mixer.latent or width
@@ -238,10 +238,10 @@ def _weights(
 
 
 def _unlearnt(part: PartSpec, place: Place, path: str) -> Iterator[str]:
-    """How the names of tensors begin that a step has no gradient of: of heads but the first, and what says so itself."""
+    """How the names of tensors begin that a step has no gradient of: of heads that make no logits first, and what says so itself."""
     for name, inner, inner_place in inside(part, place):
         at = _named(f"{path}.{name}" if path else name, inner)
-        other = isinstance(inner, HeadSpec) and name != "heads.0"
+        other = isinstance(inner, HeadSpec) and (name != "heads.0" or inner.table is None)
         if other or any(caveat.law == "gradients" for caveat in inner.caveats()):
             yield f"{at}."
         else:

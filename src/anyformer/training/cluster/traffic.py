@@ -238,7 +238,7 @@ def _weights(
 
 
 def _unlearnt(part: PartSpec, place: Place, path: str) -> Iterator[str]:
-    """How the names of tensors begin that a step has no gradient of: of heads that make no logits first, and what says so itself."""
+    """How the names of tensors begin that a step has no gradient of: of heads but a first with logits, and what says so."""
     for name, inner, inner_place in inside(part, place):
         at = _named(f"{path}.{name}" if path else name, inner)
         other = isinstance(inner, HeadSpec) and (name != "heads.0" or inner.table is None)

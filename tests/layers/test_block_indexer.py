@@ -167,6 +167,7 @@ def test_no_gradient_reaches_it() -> None:
             lambda: AttentionSpec(projection=GQASpec(n_heads=Count(3)), indexer=CHOICE),
             "Attention.indexer = .* makes 2 choices, which do not divide 3 heads",
         ),
+        (lambda: CHOICE.but(gated=True), r"BlockIndexer\.gated = True is of blocks with a key of their own"),
     ],
 )
 def test_refused_in_a_line(make: Any, says: str) -> None:

@@ -132,3 +132,10 @@ def test_a_norm_of_values_is_counted_and_said() -> None:
     normed = changed(spec, GatedFeedForwardSpec, norm=RMSNormSpec())
     assert af.parameters(normed).total - af.parameters(spec).total == 32 * 14_336
     assert "SwiGLU, then RMSNorm (eps 1e-6)" in str(af.card(normed))
+
+
+def test_what_is_clamped_of_a_gate_needs_a_limit() -> None:
+    gated = GatedFeedForwardSpec(d_ff=Width(10), activation=SiLU(), limit=0.5, clamps="activated")
+    assert gated.clamps == "activated"
+    with pytest.raises(SpecError, match=r"clamps = 'activated' is of a limit; give one"):
+        gated.but(limit=None)

@@ -39,7 +39,7 @@ def glm_next(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 3) -
     return model.but(stack=model.stack.but(residual=streams), init=ByRole(), context=Length(1_048_576))
 
 
-GLM_NEXT = Origin("glm-5.3-flash", "glm5", 2026, "transformers' class of GLM-5.3 Flash").lineage(
+GLM_NEXT = Origin("glm-5.3-flash", "glm-5", 2026, "transformers' class of GLM-5.3 Flash").lineage(
     "Kimi Delta Attention in three of four layers, an indexer that chooses blocks of keys, no positions; four hyper-connected "
     "streams, clamped gates",
     Preset("glm-5.3-flash", glm_next(45, 4096, 64, 12_288, d_expert=2048, choice=router(288, 8, 2.5))),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from anyformer.families.compose import changed, layered, windowed, with_layers
 from anyformer.families.gemma import NORM
 from anyformer.families.glm import experts_after, router
@@ -21,7 +23,6 @@ from anyformer.layers import (
 )
 from anyformer.spec import BlockSpec, Count, Length, ModelSpec
 
-ACTIVATED = {"clamps": "activated"}  # what is clamped of a gate, where anything is
 STRETCHED = Llama3Scaling(factor=2.0, high_frequency_factor=32.0, original_context=Length(131_072))
 
 
@@ -34,14 +35,18 @@ def step(*sizes: int, n_near: int, d_expert: int, choice: RouterSpec, n_dense: i
     near = windowed(changed(plain, GQASpec, n_heads=Count(n_near), rotary=RotarySpec(theta=1e4)), window)
     plain = changed(plain, RotarySpec, fraction=0.5, scaling=STRETCHED)
     plain = layered(plain, *plain.stack.blocks[:1], *near.stack.blocks[:3])
-    return changed(experts_after(plain, n_dense, choice, d_expert, d_expert), GatedFeedForwardSpec, **ACTIVATED)
+    return experts_after(plain, n_dense, choice, d_expert, d_expert)
 
 
 def clamped(layer: BlockSpec, limit: float | None, of_shared: float | None) -> BlockSpec:
     """The layer whose experts have the one limit, and whose shared expert, or feed-forward, has the other."""
     mixture = next(layer.nested(MoESpec), None)
-    layer = changed(layer, GatedFeedForwardSpec, limit=of_shared)
-    return layer if mixture is None else changed(layer, MoESpec, expert=mixture.expert.but(limit=limit))
+    layer = changed(layer, GatedFeedForwardSpec, **_at(of_shared))
+    return layer if mixture is None else changed(layer, MoESpec, expert=mixture.expert.but(**_at(limit)))
+
+
+def _at(limit: float | None) -> dict[str, Any]:
+    return {"limit": limit, "clamps": "gate" if limit is None else "activated"}
 
 
 def step35_flash() -> ModelSpec:

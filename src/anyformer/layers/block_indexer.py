@@ -38,6 +38,9 @@ class BlockIndexerSpec(IndexerSpec):
         self.require(
             "weighed", not self.weighed, "is of scores that are summed over heads, and each head chooses by itself"
         )
+        self.require(
+            "gated", not self.gated, "is of blocks with a key of their own, and this scores each key of a block"
+        )
         if self.compressor is not None:
             raise self.refusal(
                 "compressor", "makes blocks that are keys, and this chooses blocks of keys; leave it out"

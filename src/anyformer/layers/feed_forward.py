@@ -93,6 +93,9 @@ class GatedFeedForwardSpec(ExpertSpec):
     common: str | None = None  # the maps are those of all feed-forwards that have this name (Zamba)
     adapter: Width | None = None  # the rank of what is added to gate and up, of its own (Zamba 2)
 
+    def __post_init__(self) -> None:
+        self.require("clamps", self.clamps == "gate" or self.limit is not None, "is of a limit; give one")
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         into = LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model"))
         return {

@@ -57,6 +57,10 @@ PAPERS = {
     },
     "deepseek-v2": {"n_shared_experts": "2", "n_experts": "160", "n_experts_active": "6", "moe_layers": "layers 1–59"},
     "mixtral-8x7b": {"moe_layers": "all 32", "n_experts": "8", "n_experts_active": "2", "expert_d_ff": "14,336"},
+    "inkling": {
+        "keys_seen": "5 × window of 512 : 1 × full", "n_shared_experts": "2", "n_experts_active": "6",
+        "branch_maps": "convolution added after a branch, Gain (over one) after a branch, convolution added after a branch",
+    },
     "command-a": {"positions": "3 × RoPE : 1 × none", "keys_seen": "3 × window of 4,096 : 1 × full", "logit_scale": "0.25"},
     "gpt-oss-20b": {
         "attention_sink": "one a head", "activation": "GeGLU (quick), clamped at 7, up + 1", "n_experts": "32",

@@ -286,16 +286,14 @@ def _by_sublayer(say: Callable[[SublayerSpec], str]) -> Callable[[BlockSpec, Pla
 
 
 def _by_norm(say: Callable[[Any], str]) -> Callable[[BlockSpec, Place], str]:
-    def read(sublayer: SublayerSpec) -> str:
-        return each((say(value) for _, value in maps(sublayer) if isinstance(value, NormSpec)), ", ")
-
-    return _by_sublayer(read)
+    return _by_sublayer(lambda one: each((say(v) for _, v in maps(one) if isinstance(v, NormSpec)), ", "))
 
 
 def _other_maps(sublayer: SublayerSpec) -> str:
-    """What else than norms stands there: the gains of ReZero, a shift."""
+    """What else than norms stands there: the gains of ReZero, a shift, a convolution of what a branch writes."""
     at = {"in": "before a branch", "out": "after a branch", "sum": "after the sum", "skip": "on the way around"}
-    return each((f"{words.phrase(v)} {at[where]}" for where, v in maps(sublayer) if not isinstance(v, NormSpec)), ", ")
+    said = [f"{words.phrase(v)} {at[where]}" for where, v in maps(sublayer) if not isinstance(v, NormSpec)]
+    return each((*said, *(f"{words.phrase(b.then)} {at['out']}" for b in sublayer.branches if b.then)), ", ")
 
 
 def _embedding(stack: StackSpec, section: str) -> Iterator[CardRow]:

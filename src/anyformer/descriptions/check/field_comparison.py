@@ -128,11 +128,8 @@ def _first(kind: type[Spec], read: Callable[[Any, int], float | None]) -> Read:
 
 def _active_d_ff(mixture: Any, d_model: int) -> float | None:
     one = getattr(mixture.expert, "d_ff", None)
-    return (
-        one
-        and ((mixture.router.n_used + mixture.router.n_shared) * one + getattr(mixture.shared_expert, "d_ff", 0))
-        / d_model
-    )
+    n_active = mixture.router.n_used + mixture.router.n_shared
+    return one and (n_active * one + getattr(mixture.shared_expert, "d_ff", 0)) / d_model
 
 
 def _active_share(mixture: Any, d_model: int) -> float:

@@ -125,7 +125,7 @@ FED_DOWN = {f"{table.FEED}.down": "mlp.down_proj", f"{SHARED}down": "mlp.shared_
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
 NAMES = {"q": "q_proj", "k": "k_proj", "norm_query": "q_norm", "norm_key": "k_norm"}
 OF_FILES = {ours: theirs for ours, theirs in OF_MIXTRAL.items() if not ours.endswith("router")}
-FAMILY = table.family(
+MINIMAX_M3 = table.family(
     "minimax_m3_vl_text",
     "MiniMaxM3VLForCausalLM",
     TEMPLATE,
@@ -154,7 +154,8 @@ FAMILY = table.family(
         **ALONE,
         **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias"),
     },
-    filed={
+    # What the class writes of the text model alone is as in memory; the released files, which see, are otherwise.
+    released={
         **LAYER,
         **GATED,
         **{f"{SHARED}{x}": f"block_sparse_moe.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
@@ -166,5 +167,3 @@ FAMILY = table.family(
     # Modules that predict further tokens, in training; the activation that gates have in place of theirs.
     ignored=(*TRAINING, "num_mtp_modules", "mtp_transformer_layers", "use_mtp", "hidden_act"),
 )
-# What the class writes of the text model alone is as in memory; the released files, which see, are otherwise.
-MINIMAX_M3 = FAMILY._replace(files=None, released=FAMILY.files)

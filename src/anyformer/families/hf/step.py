@@ -182,7 +182,7 @@ FAMILY = table.family(
         table.fixed(pad_token_id=1),  # the class takes no null there
     ),
     LAYERS,
-    filed=RELEASED,
+    released=RELEASED,
     ignored=(
         *TRAINING,
         *(LATER, "mtp_layer_types", "mtp_mlp_layer_types", "num_local_experts"),  # the last is never what is taken
@@ -195,9 +195,9 @@ FAMILY = table.family(
 
 
 def _released(spec: ModelSpec) -> list[TensorRow]:
-    assert FAMILY.files is not None
+    assert FAMILY.released is not None
     later = (f"model.layers.{spec.n_layers + k}.*" for k in range(3))
-    return [*FAMILY.files(spec), dropped(*later)]
+    return [*FAMILY.released(spec), dropped(*later)]
 
 
-STEP = FAMILY._replace(files=None, released=_released)
+STEP = FAMILY._replace(released=_released)

@@ -151,3 +151,20 @@ def test_modules_of_another_kind_are_written_as_ours(tmp_path: Path) -> None:
     assert saved.form == "anyformer"
     assert "ahead[0].norm_token" in (saved.reason or "")
     assert load(tmp_path / "ours")[0].spec == spec
+
+
+@pytest.mark.parametrize(("name", "most"), [("glm-5.3-flash", 1), ("ling-3.0-flash", 1), ("step-3.5-flash", 3)])
+def test_layers_that_a_class_passes_over_stand_behind_its_last(name: str, most: int, tmp_path: Path) -> None:
+    spec = shrink(preset(name).spec)
+    tensors = written(spec, tmp_path)
+    for k in range(most + 1):
+        save_file(
+            tensors | {f"model.layers.{spec.n_layers + k}.shared_head.norm.weight": torch.ones(4)},
+            tmp_path / "model.safetensors",
+        )
+        if k < most:
+            kept = load(tmp_path)[0].state_dict()
+            assert all(torch.equal(kept[name], each) for name, each in filled(spec, telling(spec)).state_dict().items())
+        else:
+            with pytest.raises(CheckpointError, match=rf"model\.layers\.{spec.n_layers + k}\.shared_head"):
+                load(tmp_path)

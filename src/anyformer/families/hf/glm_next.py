@@ -145,7 +145,7 @@ GLM_NEXT = table.family(
     _held,
     outside=_around,
     filed=_filed,
-    unneeded=("model.layers.45.*",),  # a layer for further tokens, which the class passes over
+    passed_over=1,
     ignored=(*TRAINING, "index_skip_topk_offset"),
     fixed_masks=True,  # an indexer's, which sees the past alone
 )

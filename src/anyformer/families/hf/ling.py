@@ -113,7 +113,7 @@ LING = table.family(
     _held,
     tokens_too="word_embeddings",  # in the released files
     filed=_filed,
-    unneeded=("model.layers.42.*",),
+    passed_over=1,
     ignored=(
         *TRAINING,
         "num_nextn_predict_layers",

@@ -15,7 +15,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER
 from anyformer.families.hf.experts import ALONE, DENSE, EXPERTS, SPARSE, TRAINING, dense_by_type, expert_width, routed
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
-from anyformer.families.hf.mapping import TensorRow, dropped, one
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA
 from anyformer.families.hf.settings import Settings
 from anyformer.families.step import clamped, step
@@ -151,7 +151,7 @@ RELEASED = {
     **{f"{EXPERTS}.{x}.weight": f"moe.{x}_proj.weight" for x in ("gate", "up", "down")},
     **routed("moe.gate.weight", "moe.router_bias"),
 }
-FAMILY = table.family(
+STEP = table.family(
     "step3p5",
     "Step3p5ForCausalLM",
     TEMPLATE,
@@ -182,6 +182,7 @@ FAMILY = table.family(
         table.fixed(pad_token_id=1),  # the class takes no null there
     ),
     LAYERS,
+    passed_over=3,
     released=RELEASED,
     ignored=(
         *TRAINING,
@@ -192,12 +193,3 @@ FAMILY = table.family(
         *("moe_router_activation", "norm_expert_weight", "need_fp32_gate", "att_impl_type", "zero_centered"),
     ),
 )
-
-
-def _released(spec: ModelSpec) -> list[TensorRow]:
-    assert FAMILY.released is not None
-    later = (f"model.layers.{spec.n_layers + k}.*" for k in range(3))
-    return [*FAMILY.released(spec), dropped(*later)]
-
-
-STEP = FAMILY._replace(released=_released)

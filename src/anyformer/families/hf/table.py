@@ -325,6 +325,7 @@ def family(
     buffers: tuple[str, ...] = ("self_attn.rotary_emb.inv_freq",),
     heads: tuple[str, ...] = ("lm_head",),
     unneeded: tuple[str, ...] = (),
+    passed_over: int = 0,
     filed: Layout | None = None,
     released: Layout | None = None,
     ahead: Mapping[str | tuple[str, ...], str | Theirs] | None = None,
@@ -337,7 +338,8 @@ def family(
     `norm`, what is `outside` the layers, ours → theirs. Old files hold `buffers` in each layer, and `unneeded`, which nobody
     reads; `heads` are the head's names, the first the one that is written. A module of ours that a model lacks, or whose bias it
     lacks, has no row. `filed`: the modules of a layer in files that are laid out otherwise than in memory; `released`: in files
-    that the class reads and does not write; `ahead`: those around the layers that predict further tokens.
+    that the class reads and does not write; `ahead`: those around the layers that predict further tokens, `passed_over`: how
+    many such layers files have that the class has not.
     """
     to_spec, to_config = both_ways(template, pairs, ignored)
 
@@ -354,7 +356,8 @@ def family(
         table = Theirs(f"{stack}.{tokens}", also=(*too, *(f"{place}embed_tokens" for place in later)))
         head = Theirs(heads[0], also=(*heads[1:], *(f"{place}shared_head.head" for place in later)))
         old = (f"{layers}.{i}.{name}" for i in range(n + len(later)) for name in buffers)
-        return [dropped(*old, *unneeded), *rows_of(spec, tokens_and_head(spec, table, head) | links)]
+        beyond = (f"{layers}.{n + k}.*" for k in range(passed_over))
+        return [dropped(*old, *unneeded, *beyond), *rows_of(spec, tokens_and_head(spec, table, head) | links)]
 
     def of(layout: Layout | None) -> Callable[[ModelSpec], list[TensorRow]] | None:
         return None if layout is None else lambda spec: rows(spec, layout)

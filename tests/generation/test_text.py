@@ -1,9 +1,13 @@
 """Text from a model: what is shown piece by piece is what decoding the tokens at once gives, cut at stop strings."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
+from transformers import AutoTokenizer
 
 from anyformer.errors import InputError
 from anyformer.families import preset
@@ -14,7 +18,8 @@ from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
-from anyformer.text.prompts import encode_prompt
+from anyformer.text.parallel import EncodedPairs, ParallelCorpus
+from anyformer.text.prompts import encode_prompt, encode_source
 from tests.laws.models import SHRUNK, randomised
 
 TEXTS = ["Größe, naïve café, 東京, 🙂 and more of the same, said the fox. ", "if x > 0:\n    return x\n"] * 30
@@ -114,8 +119,36 @@ def test_a_prompt_begins_a_text_once(tokenizer: Tokenizer, tmp_path: Path) -> No
     assert encode_prompt(Tokenizer.load(tmp_path), "if x") == tokenizer.encode("if x")
     with pytest.raises(InputError, match="the prompt is empty"):
         encode_prompt(Tokenizer.load(tmp_path), "")
-    config.write_text('{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "add_bos_token": false}')
-    assert encode_prompt(Tokenizer.load(tmp_path), "if x") == tokenizer.encode("if x")
+    for more in ("", ', "add_bos_token": false'):
+        config.write_text(f'{{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"{more}}}')
+        assert encode_prompt(Tokenizer.load(tmp_path), "if x") == tokenizer.encode("if x")
+        assert encode_prompt(Tokenizer.load(tmp_path), "") == [0]
+
+
+@pytest.mark.parametrize("says", [{}, {"add_bos_token": False}, {"add_bos_token": True}], ids=str)
+@pytest.mark.parametrize("around", [("<s>", ""), ("<s>", "</s>"), ("", "</s>"), ("<go><s>", "")], ids=str)
+def test_what_a_model_reads_is_what_transformers_encodes(
+    around: tuple[str, str], says: dict[str, bool], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Its rules stand in tokenizer.json, whatever its configuration says beside them."""
+    before, behind = (re.findall("<[^>]*>", side) for side in around)
+    inner = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.data))
+    inner.add_special_tokens(["<s>", "</s>", "<go>"])
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single=[*before, "$A", *behind],
+        special_tokens=[(token, inner.token_to_id(token)) for token in (*before, *behind)],
+    )
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (tmp_path / "tokenizer.json").write_text(inner.to_str())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named | says))
+    ours, theirs = Tokenizer.load(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("if x", "", "return </s> the fox"):
+        expected = theirs(text).input_ids
+        assert encode_source(ours, text) == expected
+        if text:
+            assert encode_prompt(ours, text) == expected[: len(expected) - len(behind)]
+    pairs = EncodedPairs(ParallelCorpus((("if x", "the fox"),)), ours)
+    assert pairs.source[0].tolist() == theirs("if x").input_ids
 
 
 def test_a_tokenizer_of_another_model_is_refused(tokenizer: Tokenizer) -> None:

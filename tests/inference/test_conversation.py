@@ -27,7 +27,7 @@ from tests.serving.conftest import TEMPLATE, TEXTS
 
 def opened(template: str | None = TEMPLATE) -> Opened:
     tokenizer = Tokenizer.train(TEXTS, 320)
-    tokenizer = Tokenizer(tokenizer._inner, {} if template is None else {"chat_template": template})
+    tokenizer = Tokenizer(tokenizer._inner, {"add_bos_token": True} | ({"chat_template": template} if template else {}))
     spec = next(spec for name, spec in SHRUNK.items() if "llama2-7b" in name)
     return Opened(randomised(changed(spec, TableSpec, rows=tokenizer.vocab_size)), tokenizer, None)
 

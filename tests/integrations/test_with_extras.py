@@ -132,7 +132,7 @@ def test_tasks_have_the_figures_of_lm_eval(directory: Path, tmp_path: Path) -> N
         for k, b in enumerate(("sat", "saw", "and the hen sat"))
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    # transformers' tokenizer puts nothing before a text, and ours then should not either.
+    # transformers has no rules of a tokenizer that is trained here, and puts nothing before a text: nor should ours.
     told_so = directory / "tokenizer_config.json"
     told_so.write_text(json.dumps(json.loads(told_so.read_text()) | {"add_bos_token": False}))
     head = (

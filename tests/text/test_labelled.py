@@ -213,8 +213,8 @@ def test_a_tokenizer_that_frames_nothing_is_given_a_frame() -> None:
     plain = Tokenizer.train(TEXTS * 9, 300)
     framed = plain.with_frame()
     end = plain.end_of_text
-    assert not plain.frames
-    assert framed.frames
+    assert plain.around == ([], [])
+    assert framed.around == ([end], [end])
     assert framed.with_frame() is framed
     assert plain.frame(TEXTS[:1]).ids.tolist() == plain.encode(TEXTS[0])
     assert framed.frame(TEXTS[:1]).ids.tolist() == [end, *plain.encode(TEXTS[0]), end]

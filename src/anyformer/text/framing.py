@@ -48,6 +48,16 @@ def framed(inner: tokenizers.Tokenizer, texts: Sequence[str], longest: int | Non
     )
 
 
+def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """The ids that a tokenizer's own rules put before a text, and those behind it."""
+    from tokenizers import Tokenizer, models
+
+    text = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).encode("a")  # a token, whatever `inner` makes of text
+    whole = inner.post_process(text)
+    at = whole.special_tokens_mask.index(0)
+    return whole.ids[:at], whole.ids[at + 1 :]
+
+
 def with_frame(inner: tokenizers.Tokenizer, opening: str | None, closing: str) -> tokenizers.Tokenizer:
     """A tokenizer that opens every input and closes each text of it, where its own rules add nothing."""
     from tokenizers import Tokenizer, processors

@@ -24,6 +24,7 @@ from anyformer.text.gguf_vocabulary import (
     USER_DEFINED,
     tokenizer_in,
 )
+from anyformer.text.prompts import opening
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.text.wordpiece import CONTINUES
 
@@ -72,8 +73,7 @@ def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, An
         # Readers open a text with the first of these and close it with the separator.
         ids["bos"] = ids["bos"] if ids["cls"] is None else ids["cls"]
         ids["eos"] = ids[SEPARATOR] if ids["eos"] is None else ids["eos"]
-    told, more = _said_of_frame(tokenizer, ids, kind)
-    said, notes = said | told, [*notes, *more]
+    said |= _said_of_frame(tokenizer, ids, kind)
     others = [i for i in tokenizer.closing_ids if i != ids["eos"]]
     ids |= dict(zip(ALSO_CLOSING, others, strict=False))
     notes += [f"it ends a text at {tokenizer.spelling(i)} too, for which files have no key" for i in others[2:]]
@@ -106,20 +106,16 @@ def _type(i: int, spelling: str | None, added: Mapping[int, Any], model: Mapping
     return BYTE if is_byte else NORMAL
 
 
-def _said_of_frame(tokenizer: Tokenizer, ids: dict[str, int | None], kind: str) -> tuple[dict[str, bool], list[str]]:
-    """(What opens and closes a text, or a prompt where the tokenizer's rules add nothing; what is worth knowing).
+def _said_of_frame(tokenizer: Tokenizer, ids: dict[str, int | None], kind: str) -> dict[str, bool]:
+    """Whether something opens and closes a text, or opens a prompt where the tokenizer's rules add nothing.
 
     Its tokens are named in `ids` where nothing else is. Raises TextError for what is more than one token on a side.
     """
     ends = ("bos", SEPARATOR) if kind == "bert" else ("bos", "eos")
     flags = [f"tokenizer.ggml.add_{name}_token" for name in ("bos", "sep" if kind == "bert" else "eos")]
-    begin = tokenizer.begin_of_text
-    begins = begin is not None and bool(tokenizer.config.get("add_bos_token", True))
-    if not tokenizer.frames and kind != "bert":
-        return {flags[0]: begins}, []
-    plain, whole = tokenizer.encode("a"), tokenizer.frame(["a"]).ids.tolist()
-    at = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
-    around = whole[:at], whole[at + len(plain) :]
+    around = tokenizer.around
+    if not any(around) and kind != "bert":
+        return {flags[0]: bool(opening(tokenizer))}
     for name, each in zip(ends, around, strict=True):
         if ids[name] is None and len(each) == 1:
             ids[name] = each[0]
@@ -130,13 +126,7 @@ def _said_of_frame(tokenizer: Tokenizer, ids: dict[str, int | None], kind: str) 
             f"this tokenizer puts {shown[0]} before a text and {shown[1]} behind it, which is not what GGUF files can say; "
             "convert to a directory"
         )
-    said = dict(zip(flags, map(bool, around), strict=True))
-    if kind == "bert" or bool(around[0]) == begins:
-        return said, []
-    token = around[0][0] if begin is None else begin
-    return said, [
-        f"prompts of it begin {'without' if begins else 'with'} {tokenizer.spelling(token)}, as other texts do"
-    ]
+    return dict(zip(flags, map(bool, around), strict=True))
 
 
 def _notes_of_added(added: Iterable[Mapping[str, Any]], normalises: bool) -> list[str]:

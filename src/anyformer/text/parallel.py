@@ -14,6 +14,7 @@ import numpy as np
 from anyformer.errors import TextError
 from anyformer.text.corpus import held_out_places
 from anyformer.text.packing import NOT_PREDICTED, padded, shuffled
+from anyformer.text.prompts import source_of
 from anyformer.text.sampler import refuse_other
 from anyformer.text.sources import read_text
 from anyformer.text.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ class ParallelCorpus:
 class PairBatch(NamedTuple):
     """Sentences and translations, padded at the right; every field is [batch, token]."""
 
-    source_ids: np.ndarray  # int64 `s1 … sn end`, 0 at padding
+    source_ids: np.ndarray  # int64, what `source_of` makes of a line, `s1 … sn end` for one; 0 at padding
     source_mask: np.ndarray  # bool, True at tokens
     target_ids: np.ndarray  # int64, what the decoder reads: `begin t1 … tn`, 0 at padding
     target_mask: np.ndarray  # bool, True at tokens
@@ -75,17 +76,19 @@ def split_pairs(corpus: ParallelCorpus, share: float) -> tuple[ParallelCorpus, P
 
 
 class EncodedPairs:
-    """Pairs as ids, in memory. `lengths` is [pair, 2] int64: tokens of source and target, the closing one included."""
+    """Pairs as ids, in memory. `lengths` is [pair, 2] int64: tokens of source and target, special ones included."""
 
     def __init__(self, corpus: ParallelCorpus, tokenizer: Tokenizer) -> None:
         end = tokenizer.end_of_text
         if end is None:
             raise TextError(f"this {tokenizer.kind} tokenizer names no token that ends a text")
         self._begin = tokenizer.start_of_answer
-        closing = np.array([end], dtype=tokenizer.dtype)
-        ids = [np.concatenate((line, closing)) for line in map(tokenizer.array, corpus.texts())]
-        self.source, self.target = ids[0::2], ids[1::2]
-        self.lengths = np.array([len(line) for line in ids], dtype=np.int64).reshape(-1, 2)
+        self.source = [
+            np.array(source_of(tokenizer, tokenizer.encode(line)), tokenizer.dtype) for line, _ in corpus.pairs
+        ]
+        self.target = [np.append(tokenizer.array(line), end).astype(tokenizer.dtype) for _, line in corpus.pairs]
+        sides = [[len(line) for line in side] for side in (self.source, self.target)]
+        self.lengths = np.array(sides, dtype=np.int64).T.copy()
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -13,21 +13,42 @@ from anyformer.text.tokenizer import Tokenizer
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids of a prompt, after `begin_of_text` unless the configuration says `add_bos_token: false`."""
-    ids, begin = tokenizer.encode(prompt, specials=True), tokenizer.begin_of_text
-    if begin is not None and ids[:1] != [begin] and tokenizer.config.get("add_bos_token", True):
-        ids = [begin, *ids]
+    """The ids of a prompt, behind what opens one; an empty prompt is `begin_of_text` wherever there is one."""
+    ids, before = tokenizer.encode(prompt, specials=True), opening(tokenizer)
+    if ids[: len(before)] != before:
+        ids = [*before, *ids]
+    if not ids and tokenizer.begin_of_text is not None:
+        ids = [tokenizer.begin_of_text]
     if not ids:
         raise InputError("the prompt is empty and this tokenizer has no token that begins a text; give a prompt")
     return ids
 
 
+def opening(tokenizer: Tokenizer) -> list[int]:
+    """The ids before a prompt: those that the tokenizer's rules put before a text, as transformers has them.
+
+    Where it has no rules, `begin_of_text` if the configuration says `add_bos_token: true`; tokenizers trained here say so.
+    """
+    before, behind = tokenizer.around
+    begin = tokenizer.begin_of_text
+    if not (before or behind) and begin is not None and tokenizer.config.get("add_bos_token", False):
+        return [begin]
+    return before
+
+
 def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of what an encoder reads, after `begin_of_text` where the configuration says so; `end_of_text` is last."""
-    ids, begin, end = tokenizer.encode(text, specials=True), tokenizer.begin_of_text, tokenizer.end_of_text
-    if begin is not None and begin != end and tokenizer.config.get("add_bos_token", False) and ids[:1] != [begin]:
-        ids = [begin, *ids]
-    return ids if end is None or ids[-1:] == [end] else [*ids, end]
+    """The ids of what an encoder reads, a prompt's spellings of special tokens taken for these; see `source_of`."""
+    return source_of(tokenizer, tokenizer.encode(text, specials=True))
+
+
+def source_of(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """What an encoder reads of a text's ids: between what the tokenizer's rules put around them, once; without such rules
+    `end_of_text` is last."""
+    before, behind = tokenizer.around
+    if not (before or behind) and tokenizer.end_of_text is not None:
+        behind = [tokenizer.end_of_text]
+    begun, ended = ids[: len(before)] == before, ids[len(ids) - len(behind) :] == behind
+    return [*([] if begun else before), *ids, *([] if ended else behind)]
 
 
 class Answered(NamedTuple):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 UNKNOWN = "<unk>"
 TABLE = 2_500_000  # characters of words, which take about 100 bytes each while pieces of them are learnt
 PENALTY = 1e-4  # between two letters that the library's unigrams get back
-PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "add_bos_token": True}
 BERT_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
 _WITH_SPACES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
@@ -300,7 +300,7 @@ def _of_counts(inner: tokenizers.Tokenizer, counts: Mapping[str, int], size: int
     return _named(inner, PLAIN_SPECIALS)
 
 
-def _named(inner: tokenizers.Tokenizer, config: Mapping[str, str]) -> Tokenizer:
+def _named(inner: tokenizers.Tokenizer, config: Mapping[str, Any]) -> Tokenizer:
     # The class name is what lets transformers' AutoTokenizer open the directory.
     return Tokenizer(inner, {"tokenizer_class": "PreTrainedTokenizerFast", **config})
 

@@ -32,7 +32,7 @@ from anyformer.text.companions import (
     with_defaults,
     write_companions,
 )
-from anyformer.text.framing import Framed, framed, with_frame
+from anyformer.text.framing import Framed, around, framed, with_frame
 from anyformer.text.tokenizer_file import guarded, read_tokenizer, without_pieces
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Tokenizer:
         )
         fit(inner, trainer, texts)
         # The class name is what lets transformers' AutoTokenizer open the directory.
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-        return cls(inner, config)
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
+        return cls(inner, config | {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT})
 
     @classmethod
     def load(cls, path: str | Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
@@ -184,14 +184,14 @@ class Tokenizer:
         with guarded("the tokenizer cannot encode this text"):
             return framed(self._plain, texts, longest, words=words)
 
-    @property
-    def frames(self) -> bool:
-        """Whether its rules put special tokens beside a text."""
-        return self._inner.num_special_tokens_to_add(False) > 0
+    @cached_property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The ids that its rules put before a text, and those behind it."""
+        return around(self._inner)
 
     def with_frame(self) -> Tokenizer:
         """One that opens and closes each text, where this one's rules add nothing and it knows what closes one."""
-        if self.frames or self.end_of_text is None:
+        if any(self.around) or self.end_of_text is None:
             return self
         opening = None if self.begin_of_text is None else self.spelling(self.begin_of_text)
         closing = self.spelling(self.end_of_text)

@@ -96,7 +96,8 @@ def test_what_memory_has_no_room_for_is_not_built(
 
 def test_a_prompt_comes_from_the_text(text: Path, tmp_path: Path) -> None:
     from anyformer.study.compare import first_words
-    from anyformer.training.prepare import Sources, changed, held_out_of, read_data
+    from anyformer.training.chosen_recipe import changed
+    from anyformer.training.prepare import Sources, held_out_of, read_data
 
     data, _ = read_data(
         changed("quick", {"seq_len": 32}),

@@ -191,7 +191,7 @@ def test_errors_are_of_one_text(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"tokenz": 5}, "a recipe has no field 'tokenz' (did you mean 'tokens'?)"),
+        ({"tokenz": 5}, "neither a recipe nor its objective, CausalLM, has a field 'tokenz' (did you mean 'tokens'?)"),
         ({"objective": "masked"}, "there is no objective 'masked'"),
         ({"tokens": 0}, "Recipe.tokens = 0 must be at least 1"),
     ],

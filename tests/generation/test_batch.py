@@ -120,14 +120,14 @@ def test_an_encoder_decoder_answers_alone() -> None:
     spec = next(spec for name, spec in SHRUNK.items() if "t5" in name and spec.encoder is not None)
     model = randomised(spec)
     batch, ids = Batch(model, LONGEST), (4, 5, 6, 7)
-    row, first = batch.add(Wanted(ids, 6, answer=1))
+    row, first = batch.add(Wanted(ids, 6, answer=(1, 3)))
     assert first is not None
     with pytest.raises(InputError, match="one answer at a time"):
-        batch.add(Wanted(ids, 6, answer=1))
+        batch.add(Wanted(ids, 6, answer=(1,)))
     text = [first.token_id]
     while not row.ended:
         text += [chosen.token_id for chosen in batch.step().values()]
-    expected = generate_ids(model, torch.tensor([ids]), max_new_tokens=6, decoder_input_ids=torch.tensor([[1]]))
+    expected = generate_ids(model, torch.tensor([ids]), max_new_tokens=6, decoder_input_ids=torch.tensor([[1, 3]]))
     assert text == expected[0].tolist()
 
 

@@ -37,9 +37,9 @@ from anyformer.study.comparison import compare
 from anyformer.study.specification import ModelEntry, StudySpec
 from anyformer.study.train import prepare_training
 from anyformer.text import NOT_PREDICTED, Tokenizer
+from anyformer.training.chosen_recipe import changed
 from anyformer.training.objectives.denoising.loss import in_one_row
 from anyformer.training.objectives.objective import LossContext, Teacher, objective_of
-from anyformer.training.prepare import changed
 from anyformer.training.run import Run, RunOptions, train
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.run.teaching import fingerprint_at, fingerprint_of

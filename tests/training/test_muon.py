@@ -18,7 +18,7 @@ from anyformer.model import build
 from anyformer.recipe import Adam, AdamW, Constant, Muon, Recipe, Warmup
 from anyformer.resizing import shrink
 from anyformer.spec import parameters
-from anyformer.training.prepare import changed
+from anyformer.training.chosen_recipe import changed
 from anyformer.training.run import Run, train
 from anyformer.training.step.muon import MuonAdam, orthogonal
 from anyformer.training.step.optimizer import kept_nbytes, maps_of, optimizer_of

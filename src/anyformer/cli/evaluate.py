@@ -18,6 +18,7 @@ from anyformer.cli.options import (
     as_option,
     device_option,
     json_option,
+    language_options,
     precision_option,
     weights_option,
 )
@@ -25,7 +26,8 @@ from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
 # Options that no task has.
-OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate", "objective", "chat_template")
+LANGUAGES = ("source_language", "target_language")
+OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate", "objective", "chat_template", *LANGUAGES)
 YAML = (".yaml", ".yml")
 BEAMS = 4
 
@@ -52,6 +54,7 @@ BEAMS = 4
 @click.option(
     "--chat-template", type=FILE, help="Jinja file that writes conversations.  [default: what the tokenizer brings]"
 )
+@language_options
 @precision_option
 @weights_option
 @device_option

@@ -21,6 +21,7 @@ from anyformer.cli.options import (
     compile_option,
     device_option,
     json_option,
+    language_options,
     sampling_options,
     weights_option,
 )
@@ -80,6 +81,7 @@ DEFAULT = 50  # new tokens
     "--lookup", type=click.IntRange(1, 1000), metavar="N", help="Guess N tokens by what the text said before."
 )
 @click.option("--ahead", is_flag=True, help="The model's own modules for later tokens guess.")
+@language_options
 @device_option
 @weights_option
 @cache_option
@@ -100,6 +102,8 @@ def command(
     draft_tokens: int | None,
     lookup: int | None,
     ahead: bool,
+    source_language: str | None,
+    target_language: str | None,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
     cache_dtype: Any,
@@ -154,7 +158,7 @@ def command(
     several = guessed or search is not None or data is not None
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
     how: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
-    found = opened(model, **how)
+    found = opened(model, **how).between(source_language, target_language)
     found.model.cache_dtype = cache_dtype
     beside = None if draft is None else found.beside(draft, **how)
     guesses = guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead)

@@ -42,6 +42,17 @@ run_option = click.option("--model", required=True, type=PATH, metavar="DIR", he
 truncate_option = click.option(
     "--truncate", is_flag=True, help="Cut texts that the model has no room for.  [default: as trained]"
 )
+_SOURCE = click.option(
+    "--source-language", metavar="TOKEN", help="Special token of the language that is translated from."
+)
+_TARGET = click.option("--target-language", metavar="TOKEN", help="Of the language that answers are in.")
+
+
+def language_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`source_language` and `target_language`."""
+    return _SOURCE(_TARGET(command))
+
+
 DTYPES = ("float32", "bfloat16", "float16")
 PACKINGS = ("int8", "int4")
 weights_option = click.option(

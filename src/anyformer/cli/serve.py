@@ -10,7 +10,17 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import PATH, Amount, Nbytes, Number, as_option, cache_option, device_option, weights_option
+from anyformer.cli.options import (
+    PATH,
+    Amount,
+    Nbytes,
+    Number,
+    as_option,
+    cache_option,
+    device_option,
+    language_options,
+    weights_option,
+)
 from anyformer.errors import UsageError
 
 EXTRA = ("starlette", "uvicorn")
@@ -30,6 +40,7 @@ EXTRA = ("starlette", "uvicorn")
 @click.option("--rate", type=Amount(), help="Requests a minute of one client.  [default: any number]")
 @click.option("--timeout", type=Number(0.1, 10**6), default=600.0, show_default=True, help="Seconds of an answer.")
 @click.option("--grace", type=click.IntRange(0, 86400), default=30, show_default=True, help="Seconds to end in.")
+@language_options
 @device_option
 @weights_option
 @cache_option
@@ -49,6 +60,8 @@ def command(
     rate: int | None,
     timeout: float,
     grace: int,
+    source_language: str | None,
+    target_language: str | None,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
     cache_dtype: Any,
@@ -71,6 +84,7 @@ def command(
     from anyformer.serving import Limits, application, serve
 
     found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, several=True))
+    found = found.between(source_language, target_language)
     found.model.cache_dtype = cache_dtype
     limits = Limits(max_length, max_tokens, max_rows, max_waiting, max_body, rate, timeout)
     serve(application(found, name or directory.resolve().name, limits, api_key), host, port, grace_seconds=grace)

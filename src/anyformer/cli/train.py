@@ -23,6 +23,7 @@ from anyformer.cli.options import (
     choice,
     device_option,
     json_option,
+    language_options,
     minutes_option,
     params_option,
     recipe_options,
@@ -45,6 +46,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
 )
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
+@language_options
 @click.option(
     "--validation", type=SHARE, default=0.05, show_default=True, help="Share of the text set aside to validate on."
 )
@@ -156,6 +158,8 @@ def command(
     time_limit: float,
     lora: str | None,
     teacher: str | None,
+    source_language: str | None,
+    target_language: str | None,
     changes: dict[str, Any],
     **given: Any,
 ) -> int:
@@ -188,6 +192,7 @@ def command(
             raise UsageError(f"--nproc {nproc}: torchrun has started {world.size} processes; leave --nproc out")
         options = RunOptions(world=world, **{name: given.pop(name) for name in HOW})
         written = {"lora": lora, "distillation": teacher}
+        written |= {"source_language": source_language, "target_language": target_language}
         changes |= {name: text for name, text in written.items() if text is not None}
         training = prepare_training(spec, data or None, out=out, options=options, **given, **changes)
         if dry_run:

@@ -29,7 +29,7 @@ class Wanted:
     sampling: Sampling = GREEDY
     seed: int = 0
     closing_ids: tuple[int, ...] = ()
-    answer: int | None = None
+    answer: tuple[int, ...] = ()
     likeliest: int | None = None  # so many tokens are told of beside each that is chosen; None: no probability either
     echo: bool = False  # the prompt's own tokens have their probabilities too
 
@@ -84,7 +84,7 @@ class Batch:
         if self.most is not None and len(self.rows) >= self.most:
             raise InputError("a model with an encoder writes one answer at a time; add the next one when it has ended")
         read = torch.tensor([wanted.token_ids], dtype=torch.long, device=next(self.model.parameters()).device)
-        answer = None if wanted.answer is None else read.new_tensor([[wanted.answer]])
+        answer = read.new_tensor([wanted.answer]) if wanted.answer else None
         check_prompts(self.model, read, None, answer, wanted.max_new_tokens)
         start = read if answer is None else answer
         if start.shape[1] + wanted.max_new_tokens > self.longest:

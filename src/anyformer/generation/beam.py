@@ -91,12 +91,14 @@ def search_ids(
     how: BeamSearch,
     decoder_input_ids: Tensor | None = None,
     closing_ids: Collection[int] = (),
+    counted: int = 0,
 ) -> list[list[Hypothesis]]:
     """Up to `how.beams` hypotheses for each row, the best first.
 
     `input_ids` [batch, token] are the encoder's where the model has one, padded on either side, and `decoder_input_ids`
     [batch, token] start its answer; else prompts padded on the left. A hypothesis ends with any of the `closing_ids`, or
-    after `max_new_tokens`. Only what is among the `beams` likeliest of a step may end there. Raises InputError for
+    after `max_new_tokens`. Its length is that of its new tokens and of `counted` before them, which every answer begins with.
+    Only what is among the `beams` likeliest of a step may end there. Raises InputError for
     prompts that the model cannot continue, and for a length penalty that no number holds.
     """
     check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
@@ -117,8 +119,8 @@ def search_ids(
         width, kept, chosen = totals.shape[1], [], []
         for place, (row, candidates) in enumerate(zip(rows, each, strict=True)):
             last = n == max_new_tokens
-            grown = _advance(row, candidates, how, closing_ids, last=last, n=n)
-            if last or not grown or row.done(how, grown[0].total, n, max_new_tokens):
+            grown = _advance(row, candidates, how, closing_ids, last=last, n=counted + n)
+            if last or not grown or row.done(how, grown[0].total, counted + n, counted + max_new_tokens):
                 continue
             row.growing = [(*row.growing[beam], token) for _, beam, token in grown]
             kept.append(row)

@@ -88,18 +88,19 @@ def generate_text(
     given = (model, input_ids, None if bool(mask.all()) else mask)
     answer = None
     if reads_source:
-        if tokenizer.start_of_answer is None:
+        if not tokenizer.answer_opening:
             raise InputError(
                 "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
             )
-        answer = torch.full((len(ids), 1), tokenizer.start_of_answer, device=device)
+        answer = torch.tensor([tokenizer.answer_opening] * len(ids), device=device)
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "decoder_input_ids": answer,
         "closing_ids": tokenizer.closing_ids,
     }
     if search is not None:
-        found = search_ids(*given, how=search, **options)
+        counted = 0 if answer is None else answer.shape[1] - 1
+        found = search_ids(*given, how=search, counted=counted, **options)
         return [text.whole(best.token_ids) for text, (best, *_) in zip(texts, found, strict=True)]
     options |= {"sampling": sampling, "seed": seed}
     steps = (

@@ -41,9 +41,12 @@ def load(
     """
     with reading_as(as_type):
         source = find(path)
-    tokenizer, n = tokenizer_of(source), source.spec.vocab_size if source.spec.encoder else None
-    if n is not None and tokenizer is not None and (start := tokenizer.start_of_answer) is not None and start >= n:
-        raise CheckpointError(f"{path}: answers begin with the token {start}, and the model has {n}; mend {GENERATION}")
+    tokenizer, n = tokenizer_of(source), source.spec.vocab_size
+    first = tokenizer.answer_opening if tokenizer and source.spec.encoder else []
+    if beyond := next((i for i in first if i >= n), None):
+        raise CheckpointError(
+            f"{path}: answers begin with the token {beyond}, and the model has {n}; mend {GENERATION}"
+        )
     return filled(source, device, dtype), tokenizer
 
 

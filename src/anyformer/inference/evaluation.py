@@ -26,6 +26,7 @@ from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, split_labelle
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
 from anyformer.text.sources import read_text
+from anyformer.training.chosen_recipe import fits
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import text_validation
 from anyformer.training.objectives.answers.data import ConversationValidation
@@ -36,7 +37,7 @@ from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.objectives.seq2seq.data import PairValidation
-from anyformer.training.prepare import Sources, fits
+from anyformer.training.prepare import Sources
 from anyformer.training.run.checks import check_positions, check_vocabulary
 from anyformer.training.run.evaluation import PartLoss
 from anyformer.training.run.evaluation import evaluate as evaluate_rows
@@ -150,6 +151,8 @@ def evaluate(
     precision: Precision = "float32",
     truncate: bool = False,
     bleu: BeamSearch | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
     dtype: torch.dtype | Packing | None = None,
     device: str | None = None,
 ) -> Evaluated:
@@ -160,7 +163,8 @@ def evaluate(
     or "causal-lm". `held_out` takes only what training with such a share of validation set aside. Rows have
     `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before them. `truncate`
     cuts labelled texts, pairs or conversations longer than a row. `bleu` translates the source too, searching so, and compares.
-    `dtype` is that of the weights of what is loaded, or how they are packed.
+    The languages of pairs are special tokens (`Tokenizer.between`). `dtype` is that of the weights of what is loaded, or how
+    they are packed.
 
     Raises UsageError for data and options that do not go together, TextError, CheckpointError.
     """
@@ -169,13 +173,15 @@ def evaluate(
         raise UsageError("--bleu compares translations: give --source and --target")
     if memory is not None and source is not None:
         raise UsageError("--memory is for texts that are read in windows; leave it out with --source")
+    if (source_language or target_language) and source is None:
+        raise UsageError("--source-language and --target-language are of translations: give --source and --target too")
     at_least_one("--seq-len", seq_len)
     if objective is not None and (objective not in NAMED or given.reads == "pairs"):
         said = (
             f"--objective {objective}: a text is judged by {' or '.join(NAMED)} where it is named, all else as trained"
         )
         raise UsageError(f"{said}; leave it out")
-    found = opened(model, tokenizer, device=device, dtype=dtype)
+    found = opened(model, tokenizer, device=device, dtype=dtype).between(source_language, target_language)
     if chat_template is not None:
         found = found._replace(tokenizer=found.tokenizer.with_chat_template(read_text(Path(chat_template))))
     spec, trained = found.model.spec, found.recipe

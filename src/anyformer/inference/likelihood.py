@@ -83,8 +83,8 @@ def log_likelihoods(
     check_writes(model.spec)
     check_vocabulary(model.spec, tokenizer.vocab_size)
     longest = pass_length(model.spec, seq_len)
-    start = tokenizer.start_of_answer
-    if model.encoder is not None and start is None:
+    opening = tokenizer.answer_opening
+    if model.encoder is not None and not opening:
         raise InputError(
             "this tokenizer has no token that begins an answer, which a decoder beside an encoder reads first"
         )
@@ -97,7 +97,7 @@ def log_likelihoods(
                 f"what follows, {tokenizer.decode(after[:SHOWN])!r} …, is {len(after):,} tokens long, beyond the "
                 f"{longest:,} of a pass; shorten it"
             )
-        whole = [start, *after] if model.encoder is not None and start is not None else [*before, *after]
+        whole = [*(before if model.encoder is None else opening), *after]
         kept = whole if longest is None else whole[-(longest + 1) :]
         rows.append((kept, after, len(whole) - len(kept)))
     found: dict[int, Likelihood] = {}

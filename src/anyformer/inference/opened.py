@@ -39,6 +39,16 @@ class Opened(NamedTuple):
             return None, truncate
         return self.recipe.seq_len, truncate or self.recipe.objective.truncate
 
+    def between(self, source: str | None, target: str | None) -> Opened:
+        """With the tokenizer `Tokenizer.between` two languages; None: as its files say. Raises UsageError without an encoder."""
+        if source is target is None:
+            return self
+        if self.model.encoder is None:
+            raise UsageError(
+                f"the languages {source} and {target} are of a translation, and this model has no encoder; say them in the prompt"
+            )
+        return self._replace(tokenizer=self.tokenizer.between(source, target))
+
     def beside(self, model: TrainedModel, **options: Any) -> Opened:
         """A second model, of the first one's tokenizer where it comes without; the options are those of `opened`."""
         own = load_tokenizer(model) if isinstance(model, str | Path) else None

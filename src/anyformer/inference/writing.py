@@ -44,6 +44,8 @@ def generate(
     lookup: int | None = None,
     ahead: bool = False,
     compiled: bool = False,
+    source_language: str | None = None,
+    target_language: str | None = None,
     device: str | None = None,
 ) -> Prompt:
     """The text that follows a prompt, or each of several, without the prompt; see `generate_text`.
@@ -53,10 +55,11 @@ def generate(
     smaller model of the same vocabulary, guesses `draft_tokens` at a time (4), `lookup` as many from what the text said
     before, `ahead` lets the model's own modules guess: the same text in fewer passes (`SpeculativeDecoding`). `compiled`:
     the step behind the prompt is compiled first (`CompiledStep`), once for texts of like length; the text is the same.
+    The languages of a translation are special tokens by their spelling (`Tokenizer.between`).
     """
     several = beams > 1 or not isinstance(prompt, str) or draft is not None or lookup is not None or ahead
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
-    found = opened(model, tokenizer, device=device, prepare=prepare)
+    found = opened(model, tokenizer, device=device, prepare=prepare).between(source_language, target_language)
     beside = None if draft is None else found.beside(draft, device=device, prepare=prepare)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
     written = generate_text(
@@ -85,18 +88,20 @@ def translate(
     search: BeamSearch | None = None,
     max_new_tokens: int | None = None,
     batch_tokens: int = 4096,
+    source_language: str | None = None,
+    target_language: str | None = None,
     device: str | None = None,
 ) -> list[str]:
     """A line for each line, in order; a blank one is answered with an empty one, and never shown to the model.
 
     `model` is a model, or a directory, which has its tokenizer.
     `search` None is greedy. `max_new_tokens` None allows twice the longest source of a batch and ten more.
-    `batch_tokens`: sources of a batch times the longest of them.
+    `batch_tokens`: sources of a batch times the longest of them. The languages are special tokens (`Tokenizer.between`).
     Raises InputError for a model without an encoder and for a line beyond the positions it has learned.
     """
-    translator, tokenizer, *_ = opened(
-        model, tokenizer, device=device, prepare=partial(lay_out_for_decoding, several=True)
-    )
+    prepare = partial(lay_out_for_decoding, several=True)
+    found = opened(model, tokenizer, device=device, prepare=prepare).between(source_language, target_language)
+    translator, tokenizer, *_ = found
     if translator.spec.encoder is None:
         raise InputError("this model has no encoder to read a source; it continues a prompt instead")
     lengths = {i: len(encode_source(tokenizer, line)) for i, line in enumerate(lines) if line.strip()}

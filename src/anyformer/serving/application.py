@@ -245,7 +245,8 @@ class Service:
     def _wanted(self, form: Form, asked: Asked, prompt: list[int], number: int) -> Wanted:
         """A prompt with what is asked of it. Raises Refusal where there is no room."""
         reads = self.found.model.encoder is not None
-        held = 1 if reads else len(prompt)
+        opening = self.found.tokenizer.answer_opening if reads else []
+        held = len(opening) if reads else len(prompt)
         n = asked.max_tokens
         n = max(1, min(self.limits.max_tokens, self.longest - held)) if n is None else n
         if n > self.limits.max_tokens:
@@ -262,9 +263,10 @@ class Service:
         if wrong := [token for token, _ in asked.sampling.bias if token >= n_ids]:
             says = f"logit_bias: there is no token {wrong[0]}; this model has those from 0 to {n_ids - 1}"
             raise Refusal(says, param="logit_bias")
-        start = tokenizer.start_of_answer if reads else None
         seed = (asked.seed + number) % 2**62
-        return Wanted(tuple(prompt), n, asked.sampling, seed, tokenizer.closing_ids, start, asked.likeliest, asked.echo)
+        return Wanted(
+            tuple(prompt), n, asked.sampling, seed, tokenizer.closing_ids, tuple(opening), asked.likeliest, asked.echo
+        )
 
     async def _growth(
         self, wanted: Sequence[Wanted], choices: Sequence[Choice], echoed: dict[int, list[Chosen]]

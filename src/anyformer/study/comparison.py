@@ -27,8 +27,9 @@ from anyformer.study.results import Study
 from anyformer.study.statistics import Analysis, analyse
 from anyformer.study.table import as_json
 from anyformer.text import Tokenizer
+from anyformer.training.chosen_recipe import changed, with_truncation
 from anyformer.training.objectives.objective import with_head_for
-from anyformer.training.prepare import Say, Sources, changed, held_out_of, read_data, to_stderr, with_truncation
+from anyformer.training.prepare import Say, Sources, held_out_of, read_data, to_stderr
 from anyformer.training.run import RunOptions
 from anyformer.training.run.budget import refuse_both
 from anyformer.training.run.chart import LossCurves

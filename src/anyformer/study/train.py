@@ -22,6 +22,7 @@ from anyformer.recipe import DPO, SFT, Contrastive, Mixture, Recipe, dumps, of_r
 from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
+from anyformer.training.chosen_recipe import recipe_for
 from anyformer.training.cluster.world import World
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.contrastive.data import ContrastData
@@ -33,7 +34,6 @@ from anyformer.training.prepare import (
     Sources,
     held_out_of,
     read_data,
-    recipe_for,
     resized,
     sources_of,
     to_stderr,

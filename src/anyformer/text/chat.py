@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import TextError
-from anyformer.text.companions import content_of
+from anyformer.text.companions import ROLES, content_of
 from anyformer.text.tokenizer import Tokenizer
 
 PROGRAM = Path(__file__).with_name("template_process.py")
 SECONDS = 5.0  # that a template may take
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 Message = Mapping[str, Any]
 """{"role": "system", "user", "assistant" or "tool", "content": text}, as OpenAI's interface and transformers have it.
@@ -62,7 +61,7 @@ class Chat:
         for name in ["tools"] * bool(tools) + ["tool_calls"] * called:
             if name not in self.template:
                 raise TextError(f"the chat template knows no {name}, and would leave them out; use one that does")
-        named = {name: content_of(self.tokenizer.config.get(name)) for name in NAMED}
+        named = {name: content_of(self.tokenizer.config.get(name)) for name in ROLES}
         values = {name: token for name, token in named.items() if token is not None}
         for name, token in (("bos_token", self.tokenizer.begin_of_text), ("eos_token", self.tokenizer.end_of_text)):
             if name not in values and token is not None:

@@ -35,7 +35,10 @@ PATTERNS = (
     "tiktoken.model",
     "tekken.json",
 )
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 MOST_IDS = 1 << 31  # what 32 bits number
+# What begins the answer of a decoder beside an encoder: what it reads first, and what it always writes first.
+ANSWER = ("decoder_start_token_id", "forced_bos_token_id")
 # (opens, closes) of published vocabularies, tried in this order where no configuration says which.
 _KNOWN = (
     ("<|endoftext|>", "<|endoftext|>"),
@@ -61,6 +64,16 @@ def write_companions(files: Mapping[str, bytes], directory: Path) -> None:
     for name in sorted(files, key=PATTERNS[0].__eq__):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         replace_file(directory / name, files[name])
+
+
+def rewritten(
+    files: Mapping[str, bytes], inner: str, config: Mapping[str, Any], said: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """The files with another tokenizer.json, another tokenizer_config.json, and what generation_config.json is to say too."""
+    told = {**_defaults(files), **said}
+    settings = {CONFIG: config} | ({GENERATION: told} if told else {})
+    made = {name: json.dumps(each, indent=2, ensure_ascii=False).encode() + b"\n" for name, each in settings.items()}
+    return {**files, **made, PATTERNS[0]: inner.encode()}
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -92,7 +105,7 @@ def content_of(value: Any) -> str | None:
 
 def with_defaults(files: Mapping[str, bytes], settings: Mapping[str, Any]) -> dict[str, bytes]:
     """The files, and without a generation_config.json one of the ids that a config.json names, as transformers makes it."""
-    named = {name: settings.get(name) for name in ("eos_token_id", "decoder_start_token_id")}
+    named = {name: settings.get(name) for name in ("eos_token_id", *ANSWER)}
     ids = {
         name: value
         for name, value in named.items()
@@ -114,15 +127,13 @@ def closing_ids(files: Mapping[str, bytes]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def answer_start(files: Mapping[str, bytes]) -> int | None:
-    """The id that begins what a decoder beside an encoder writes, according to generation_config.json.
-
-    None where it is silent. Raises TextError for anything else.
-    """
-    value = _defaults(files).get("decoder_start_token_id")
-    if value is not None and not _is_id(value):
-        raise TextError(f"{GENERATION}: decoder_start_token_id = {value!r} must be a token's id")
-    return value
+def answer_ids(files: Mapping[str, bytes]) -> list[int | None]:
+    """The ids of ANSWER according to generation_config.json, None where it is silent. Raises TextError for anything else."""
+    found = [_defaults(files).get(name) for name in ANSWER]
+    for name, value in zip(ANSWER, found, strict=True):
+        if value is not None and not _is_id(value):
+            raise TextError(f"{GENERATION}: {name} = {value!r} must be a token's id")
+    return found
 
 
 def chat_template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:

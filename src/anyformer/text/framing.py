@@ -58,19 +58,21 @@ def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     return whole.ids[:at], whole.ids[at + 1 :]
 
 
-def with_frame(inner: tokenizers.Tokenizer, opening: str | None, closing: str) -> tokenizers.Tokenizer:
-    """A tokenizer that opens every input and closes each text of it, where its own rules add nothing."""
+def with_frame(inner: tokenizers.Tokenizer, before: list[int], behind: list[int]) -> tokenizers.Tokenizer:
+    """A tokenizer whose rules put these ids before every input, and those behind each text of it."""
     from tokenizers import Tokenizer, processors
 
     own = Tokenizer.from_str(inner.to_str())
-    start = [opening] if opening is not None else []
-    ids = [(token, own.token_to_id(token)) for token in dict.fromkeys((*start, closing))]
+    first, last = ([own.id_to_token(i) for i in side] for side in (before, behind))
     frame = processors.TemplateProcessing(
-        single=[*start, "$A", closing], pair=[*start, "$A", closing, "$B:1", f"{closing}:1"], special_tokens=ids
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, "$B:1", *(f"{token}:1" for token in last)],
+        special_tokens=[(own.id_to_token(i), i) for i in dict.fromkeys((*before, *behind))],
     )
     # Byte-level rules, where there are any, only trim offsets.
-    before = json.loads(inner.to_str())["post_processor"]
-    kept = [processors.ByteLevel(trim_offsets=before.get("trim_offsets", True))] if before else []
+    rules = json.loads(inner.to_str())["post_processor"] or {}
+    trims = [each for each in rules.get("processors", [rules]) if each.get("type") == "ByteLevel"]
+    kept = [processors.ByteLevel(trim_offsets=each.get("trim_offsets", True)) for each in trims]
     own.post_processor = processors.Sequence([*kept, frame]) if kept else frame
     return own
 

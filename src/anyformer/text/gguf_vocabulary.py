@@ -4,13 +4,12 @@ WordPiece.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.companions import CONFIG, GENERATION
-from anyformer.text.tokenizer import FILE, Tokenizer
+from anyformer.text.companions import rewritten
+from anyformer.text.tokenizer import Tokenizer
 from anyformer.text.tokenizer_file import guarded
 from anyformer.text.wordpiece import CONTINUES
 
@@ -71,9 +70,8 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
     closing = [i for part in ("eos", *ALSO_CLOSING) if (i := _id(metadata, part, tokens)) is not None]
     if {*closing} <= {_id(metadata, "eos", tokens)}:
         return Tokenizer(inner, config)
-    said = {CONFIG: config, GENERATION: {"eos_token_id": list(dict.fromkeys(closing))}}
-    files = {name: json.dumps(content, indent=2, ensure_ascii=False).encode() for name, content in said.items()}
-    return Tokenizer(inner, config, {**files, FILE: inner.to_str(pretty=True).encode()})
+    said = {"eos_token_id": list(dict.fromkeys(closing))}
+    return Tokenizer(inner, config, rewritten({}, inner.to_str(pretty=True), config, said))
 
 
 def _listed(metadata: Mapping[str, Any], name: str, kind: type, default: list[Any] | None = None) -> list[Any]:

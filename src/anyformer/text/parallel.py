@@ -45,9 +45,11 @@ class PairBatch(NamedTuple):
 
     source_ids: np.ndarray  # int64, what `source_of` makes of a line, `s1 … sn end` for one; 0 at padding
     source_mask: np.ndarray  # bool, True at tokens
-    target_ids: np.ndarray  # int64, what the decoder reads: `begin t1 … tn`, 0 at padding
+    target_ids: np.ndarray  # int64, what the decoder reads: `start t1 … tn`, 0 at padding
     target_mask: np.ndarray  # bool, True at tokens
-    labels: np.ndarray  # int64, what it predicts: `t1 … tn end`, NOT_PREDICTED at padding
+    labels: (
+        np.ndarray
+    )  # int64, what it predicts: `t1 … tn end`, t1 a language where it has one; NOT_PREDICTED at padding
 
 
 def read_parallel(source: str | Path, target: str | Path) -> ParallelCorpus:
@@ -82,11 +84,11 @@ class EncodedPairs:
         end = tokenizer.end_of_text
         if end is None:
             raise TextError(f"this {tokenizer.kind} tokenizer names no token that ends a text")
-        self._begin = tokenizer.start_of_answer
+        self._start, *first = tokenizer.answer_opening
         self.source = [
             np.array(source_of(tokenizer, tokenizer.encode(line)), tokenizer.dtype) for line, _ in corpus.pairs
         ]
-        self.target = [np.append(tokenizer.array(line), end).astype(tokenizer.dtype) for _, line in corpus.pairs]
+        self.target = [np.array([*first, *tokenizer.encode(line), end], tokenizer.dtype) for _, line in corpus.pairs]
         sides = [[len(line) for line in side] for side in (self.source, self.target)]
         self.lengths = np.array(sides, dtype=np.int64).T.copy()
 
@@ -98,7 +100,7 @@ class EncodedPairs:
         source_ids, source_mask = padded([self.source[pair] for pair in pairs], 0)
         labels, target_mask = padded([self.target[pair] for pair in pairs], NOT_PREDICTED)
         target_ids = np.where(target_mask, np.roll(labels, 1, axis=1), 0)
-        target_ids[:, 0] = self._begin
+        target_ids[:, 0] = self._start
         return PairBatch(source_ids, source_mask, target_ids, target_mask, labels)
 
 

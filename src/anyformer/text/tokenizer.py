@@ -5,7 +5,6 @@ Byte-level BPE: Sennrich et al. 2016, arXiv:1508.07909, over bytes as in Radford
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,21 +17,24 @@ import numpy as np
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.foreign import inside, read_bytes
 from anyformer.errors import TextError
-from anyformer.text.byte_level import fast_encoding, is_blank_run, token_bytes
+from anyformer.text.byte_level import fast_encoding, is_blank_run
 from anyformer.text.companions import (
     CONFIG,
     TEMPLATE,
-    answer_start,
+    answer_ids,
     chat_template,
     closing_ids,
     content_of,
     opening_and_closing,
     read_companions,
     read_config,
+    rewritten,
     with_defaults,
     write_companions,
 )
 from anyformer.text.framing import Framed, around, framed, with_frame
+from anyformer.text.languages import answers_in, sides_in
+from anyformer.text.stream import TextStream
 from anyformer.text.tokenizer_file import guarded, read_tokenizer, without_pieces
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class Tokenizer:
         self.begin_of_text = inner.token_to_id(opening) if opening else None
         self.end_of_text = inner.token_to_id(closing) if closing else None
         self._named_closing = closing_ids(self._files)
-        self._named_start = answer_start(self._files)
+        self._named_start, self._named_first = answer_ids(self._files)
         model, decoder = self._data["model"]["type"], (self._data.get("decoder") or {}).get("type")
         self.kind = "byte-level-bpe" if (model, decoder) == ("BPE", "ByteLevel") else model.lower()
 
@@ -143,6 +145,15 @@ class Tokenizer:
         return opening if self._named_start is None else self._named_start
 
     @property
+    def answer_opening(self) -> list[int]:
+        """The ids that a decoder beside an encoder reads before it writes; empty where nothing is known.
+
+        They are `start_of_answer`, and what every answer begins with according to generation_config.json
+        (`forced_bos_token_id`), a language's token, say.
+        """
+        return [each for each in (self.start_of_answer, self._named_first) if each is not None]
+
+    @property
     def closing_ids(self) -> tuple[int, ...]:
         """The ids that end a generated text."""
         return self._named_closing or (() if self.end_of_text is None else (self.end_of_text,))
@@ -193,12 +204,24 @@ class Tokenizer:
         """One that opens and closes each text, where this one's rules add nothing and it knows what closes one."""
         if any(self.around) or self.end_of_text is None:
             return self
-        opening = None if self.begin_of_text is None else self.spelling(self.begin_of_text)
-        closing = self.spelling(self.end_of_text)
-        assert closing is not None
+        opening = [] if self.begin_of_text is None else [self.begin_of_text]
         # Classes of transformers that are known by a name make rules of their own instead of reading these.
         config = {**self._config, "tokenizer_class": "PreTrainedTokenizerFast"}
-        return Tokenizer(with_frame(self._inner, opening, closing), config)
+        return Tokenizer(with_frame(self._inner, opening, [self.end_of_text]), config)
+
+    def between(self, source: str | None = None, target: str | None = None) -> Tokenizer:
+        """One for texts of the language that the special token `source` names, and answers in that of `target`.
+
+        The one stands where the tokenizer's rules have a language, or opens a text; the other is always written first, or, where
+        rules put languages behind texts, read first. Raises TextError for what is no special token of a language, and for rules
+        that have no place for one.
+        """
+        inner, config, said = self._inner, dict(self._config), dict[str, Any]()
+        if source is not None:
+            inner, config = with_frame(inner, *sides_in(self, source)), config | {"src_lang": source}
+        if target is not None:
+            said, config = answers_in(self, target), config | {"tgt_lang": target}
+        return Tokenizer(inner, config, rewritten(self._files, inner.to_str(pretty=True), config, said))
 
     def naming_types(self) -> Tokenizer:
         """One whose tokenizer_config.json has transformers give a model the types of texts; unless files say how it is."""
@@ -316,49 +339,6 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, vocab_size={self.vocab_size}, fingerprint={self.fingerprint[:12]})"
-
-
-class TextStream:
-    """Decodes one token at a time: the pieces of `push` and `finish`, joined, are `tokenizer.decode` of all the ids.
-
-    What is certain comes at once, half a character waits for its other half.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
-        self._ids: list[int] = []
-        self._shown = 0  # of self._ids, how many are already on the screen
-
-    def push(self, token: int) -> str:
-        """The text that `token` makes certain; empty while a character is incomplete."""
-        spelling = self._tokenizer.spelling(token)
-        if spelling is None or token in self._tokenizer.special_ids:
-            return ""
-        if self._tokenizer.kind == "byte-level-bpe":
-            return self._bytes.decode(token_bytes(spelling))
-        self._ids.append(token)
-        # A run of <0xNN> tokens is decoded as a whole (one bad byte turns all of it into U+FFFD): it waits for its end.
-        if len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">"):
-            return ""
-        text = self._new_text()
-        if text.endswith("\ufffd"):  # half a character, for all that is known
-            return ""
-        if text:
-            # What was shown last stays in the window: a token's leading space is kept only where it isn't the first.
-            self._ids, self._shown = self._ids[self._shown :], len(self._ids) - self._shown
-        return text
-
-    def finish(self) -> str:
-        """What was held back, with U+FFFD for what never became a character; the stream then starts afresh."""
-        text = self._bytes.decode(b"", final=True) + self._new_text()
-        self._bytes.reset()
-        self._ids, self._shown = [], 0
-        return text
-
-    def _new_text(self) -> str:
-        shown = self._tokenizer.decode(self._ids[: self._shown])
-        return self._tokenizer.decode(self._ids)[len(shown) :]
 
 
 def _refuse_surrogates(text: str) -> None:

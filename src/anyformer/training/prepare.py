@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from anyformer import recipe as recipes
 from anyformer.capacity import refuse_beyond_memory
-from anyformer.disk import plain
-from anyformer.errors import SpecError, UsageError, among, did_you_mean
+from anyformer.errors import UsageError
 from anyformer.families import compose
 from anyformer.hub import load_tokenizer
 from anyformer.hub.labels import labels_of, read_labels
@@ -19,23 +17,18 @@ from anyformer.hub.source import find
 from anyformer.layers import TokenDropoutSpec
 from anyformer.recipe import (
     DPO,
-    OBJECTIVES,
-    OPTIMIZERS,
     SFT,
     Contrastive,
-    Examples,
     Labelled,
     Mixture,
     ObjectiveSpec,
     Reads,
     Recipe,
-    distillation_of,
-    lora_of,
     mixture_of,
 )
 from anyformer.resizing import resize
 from anyformer.screen import counted, say
-from anyformer.spec import ModelSpec, is_path
+from anyformer.spec import ModelSpec
 from anyformer.text import (
     Corpus,
     LabelledCorpus,
@@ -53,6 +46,7 @@ from anyformer.text.labelled import Kind
 from anyformer.text.learning import Lesson
 from anyformer.text.schemes import ByteLevelBPE
 from anyformer.text.sources import read_text
+from anyformer.training.chosen_recipe import read_recipe
 from anyformer.training.data.examples import ExampleData
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.mixed import MixedText
@@ -60,18 +54,16 @@ from anyformer.training.data.text import TextData
 from anyformer.training.data.vocabulary import known_mask
 from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.answers.preferences import PreferenceData
-from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.objective import with_head_for
+from anyformer.training.objectives.seq2seq import Seq2Seq
 from anyformer.training.objectives.seq2seq.data import PairData
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 # Bytes of memory for each of a file, as texts and as tokens, as measured with words of five letters.
 PAIRS_HELD, LABELLED_HELD = 5, 15
 PACKED = 3  # bytes of text in one of a .gz
-# Fields of a recipe that a text may say.
-WRITTEN: Mapping[str, Callable[[str], Any]] = {"lora": lora_of, "distillation": distillation_of}
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 
 Say = Callable[[str], None]
@@ -148,7 +140,7 @@ def sources_of(
     if isinstance(data, Mixture):
         return Sources(None, source, target, mixture=data)
     if data is None:
-        return Sources(None, source, target, mixture=_read(recipe).mixture if source is None is target else None)
+        return Sources(None, source, target, mixture=read_recipe(recipe).mixture if source is None is target else None)
     named = (data,) if isinstance(data, str | Path) else tuple(data)
     mixture = mixture_of(named)
     return Sources(named[0] if mixture is None else None, source, target, mixture=mixture)
@@ -166,86 +158,6 @@ def held_out_of(reads: str, share: float, named: Sources | None) -> HeldOut:
         wanted = "--validation-data" if reads == "text" else "--validation-source and --validation-target"
         raise UsageError(f"a run on {reads} is validated on {reads}: use {wanted}")
     return named
-
-
-def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
-    """Whether an objective is for pairs where there are pairs; labelled text is given as text is."""
-    return (objective.reads == "pairs") == (reads == "pairs")
-
-
-def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: float | None = None) -> Recipe:
-    """The recipe of a name, a file or itself, with fields changed; `lr` is the optimiser's, an objective may be named.
-
-    `lora` and `distillation` may be written as on the command line. Raises SpecError, and UsageError for an objective or a
-    rule that there is not, each with the nearest name.
-    """
-    chosen = _read(recipe)
-    if unknown := next((name for name in changes if name not in Recipe.types()), None):
-        raise SpecError(f"a recipe has no field {unknown!r}{did_you_mean(unknown, Recipe.types())}")
-    typed = {
-        name: _whole(value) if Recipe.types()[name] in (int, int | None) else value for name, value in changes.items()
-    }
-    if isinstance(named := typed.get("objective"), str):
-        typed["objective"] = _named("objective", named, OBJECTIVES)
-    typed |= {name: read(typed[name]) for name, read in WRITTEN.items() if isinstance(typed.get(name), str)}
-    if isinstance(rule := typed.get("optimizer"), str):
-        typed["optimizer"] = chosen.optimizer.become(_named("optimizer", rule, OPTIMIZERS))
-    if lr is not None:
-        typed["optimizer"] = typed.get("optimizer", chosen.optimizer).but(lr=lr)
-    return chosen.but(**typed)
-
-
-def _named(field: str, name: str, known: Mapping[str, Any]) -> Any:
-    if name not in known:
-        raise UsageError(f"there is no {field} {name!r}{among(name, known)}")
-    return known[name]
-
-
-def _whole(number: Any) -> Any:
-    """3e6 as the whole number that it is."""
-    return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
-def _read(recipe: str | Path | Recipe) -> Recipe:
-    if isinstance(recipe, Recipe):
-        return recipe
-    return recipes.read(recipe) if is_path(recipe) else recipes.named(str(recipe))
-
-
-def recipe_for(
-    spec: ModelSpec,
-    reads: Literal["text", "pairs"],
-    recipe: str | Path | Recipe,
-    changes: Mapping[str, Any],
-    *,
-    lr: float | None = None,
-    truncate: bool = False,
-) -> Recipe:
-    """The changed recipe. Its objective is what is named, else the recipe's own if it fits, else the architecture's usual one."""
-    if "objective" not in changes:
-        said = _said_objective(recipe)
-        if said is None or not fits(said, reads):
-            changes = {**changes, "objective": usual(spec, reads)}
-    chosen = changed(recipe, changes, lr=lr)
-    if "seq_len" in changes and chosen.objective.reads == "pairs" and not isinstance(chosen.objective, Examples):
-        what = f"--seq-len {chosen.seq_len}: rows of {chosen.objective.kind} are as long as their pairs"
-        raise UsageError(f"{what}; leave it out, --batch-tokens says how many there are at once")
-    return with_truncation(chosen) if truncate else chosen
-
-
-def _said_objective(recipe: str | Path | Recipe) -> ObjectiveSpec | None:
-    """The objective that a recipe names, None where it leaves that open."""
-    said = _read(recipe).objective  # raises what is wrong with it
-    if not isinstance(recipe, Recipe) and is_path(recipe):
-        return said if "objective" in plain.read(recipe, "recipe") else None
-    return said if said != Recipe().objective else None
-
-
-def with_truncation(recipe: Recipe) -> Recipe:
-    """The recipe with inputs cut to the length of a row. Raises UsageError for an objective on other data."""
-    if not isinstance(recipe.objective, Examples):
-        raise UsageError(f"--truncate is for examples that a row holds whole, and {recipe.objective.kind} reads none")
-    return recipe.but(objective=recipe.objective.but(truncate=True))
 
 
 class Prepared(NamedTuple):
@@ -282,10 +194,10 @@ def read_data(
         known = load_tokenizer(init)
     objective = recipe.objective
 
-    def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective) -> Tokenizer:
+    def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective, more: tuple[str, ...] = ()) -> Tokenizer:
         found = known
         if found is None:
-            roles, specials = (by.roles, by.specials) if by else ({}, ())
+            roles, specials = (by.roles, by.specials) if by else ({}, more)
             learned = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
             found = learned.with_specials(specials, roles) if roles or specials else learned
         return found if chat_template is None else found.with_chat_template(read_text(Path(chat_template)))
@@ -315,7 +227,9 @@ def _pairs(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained:
     about = f"{counted(len(pairs.pairs), 'pair')}, sha256 {pairs.fingerprint[:16]}"
     if isinstance(objective, Contrastive):
         return Prepared(ContrastData(pairs, unseen, trained(pairs.texts())), about)
-    return Prepared(PairData(pairs, unseen, trained(pairs.texts(), None)), about)
+    said = objective if isinstance(objective, Seq2Seq) else Seq2Seq()
+    own = trained(pairs.texts(), None, said.languages).between(said.source_language, said.target_language)
+    return Prepared(PairData(pairs, unseen, own), about)
 
 
 def _labelled(

@@ -49,6 +49,8 @@ class Proportional(Sizes):
             # d_model is divided among the heads: into multiples of 8, as vector units like them, where that can be.
             part = 8 if self.d_model % 8 == 0 and ideal > 4 else 2
             counts = [n for n in range(1, self.d_model // part + 1) if self.d_model % (n * part) == 0]
+            if not counts:
+                raise SpecError(f"d_model = {self.d_model} gives no head an even width; give an even number")
             heads, dim = (
                 min(counts, key=lambda n: abs(math.log(self.d_model / n / ideal)) + 0.5 * (n % group > 0)),
                 None,

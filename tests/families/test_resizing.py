@@ -153,6 +153,7 @@ def test_a_size_that_none_has_is_refused() -> None:
     for size, says in (
         ({"n_layers": 10**12}, "n_layers = 1000000000000 must be at most 10,000"),
         ({"d_model": 10**12}, "d_model = 1000000000000 must be at most 268,435,456"),
+        ({"d_model": 7}, "d_model = 7 gives no head an even width; give an even number"),
         ({"context": 1.5}, "context = 1.5 must be a whole number"),
     ):
         with pytest.raises(SpecError, match=says):

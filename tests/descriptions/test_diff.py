@@ -282,6 +282,8 @@ def test_length_and_names() -> None:
     assert "pre-norm" in rows["norm placement"][1]
     assert [text.split(" ")[0] for text in rows["positions"]] == ["sinusoids", "RoPE", "RoPE"]
     assert len(set(rows["attention"])) == 1
+    with pytest.raises(SpecError, match="1 names are given for 2 architectures; name each, or none"):
+        side_by_side(GPT2, "llama2", names=("mine",))
     with pytest.raises(SpecError, match="two architectures or more"):
         side_by_side(GPT2)
 

@@ -127,7 +127,8 @@ def side_by_side(
 ) -> Comparison:
     """The rows of several architectures, and what each costs.
 
-    `seq_len` defaults to the shortest context. Raises SpecError for fewer than two, and for one without as many positions.
+    `seq_len` defaults to the shortest context. Raises SpecError for fewer than two, and for one without as many positions or
+    without a name where names are given.
     """
     return _compared(architectures, seq_len, names)[0]
 
@@ -142,6 +143,8 @@ def _compared(
     named = names or tuple(
         x if isinstance(x, str) else getattr(x, "name", chr(ord("a") + i)) for i, x in enumerate(architectures)
     )
+    if len(named) != len(specs):
+        raise SpecError(f"{len(named)} names are given for {len(specs)} architectures; name each, or none")
     length = min((spec.context for spec in specs if spec.context), default=LONGEST) if seq_len is None else seq_len
     for name, spec in zip(named, specs, strict=True):
         with errors_of(name):

@@ -9,8 +9,9 @@ import torch
 from click.testing import CliRunner, Result
 
 from anyformer.cli.main import application
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, UsageError
 from anyformer.families import preset
+from anyformer.hub import convert as convert_to
 from anyformer.hub import load, save
 from anyformer.model import build
 from anyformer.resizing import resize, shrink
@@ -73,6 +74,14 @@ def test_numbers_beyond_the_type_are_refused(tmp_path: Path, target: str, option
         save(model, source, form="anyformer")
         with pytest.raises(CheckpointError, match="take another dtype"):
             load(source, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.float8_e4m3fn, torch.complex64])
+def test_a_type_that_is_not_read_is_not_written(source: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    for call in (lambda: convert_to(source, tmp_path / "hf", dtype=dtype), lambda: load(source, dtype=dtype)):
+        with pytest.raises(UsageError, match=f"weights of {dtype} are not read; give torch.float64 or torch.float32"):
+            call()
+    assert not (tmp_path / "hf").exists()
 
 
 @pytest.mark.parametrize(("size", "nbytes"), [("20kb", 20_000), ("0.02M", 20_000), ("5GB", 5_000_000_000)])

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.disk.foreign import inside, named_in, read_json
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, UsageError
 from anyformer.families.hf.mapping import TensorRow
 
 FILE = "model.safetensors"
@@ -141,7 +141,9 @@ class Weights:
 
 
 def narrowed(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor in a dtype. Raises CheckpointError where a number that it holds is infinite there."""
+    """The tensor in a dtype. Raises CheckpointError where a number is infinite there, UsageError where none is read so."""
+    if dtype not in DTYPES.values():
+        raise UsageError(f"weights of {dtype} are not read; give {' or '.join(map(str, DTYPES.values()))}")
     found = tensor.to(dtype)
     narrower = torch.finfo(dtype).max < torch.finfo(tensor.dtype).max
     if narrower and bool(found.isinf().any()) and not bool(tensor.isinf().any()):

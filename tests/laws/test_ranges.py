@@ -111,6 +111,8 @@ def test_depth_and_breadth_are_bounded() -> None:
         stack.but(blocks=(block,) * 10_001)
     with pytest.raises(SpecError, match="must be a list of at most 256"):
         block.but(sublayers=block.sublayers[:1] * 257)
+    with pytest.raises(SpecError, match="must be a tuple of at most 256"):
+        block.but(sublayers=[*block.sublayers])
     wide = block.but(sublayers=block.sublayers[:1] * 256)
     with pytest.raises(SpecError, match=r"values, .* of them different"):
         stack.but(blocks=(wide,) * 10_000)

@@ -144,7 +144,7 @@ def _one_of(refusals: list[Refuse], or_none: bool) -> Refuse:
 def _tuple(refusal: Refuse, most: float) -> Refuse:
     def items(value: Any) -> str | None:
         if not isinstance(value, tuple) or len(value) > most:
-            return f"must be a list of at most {most:,}"
+            return f"must be a {'tuple' if isinstance(value, list) else 'list'} of at most {most:,}"
         return next((said for item in {id(item): item for item in value}.values() if (said := refusal(item))), None)
 
     return items

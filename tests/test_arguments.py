@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import anyformer
-from anyformer.errors import InputError, UsageError
+from anyformer.errors import CheckpointError, InputError, TextError, UsageError
 
 af: Any = anyformer  # of which a type checker knows what each call takes
 SPEC = af.shrink("llama2-7b")
@@ -35,6 +36,11 @@ SPEC = af.shrink("llama2-7b")
         (lambda: af.load(3), "load: path = 3 must be a text, or a path$"),
         (lambda: af.save(SPEC, "x"), "save: model = a value of the class ModelSpec must be a Transformer"),
         (lambda: af.train(SPEC, "stdlib", n_params="50k"), "train: n_params = '50k' must be a number, or None"),
+        (
+            lambda: af.train(SPEC, "none", n_params=float("nan")),
+            "train: n_params = nan must be a finite number, or None",
+        ),
+        (lambda: af.train(SPEC, "none", minutes=np.inf), "train: minutes = inf must be a finite number, or None"),
         (lambda: af.train(SPEC, "stdlib", options={}), "options = a value of the class dict must be a RunOptions"),
         (
             lambda: af.compare("gpt2", "stdlib"),
@@ -43,6 +49,8 @@ SPEC = af.shrink("llama2-7b")
         (lambda: af.generate("x", None, "a", temperature="1"), "generate: temperature = '1' must be a number"),
         (lambda: af.generate("x", None, 3), "generate: prompt = 3 must be a text, or a list"),
         (lambda: af.generate("x", None, "a", on_text=3), "on_text = 3 must be a function, or None"),
+        (lambda: af.generate("x", None, "a", length_penalty=0.5), "length_penalty and stopping are of a search"),
+        (lambda: af.train(SPEC, "none", mixture=3), "the mixture of a run is what it reads; give it as data"),
     ],
 )
 def test_another_type_is_refused(call: Callable[[], Any], says: str) -> None:
@@ -54,7 +62,23 @@ def test_numbers_are_as_python_has_them() -> None:
     found = af.cost(SPEC, seq_len=np.int64(32), batch=2.0)
     assert [type(each) for each in (found.seq_len, found.batch)] == [int, int]
     assert af.resize(SPEC, vocab_size=np.int32(50)) == af.resize(SPEC, vocab_size=50)
+    assert af.vary(SPEC, d_ff=np.int64(48)) == af.vary(SPEC, d_ff=48)
     assert torch.equal(*(next(af.build(SPEC, seed=seed).parameters()) for seed in (np.uint8(3), 3)))
+
+
+def test_zero_is_what_was_asked_for(tmp_path: Path) -> None:
+    """And not left out: no vocabulary is no default one, and a search of no beams is not greedy."""
+    (tmp_path / "text.txt").write_text("to be or not to be\n" * 400)
+    for call in (af.train, lambda spec, *given, **named: af.compare([spec], *given, out=tmp_path / "runs", **named)):
+        with pytest.raises(TextError, match="a byte-level vocabulary of 0 tokens is too small"):
+            call(SPEC, tmp_path / "text.txt", vocab_size=0, tokens=1024)
+    with pytest.raises(InputError, match="beams = 0 must be at least 1; 1 is greedy"):
+        af.generate("x", None, "a", beams=0)
+
+
+def test_going_on_needs_a_run() -> None:
+    with pytest.raises(CheckpointError, match="--resume: no run is named by --out; leave --resume out"):
+        af.train(SPEC, "none", resume=True)
 
 
 def test_the_functions_are_what_they_were() -> None:

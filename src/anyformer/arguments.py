@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True o
 def held(function: F, module: str) -> F:
     """The function, found in a module, whose arguments are first held to its annotations; numpy's numbers become Python's.
 
-    Only what a type can say is looked at: a list's items, and the range of a number, are the function's own affair.
+    Only what a type can say is looked at, and that numbers are finite: a list's items, and the range of a number, are the
+    function's own affair.
     """
     signature = inspect.signature(function)
 
@@ -34,8 +36,10 @@ def held(function: F, module: str) -> F:
         except TypeError:
             return function(*args, **named)  # Python says what is missing, or not known
         for name, value in given.arguments.items():
-            options = hints()[name]
-            if signature.parameters[name].kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            options, kind = hints()[name], signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                given.arguments[name] = {key: _pythons(each) for key, each in value.items()}
+            elif kind is not inspect.Parameter.VAR_POSITIONAL:
                 given.arguments[name] = value = _plain(value, options)
                 if options and not any(_is(value, option) for option in options):
                     said = repr(value) if isinstance(value, bool | int | float | str | None) else _of(value)
@@ -69,10 +73,13 @@ def _plain(value: Any, options: tuple[Any, ...]) -> Any:
     """Numbers as Python has them, where numbers are asked for: whole ones that come as 3e6 too."""
     if not {int, float, bool} & set(options):
         return value
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):
-        value = value.item()
+    value = _pythons(value)
     whole = int in options and float not in options and isinstance(value, float) and value.is_integer()
     return int(value) if whole else value
+
+
+def _pythons(value: Any) -> Any:
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def _is(value: Any, option: Any) -> bool:
@@ -80,7 +87,8 @@ def _is(value: Any, option: Any) -> bool:
     if origin is Literal:
         return value in get_args(option)
     if option in (int, float):
-        return isinstance(value, int if option is int else (int, float)) and not isinstance(value, bool)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole or (option is float and isinstance(value, float) and math.isfinite(value))
     if option is Path:
         return isinstance(value, os.PathLike)
     if origin is Callable:
@@ -105,6 +113,8 @@ def _word(value: Any, option: Any) -> str:
     if origin is not None:
         listed = "a list" if not isinstance(value, str) else "a list; put one text into brackets"
         return "a mapping" if issubclass(origin, Mapping) else listed
+    if option is float and isinstance(value, float):
+        return "a finite number"
     return WORDS.get(option) or f"a {option.__name__}"
 
 

@@ -57,6 +57,9 @@ def generate(
     the step behind the prompt is compiled first (`CompiledStep`), once for texts of like length; the text is the same.
     The languages of a translation are special tokens by their spelling (`Tokenizer.between`).
     """
+    search = BeamSearch(beams, length_penalty, stopping)
+    if beams == 1 and search != BeamSearch(1):
+        raise UsageError("length_penalty and stopping are of a search; give beams, at least 2, or leave them out")
     several = beams > 1 or not isinstance(prompt, str) or draft is not None or lookup is not None or ahead
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
     found = opened(model, tokenizer, device=device, prepare=prepare).between(source_language, target_language)
@@ -71,7 +74,7 @@ def generate(
         seed=seed,
         stop=stop,
         on_text=on_text,
-        search=BeamSearch(beams, length_penalty, stopping) if beams > 1 else None,
+        search=search if beams > 1 else None,
         guessing=guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead),
         compiled=CompiledStep(found.model) if compiled else None,
     )

@@ -12,7 +12,7 @@ import torch
 
 from anyformer.disk.run_layout import CHECKPOINTS, is_run
 from anyformer.disk.seal import latest
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, UsageError
 from anyformer.hub import load
 from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
@@ -202,7 +202,10 @@ def prepare_training(
     if place is not None:
         latest(place / CHECKPOINTS, only=())  # before its tokenizer, its labels and any text are read
     if resume and (place is None or not is_run(place)):
-        raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
+        missing = f"there is no run in {out}" if out is not None else "no run is named by --out"
+        raise CheckpointError(f"--resume: {missing}; leave --resume out to start one")
+    if changes.get("mixture") is not None:
+        raise UsageError("the mixture of a run is what it reads; give it as data")
     given = sources_of(data, source, target, recipe)
     unseen = (validation_data, validation_source, validation_target)
     own = Sources(*unseen, prefix="validation-") if any(each is not None for each in unseen) else None
@@ -229,8 +232,9 @@ def prepare_training(
         )
     )
     # Given weights, and what is given with its tokenizer, have the rows that they have, be they more than its tokens.
-    follows = n_params or (init is None and tokenizer is None)
-    rows = vocab_size or (rows_for(chosen, text) if follows else None)
+    rows = vocab_size
+    if rows is None and (n_params is not None or (init is None and tokenizer is None)):
+        rows = rows_for(chosen, text)
     sized = resized(named, n_params, rows)
     fitted, notice = with_head(sized, chosen, text)
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)

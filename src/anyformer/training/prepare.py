@@ -192,13 +192,13 @@ def read_data(
     init = init or (recipe.distillation and recipe.distillation.path)
     if known is None and init is not None:
         known = load_tokenizer(init)
-    objective = recipe.objective
+    objective, wanted = recipe.objective, VOCAB_SIZE if vocab_size is None else vocab_size
 
     def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective, more: tuple[str, ...] = ()) -> Tokenizer:
         found = known
         if found is None:
             roles, specials = (by.roles, by.specials) if by else ({}, more)
-            learned = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
+            learned = Tokenizer.train(texts, wanted - len(roles) - len(specials))
             found = learned.with_specials(specials, roles) if roles or specials else learned
         return found if chat_template is None else found.with_chat_template(read_text(Path(chat_template)))
 

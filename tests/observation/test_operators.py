@@ -11,8 +11,8 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.costs import activations
-from anyformer.families.compose import repeat
-from anyformer.layers import Part
+from anyformer.families.compose import changed, repeat
+from anyformer.layers import Part, RMSNormSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import forward_pass, thinned, training_pass
@@ -138,6 +138,14 @@ def test_what_a_gpu_does_otherwise() -> None:
     assert "fused_attention" in names["gpu"] - names["cpu"]
     assert "native_dropout" in names["gpu"] - names["cpu"]
     assert sum(gpu.kept.values()) < sum(cpu.kept.values())
+
+
+def test_a_norm_without_a_weight_has_no_gradient_of_one() -> None:
+    """On a GPU too, whose kernel stands for both gradients."""
+    spec = changed(af.shrink("llama2"), RMSNormSpec, weight=False)
+    for device in ("cpu", "cuda"):
+        seen = training_pass(spec, batch=2, seq_len=24, device=device)  # type: ignore[arg-type]
+        assert any(o.phase == "backward" for o in seen.operators)
 
 
 def test_what_cannot_run_is_counted_alone() -> None:

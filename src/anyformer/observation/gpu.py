@@ -72,13 +72,19 @@ def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps
     return fused_rms_norm(x, weight)[0]
 
 
+def _rms_norm_backward(grad: Tensor, x: Tensor, root: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The gradients of x and of the weight, which a norm may lack."""
+    for_x, for_weight = fused_rms_norm_backward(grad, x, root, weight)
+    return for_x, None if weight is None else for_weight
+
+
 REPLACED: Mapping[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     F.rms_norm: _rms_norm,
     F.scaled_dot_product_attention: _attention,
     torch.addmm: _addmm,
     torch.ops.aten._fused_rms_norm: lambda x, shape, weight, eps: fused_rms_norm(x, weight),
-    torch.ops.aten._fused_rms_norm_backward: lambda grad, x, shape, *kept: fused_rms_norm_backward(grad, x, *kept[:2]),
+    torch.ops.aten._fused_rms_norm_backward: lambda grad, x, shape, *kept: _rms_norm_backward(grad, x, *kept[:2]),
     IS_CUDA: lambda _: True,
 }
 
@@ -166,8 +172,7 @@ def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor])
 
 def _backward_norm(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, Tensor | None]:
     x, root, weight = ctx.saved_tensors
-    for_x, for_weight = fused_rms_norm_backward(grad, x, root, weight)
-    return for_x, None if weight is None else for_weight
+    return _rms_norm_backward(grad, x, root, weight)
 
 
 fused_rms_norm.register_autograd(_backward_norm, setup_context=_keep_norm)

@@ -33,6 +33,7 @@ MLA |= {
     "ling-3.0-flash",
     "longcat-flash",
     "minicpm3-4b",
+    "mistral-large-4",
     "youtu-llm-2b",
 }
 

@@ -178,7 +178,8 @@ class TestShrink:
         old, new = preset.spec, af.shrink(preset)
         assert new.stack.d_model == 32
         assert new.vocab_size <= 101
-        assert parameters(new).total < 450_000  # Switch has 16 experts in both stacks
+        # Switch has 16 experts in both stacks, Mistral Large 4 a latent of eight heads' width in five layers
+        assert parameters(new).total < 520_000
         assert kinds(new) == kinds(old)
         for mine, theirs in zip(attentions(new), attentions(old), strict=False):
             # Of several that differ beside as many heads of queries (MiMo's windows, Gemma 4's), the fewest become one.

@@ -49,6 +49,7 @@ TEXTS = {
     "llama4_text": "llama4-scout",
     "minimax_m3_vl_text": "minimax-m3",
     "mistral": "mistral",
+    "mistral_large4_text": "mistral-large-4",
     "qwen2": "qwen2-7b",
     "qwen3": "qwen3-0.6b",
     "qwen3_5_moe_text": "qwen3.5-35b-a3b",
@@ -316,8 +317,15 @@ def test_layers_for_further_tokens_of_released_files_are_passed_over(
 def test_names_of_tensors() -> None:
     assert alone("language_model.lm_head.weight") == alone("lm_head.weight") == "lm_head.weight"
     assert alone("model.text_model.layers.0.a") == alone("language_model.model.layers.0.a") == "layers.0.a"
-    assert alone("model.layers.0.a") == "layers.0.a"
-    for other in ("vision_tower.layers.0.a", "model.visual.language.a", "multi_modal_projector.a", "mtp.layers.0.a"):
+    assert alone("model.layers.0.a") == alone("layers.0.a") == "layers.0.a"
+    assert alone("output.weight") == "lm_head.weight"
+    for other in (
+        "vision_tower.layers.0.a",
+        "model.visual.language.a",
+        "multi_modal_projector.a",
+        "mtp.layers.0.a",
+        "mtp_dspark.layers.0.a",
+    ):
         assert alone(other) is None
 
 

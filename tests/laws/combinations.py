@@ -81,6 +81,7 @@ rotaries = st.builds(
             ]
         )
     ),
+    learned=optional(st.just(L.LearnedFrequenciesSpec())),
 )
 windows = st.builds(L.SlidingWindow, size=st.integers(1, 9).map(Window))
 causal_masks: st.SearchStrategy[L.Mask] = st.one_of(
@@ -176,7 +177,12 @@ compressors = st.builds(
 
 
 query_scales = st.sampled_from(
-    [L.LogN(length=Length(5)), L.LogN(length=Length(3), growth=0.4), L.LogSteps(length=Length(3), growth=0.4, start=1)]
+    [
+        L.LogN(length=Length(5)),
+        L.LogN(length=Length(3), growth=0.4),
+        L.LogSteps(length=Length(3), growth=0.4, start=1),
+        L.SSMaxSpec(),
+    ]
 )
 gates = st.builds(
     L.OutputGateSpec,
@@ -192,6 +198,8 @@ indexers = st.builds(
     layout=st.sampled_from([None, "half", "interleaved"]),
     norm_key=optional(norms),
     norm_query=optional(norms),
+    norm_read=optional(norms),
+    query_scale=optional(query_scales),
     weighed=st.booleans(),
 )
 engrams = st.builds(
@@ -278,6 +286,8 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         chosen = of_blocks
     elif chosen is not None and options["mask"] in (L.Causal(), L.Everything()) and draw(st.booleans()):
         chosen = chosen.but(every=Window(3), top_k=Window(3 * chosen.top_k), gated=draw(st.booleans()))
+    if chosen is not None:  # which turns as many features as attention's, and may have fewer
+        projection = changed(projection, L.RotarySpec, learned=None)
     return L.AttentionSpec(projection=projection, indexer=chosen, **{**options, **fixed})
 
 

@@ -19,6 +19,7 @@ from anyformer.layers import (
     RMSNormSpec,
     SameBlock,
     SinusoidSpec,
+    SSMaxSpec,
 )
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders
@@ -47,6 +48,7 @@ ABSOLUTE = (
     | SameBlock
     | BlockEnds
     | BlockIndexerSpec
+    | SSMaxSpec
 )
 
 

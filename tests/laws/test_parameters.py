@@ -61,6 +61,7 @@ EXACT = {
     "ministral-8b": 8_019_808_256,
     "lfm2-8b-a1b": 8_339_929_856,
     "glm-5.3-flash": 313_326_816_766,  # likewise
+    "mistral-large-4": 1_050_118_202_912,  # the parameters of its class and a head, on the meta device
     "muse-glimmer": 27_854_780_928,  # likewise
     "step-3.5-flash": 196_956_118_272,  # the parameters of its class, on the meta device
     "laguna-33b": 33_189_975_808 - 39 * 256,  # the class counts its corrections

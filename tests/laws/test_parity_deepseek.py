@@ -23,7 +23,7 @@ from anyformer.layers import (
     SlidingWindow,
     YaRN,
 )
-from anyformer.spec import Count, ScaleSpec, Spec, Vocab, Window
+from anyformer.spec import Count, HeadSpec, ScaleSpec, Spec, Vocab, Window
 from tests.laws.mutations import check_mutation, each_mutation
 
 MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
@@ -88,6 +88,12 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (GatedFeedForwardSpec, {"limit": 0.5}),
         (HyperConnectionSpec, {"iterations": 1}),
         (HyperConnectionSpec, {"most": 1.9}),
+    ],
+    "mistral-large-4": [
+        (IndexerSpec, {"top_k": 4}),
+        (IndexerSpec, {"norm_read": LayerNormSpec(eps=1e-1)}),
+        (RotarySpec, {"theta": 11_000.0}),
+        (HeadSpec, {"softcap": 25.0}),
     ],
     "qwen3.8-flash-next": [
         (IndexerSpec, {"top_k": Window(8)}),

@@ -1,4 +1,5 @@
-"""Queries that grow with their positions: by hand, and against the steps that transformers' Ministral 3 takes."""
+"""Queries that grow with their positions: by hand, and against the steps that transformers' Ministral 3 takes. What heads learn
+of it is held against Mistral Large 4's class by the laws, and here by hand."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ import pytest
 import torch
 from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
 
+from anyformer import build
 from anyformer.errors import SpecError
 from anyformer.families import preset
-from anyformer.layers import AttentionSpec, LogN, LogSteps, QueryScaleSpec
+from anyformer.layers import AttentionSpec, LogN, LogSteps, QueryScaleSpec, SSMaxSpec
 from anyformer.resizing import shrink
 from anyformer.spec import Length
 from tests.laws.models import ids_for, randomised
@@ -65,6 +67,36 @@ def test_steps_are_those_of_ministral(growth: float) -> None:
     assert ours[0, :32].eq(1).all()
     later = LogSteps(length=Length(32), growth=growth, start=1).factors(positions)
     close(later[:, :-1], ours[:, 1:])
+
+
+def test_each_head_learns_how_its_queries_grow() -> None:
+    """At first they do not; s and b of each are of its queries alone."""
+    spec = shrink(preset("llama-7b").spec)
+    grown = edited(spec, AttentionSpec, lambda a: a.but(query_scale=SSMaxSpec()))
+    model, plain, ids = randomised(grown), randomised(spec), ids_for(spec, 2, 9)
+    weights = {name: x for name, x in model.state_dict().items() if "query_scale" not in name}
+    plain.load_state_dict(weights)
+    learned = torch.tensor([0.5, -0.3, 0.0, 2.0]), torch.tensor([1.0, 0.5, 1.0, -1.0])
+    factors = learned[0][:, None] * torch.arange(1, 10).log() + learned[1][:, None]
+    for layer in plain.stack.blocks:
+        projection = layer.sublayers[0].branches[0].mixer.projection
+        project = projection.project
+
+        def longer(*given: Any, project: Any = project) -> Any:
+            q, kept = project(*given)
+            return q * factors[None, :, :, None], kept
+
+        projection.__dict__["project"] = longer
+    with torch.no_grad():
+        for layer in model.stack.blocks:
+            scale = layer.sublayers[0].branches[0].mixer.query_scale
+            assert scale.scale.shape == scale.bias.shape == (4,)
+            scale.scale.copy_(learned[0])
+            scale.bias.copy_(learned[1])
+        close(model(ids).logits, plain(ids).logits)
+    start = build(grown, seed=0).stack.blocks[0].sublayers[0].branches[0].mixer.query_scale
+    assert start.scale.eq(0).all()
+    assert start.bias.eq(1).all()
 
 
 def test_one_token_has_no_logarithm() -> None:

@@ -14,6 +14,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.glm5_next.modeling_glm5_next import Glm5NextPreTrainedModel, Glm5NextTextModel
+from transformers.models.mistral_large4.modeling_mistral_large4 import (
+    MistralLarge4PreTrainedModel,
+    MistralLarge4TextModel,
+)
 from transformers.models.muse_glimmer.modeling_muse_glimmer import MuseGlimmerPreTrainedModel, MuseGlimmerTextModel
 from transformers.models.step3p7.modeling_step3p7 import Step3p7PreTrainedModel, Step3p7TextModel
 
@@ -65,10 +69,11 @@ predicting("Step3p5ForCausalLM", Step3p7PreTrainedModel, Step3p7TextModel)
 
 
 def capped(logits: Tensor, config: Any) -> Tensor:
-    """Return the logits, multiplied and capped."""
+    """Return the logits, multiplied by a setting where there is one, and capped."""
     cap = config.final_logit_softcapping
-    return cap * (logits * config.output_multiplier / cap).tanh()
+    return cap * (logits * getattr(config, "output_multiplier", 1.0) / cap).tanh()
 
 
 predicting("MuseGlimmerForCausalLM", MuseGlimmerPreTrainedModel, MuseGlimmerTextModel, capped)
+predicting("MistralLarge4ForCausalLM", MistralLarge4PreTrainedModel, MistralLarge4TextModel, capped)
 predicting("Glm5NextForCausalLM", Glm5NextPreTrainedModel, Glm5NextTextModel)

@@ -13,6 +13,7 @@ from anyformer.layers import (
     LogSteps,
     OutputGateSpec,
     QueryScaleSpec,
+    SSMaxSpec,
     ValueConvolutionSpec,
 )
 
@@ -62,7 +63,9 @@ def indexer(value: IndexerSpec) -> str:
         said += [near, "a choice a head of it"]
     elif not value.weighed:
         said += ["heads count alike"]
+    said += [f"{norm(value.norm_read, exact=True)} of what it reads"] if value.norm_read else []
     said += [f"{norm(value.norm_query, exact=True)} of its queries"] if value.norm_query else []
+    said += [f"queries {query_scale(value.query_scale)}"] if value.query_scale else []
     said += [f"pairs {value.layout}"] if value.layout else []
     said += ["the last features turn"] if value.where == "last" else []
     said += [norm_of(value.compressor, "of its blocks")] if value.compressor and value.compressor.norm else []
@@ -108,5 +111,7 @@ def query_scale(value: QueryScaleSpec) -> str:
         case LogSteps(length=length, growth=growth, start=start):
             position = f"(p + {start})" if start else "p"
             return f"× 1 + {number(growth)} · ln(1 + ⌊{position} / {length:,}⌋)"
+        case SSMaxSpec():
+            return "× s · ln n + b, learned by each head"
         case _:
             return f"× {phrase(value)}"

@@ -282,6 +282,7 @@ def rotary(value: RotarySpec) -> str:
     said += [f"the {value.where} features"] if value.where != "first" else []
     said += ["backwards"] if value.backwards else []
     said += [phrase(value.scaling)] if value.scaling is not None else []
+    said += [f"learned frequencies{'' if value.learned.shared else ' a layer'}"] if value.learned else []
     return _with(kind(value), said)
 
 

@@ -45,6 +45,7 @@ from anyformer.layers.indexer import IndexerSpec as IndexerSpec
 from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
 from anyformer.layers.init import MuP as MuP, Xavier as Xavier
 from anyformer.layers.laurel import LaurelSpec as LaurelSpec
+from anyformer.layers.learned_frequencies import LearnedFrequenciesSpec as LearnedFrequenciesSpec
 from anyformer.layers.lightning_attention import LightningAttentionSpec as LightningAttentionSpec
 from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec, LinearSpec as LinearSpec
 from anyformer.layers.linear import FactorSpec as FactorSpec, ShiftSpec as ShiftSpec
@@ -82,6 +83,7 @@ from anyformer.layers.per_layer_embedding import PerLayerEmbeddingSpec as PerLay
 from anyformer.layers.pool import FirstTokenSpec as FirstTokenSpec, LastTokenSpec as LastTokenSpec
 from anyformer.layers.pool import MeanTokensSpec as MeanTokensSpec, UnitLengthSpec as UnitLengthSpec
 from anyformer.layers.query_scale import LogN as LogN, LogSteps as LogSteps, QueryScaleSpec as QueryScaleSpec
+from anyformer.layers.query_scale import SSMaxSpec as SSMaxSpec
 from anyformer.layers.recurrence import Recurrent as Recurrent, RecurrentSpec as RecurrentSpec, Steps as Steps
 from anyformer.layers.relative import RelativeSinusoidSpec as RelativeSinusoidSpec, ShawKeysSpec as ShawKeysSpec
 from anyformer.layers.relative import ShawValuesSpec as ShawValuesSpec

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.blocks_beside import block_pairs, kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
-from anyformer.layers.choice import choice, choice_misfit, heads_of, unread
+from anyformer.layers.choice import choice, choice_misfit, heads_of, index_keys, unread
 from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
@@ -122,6 +122,7 @@ class AttentionSpec(MixerSpec):
             "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
             "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
             "indexer": self._indexed(inner_place),
+            "query_scale": self.query_scale and (self.query_scale, place.at(n_heads, width)),
             "transient": self.transient and (self.transient, place.at(n_heads, width)),
             "compressor": self.compressor and (self.compressor, place_of_blocks(self, inner_place)),
             "convolution": self.convolution and (self.convolution, place.at(n_heads, value_width)),
@@ -148,11 +149,9 @@ class AttentionSpec(MixerSpec):
         return dataclasses.replace(place, d_source=source)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
-        if self.reads == "layer":
-            return None
-        kept = self.projection.cache_shapes(self._place(place))
+        kept = {} if self.reads == "layer" else self.projection.cache_shapes(self._place(place))
         own = self.indexer and self.chooses and self.compressor is None
-        return {**kept, INDEX: (self.indexer.kept,)} if own and self.indexer else kept
+        return ({**kept, INDEX: (self.indexer.kept,)} if own and self.indexer else kept) or None
 
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
         inner_place = self._place(place)
@@ -295,6 +294,7 @@ class Attention(Part[AttentionSpec]):
     compressor: Compressor | None
     transient: TransientGlobal | None
     convolution: ValueConvolution | None
+    query_scale: Any
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -303,8 +303,8 @@ class Attention(Part[AttentionSpec]):
         self.n_heads, width, _ = spec.projection.sizes(inner_place[1])
         self.scale = spec.scale.value(width)
         self.rotation = spec.projection.rotation(inner_place[1])
-        self.index_rotation = spec.index_rotation(inner_place[1])
-        _ = self.index_rotation and self.index_rotation.key  # taken here: a compiled pass cannot wait for its lock
+        self.index_rotary = spec.index_rotation(inner_place[1])
+        _ = self.index_rotary and self.index_rotary.key  # taken here: a compiled pass cannot wait for its lock
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
         self.hides_later = Causal() in (spec.mask.masks if isinstance(spec.mask, And) else (spec.mask,))
@@ -325,10 +325,10 @@ class Attention(Part[AttentionSpec]):
             stored, keys = store.extend(new), store.keys
         elif spec.reads == "layer":
             q, (stored, keys) = p.query(narrow, context), context.memo.found[f"keys {spec.keys}"]
+            stored = {**stored, **store.extend(index)} if (index := index_keys(self, x, context)) else stored
         else:
             q, new = p.project(narrow, x, context, store)
-            if self.indexer is not None and self.compressor is None:
-                new = {**new, INDEX: self.indexer.keys(x, self.index_rotation, context)}
+            new = {**new, **index_keys(self, x, context)}
             stored, keys = (new, None) if kernel.brings else (store.extend(new), store.keys)
             if spec.keys is not None:
                 context.memo.found[f"keys {spec.keys}"] = stored, keys
@@ -339,7 +339,7 @@ class Attention(Part[AttentionSpec]):
             chosen = choice(self, narrow, x, stored, keys, context, spec.mask)
         if self.transient is not None:
             stored, keys = with_sums(self, x, stored, keys, context)
-        growth = None if spec.query_scale is None else spec.query_scale.factors_of(context)
+        growth = None if self.query_scale is None else self.query_scale(context)
         q = q if growth is None else q * growth.to(q.dtype)
         if spec.queries is not None:
             context.memo.found[f"queries {spec.queries}"] = q
@@ -372,9 +372,10 @@ class Attention(Part[AttentionSpec]):
     def prepare(self, x: Tensor, context: ForwardContext) -> None:
         kernel, keys = context.kernels[self.digest], context.tokens
         if self.rotation is not None:
-            self.rotation[0].tables_of(context, self.rotation[1], autocast_dtype(x) or x.dtype)
-        if self.spec.query_scale is not None:
-            self.spec.query_scale.factors_of(context)
+            rotary, width = self.rotation
+            rotary.tables_of(context, width, autocast_dtype(x) or x.dtype, self.projection.frequencies)
+        if self.query_scale is not None:
+            self.query_scale(context)
         if self.memo_key and self.compressor is None and not kernel.brings:
             keys = context.memory_tokens or keys if self.spec.reads == "memory" else keys
             keys = keys if self.transient is None else keys_beside(self.transient.spec, keys, context)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best, chosen_pairs
 from anyformer.layers.mask import Causal, Mask
-from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.rotary import Rotation
 from anyformer.layers.tokens import ForwardContext, Tokens, as_given
 from anyformer.spec import Count, Sizes, Width, Window
 
@@ -92,7 +92,7 @@ class BlockIndexer(Choosing[BlockIndexerSpec]):
         keys: Tensor,
         among: Tokens,
         seen: Tensor | None,
-        rotary: RotarySpec | None,
+        rotary: Rotation | None,
         context: ForwardContext,
     ) -> Tensor:
         """As the indexer's, [batch, choice, query, key]."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.choice import choice
+from anyformer.layers.choice import choice, index_rotation
 from anyformer.layers.compression import COUNT, Blocks, beside, blocks_of
 from anyformer.layers.indexer import INDEX
 from anyformer.layers.local_global import MarkedKeys, MarkedQueries
@@ -114,7 +114,7 @@ def with_blocks(
     made, state = compressor(x, blocks, waiting.state, KEY)
     new = dict(attention.projection.of_blocks(made, blocks.first(every)))
     if indexer is not None:
-        new[INDEX], more = indexer.block_keys(x, attention.index_rotation, blocks, waiting.state)
+        new[INDEX], more = indexer.block_keys(x, index_rotation(attention), blocks, waiting.state)
         state = {**state, **more}
     if waiting.state is not None:
         waiting.keep({**state, COUNT: blocks.so_far.expand(len(x), 1).to(torch.float32)})

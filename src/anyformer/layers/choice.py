@@ -9,6 +9,7 @@ from torch import Tensor
 
 from anyformer.layers.indexer import INDEX
 from anyformer.layers.mask import Causal, Everything, Mask, ignores_heads, visible
+from anyformer.layers.rotary import Rotation
 from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.spec import MixerSpec, Place
 
@@ -30,8 +31,6 @@ def choice_misfit(spec: AttentionSpec) -> tuple[str, str] | None:
         return None
     if spec.reads not in ("self", "layer"):
         why = f"chooses among a text's own keys, and it reads {spec.reads!r}; leave one out"
-    elif spec.chooses and spec.reads == "layer":
-        why = "scores keys that are not stored for it; let it read the choice of a layer too"
     elif not ignores_heads(spec.mask):
         why = "chooses for heads alike, and the mask differs by head; leave one out"
     elif indexer.mean_of > 1 and spec.mask not in (Causal(), Everything()):
@@ -59,6 +58,18 @@ def unread(spec: AttentionSpec, what: str, lender: MixerSpec, place: Place) -> s
     return None
 
 
+def index_rotation(attention: Attention) -> Rotation | None:
+    """How the indexer's queries and keys turn."""
+    return attention.index_rotary and Rotation(attention.index_rotary, attention.projection.frequencies)
+
+
+def index_keys(attention: Attention, x: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
+    """What its own indexer scores of the tokens x [batch, token, d_model], by name; nothing without one, or of one of blocks."""
+    if attention.indexer is None or attention.compressor is not None:
+        return {}
+    return {INDEX: attention.indexer.keys(x, index_rotation(attention), context)}
+
+
 def choice(
     attention: Attention,
     narrow: Tensor,
@@ -79,7 +90,7 @@ def choice(
         chosen: Tensor | None = context.memo.found[f"choice {spec.choice}"]
     else:
         seen = context.once(f"shown {mask.key} {keys.name}", lambda: visible(mask, context.tokens, keys, 1))
-        chosen = attention.indexer(narrow, x, stored[INDEX], keys, seen, attention.index_rotation, context)
+        chosen = attention.indexer(narrow, x, stored[INDEX], keys, seen, index_rotation(attention), context)
         if spec.choice is not None:
             context.memo.found[f"choice {spec.choice}"] = chosen
     return (

@@ -141,6 +141,7 @@ class GQASpec(ProjectionSpec):
             "convolved": self.convolved and (self.convolved, self._place_convolved(place)),
             "short_key": self.short and (self.short, place.at(kv_width)),
             "short_value": self.short and (self.short, place.at(v_width)),
+            "frequencies": self.frequencies(place),
         }
 
     def _d_values(self, place: Place) -> int:
@@ -285,7 +286,7 @@ class GQA(Projection[GQASpec]):
     def _turned(self, x: Tensor, n_heads: int, norm: nn.Module | None, context: ForwardContext) -> Tensor:
         last = self.spec.norm_last and norm is not None
         x = self._heads(x, n_heads, None if last else norm)
-        x = x if self.spec.rotary is None else self.spec.rotary.rotate(x, context)
+        x = self.turn(x, context)
         return norm(x.transpose(1, 2)).transpose(1, 2) if last and norm is not None else x
 
     def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None = None) -> Tensor:

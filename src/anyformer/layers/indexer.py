@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import TILE, Everything, Mask, SlidingWindow, unmarked
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.query_scale import QueryScaleSpec
+from anyformer.layers.rotary import RotarySpec, Rotation
 from anyformer.layers.tokens import ForwardContext, Tokens, as_given, exporting
 from anyformer.layers.whole_blocks import WholeBlocks, whole_blocks
 from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Weight, Width, Window, Workload
@@ -50,6 +51,8 @@ class IndexerSpec(PartSpec):
     where: Literal["first", "last"] = "first"
     norm_key: MapSpec | None = LayerNormSpec(eps=1e-6)
     norm_query: MapSpec | None = None  # of each head's
+    norm_read: MapSpec | None = None  # of what its queries are made of (Mistral Large 4)
+    query_scale: QueryScaleSpec | None = None  # what its queries are multiplied by, by their positions
     weighed: bool = True  # whether heads have a w; all count alike otherwise
     # keys of a block that is chosen as one, by the norm of the mean of its keys, which turns as the first of them
     every: Window = Window(1)
@@ -97,6 +100,8 @@ class IndexerSpec(PartSpec):
             "compressor": compressor and (compressor, place.at(self.head_dim)),
             "norm_key": self.norm_key and (self.norm_key, place.at(self.head_dim)),
             "norm_query": self.norm_query and (self.norm_query, place.at(self.head_dim)),
+            "norm_read": self.norm_read and (self.norm_read, place),
+            "query_scale": self.query_scale and (self.query_scale, place.at(self.n_heads, self.head_dim)),
             "weigh": (LinearSpec(d_out=Width(self.n_heads), axes=("heads", "d_model")), stream)
             if self.weighed
             else None,
@@ -109,6 +114,8 @@ class IndexerSpec(PartSpec):
     def rotation(self, rotary: RotarySpec, width: int) -> RotarySpec:
         """How its queries and keys turn beside attention's, of this width."""
         n = min(rotary.dims(width), self.head_dim)
+        fits = rotary.learned is None or n == rotary.dims(width)
+        self.require("head_dim", fits, f"must be {rotary.dims(width)} at least: so many features learn how they turn")
         return rotary.but(fraction=n / self.head_dim, where=self.where, layout=self.layout or rotary.layout)
 
     def cost(self, place: Place, workload: Workload) -> Cost:
@@ -177,15 +184,19 @@ class Choosing(Part[I], Generic[I]):
     compressor: Compressor | None
     norm_key: nn.Module | None
     norm_query: nn.Module | None
+    norm_read: nn.Module | None
+    query_scale: Any
 
-    def queries(self, narrow: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
+    def queries(self, narrow: Tensor, rotary: Rotation | None, context: ForwardContext) -> Tensor:
         """[batch, heads, query, head_dim] of what queries are made of [batch, query, …]."""
-        q = self.q(narrow).unflatten(-1, (self.spec.n_heads, self.spec.head_dim)).transpose(1, 2)
+        read = narrow if self.norm_read is None else self.norm_read(narrow)
+        q = self.q(read).unflatten(-1, (self.spec.n_heads, self.spec.head_dim)).transpose(1, 2)
         q = q if self.norm_query is None else self.norm_query(q)
+        q = q if self.query_scale is None else q * self.query_scale(context).to(q.dtype)
         return q if rotary is None else rotary.rotate(q, context)
 
     @torch.no_grad()
-    def keys(self, x: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
+    def keys(self, x: Tensor, rotary: Rotation | None, context: ForwardContext) -> Tensor:
         """What is kept of x [batch, token, d_model]: its keys [batch, token, head_dim], of blocks as the map gives them, or with
         what they are weighed by beside them."""
         assert self.k is not None
@@ -199,15 +210,14 @@ class Choosing(Part[I], Generic[I]):
 
     @torch.no_grad()
     def block_keys(
-        self, x: Tensor, rotary: RotarySpec | None, blocks: Blocks, state: Mapping[str, Tensor] | None
+        self, x: Tensor, rotary: Rotation | None, blocks: Blocks, state: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(the keys of the blocks of a pass [batch, block, head_dim], what of x [batch, token, d_model] waits for the next)."""
         assert self.compressor is not None
         k, waits = self.compressor(x, blocks, state, INDEX)
         k = k if self.norm_key is None else self.norm_key(k)
         if rotary is not None:
-            first = blocks.first(self.compressor.spec.every)
-            k = rotary.turned(k[:, None], *rotary.tables(first, k.shape[-1], k.dtype))[:, 0]
+            k = rotary.rotate_as(k[:, None], blocks.first(self.compressor.spec.every))[:, 0]
         return k, waits
 
 
@@ -222,7 +232,7 @@ class Indexer(Choosing[IndexerSpec]):
         keys: Tensor,
         among: Tokens,
         seen: Tensor | None,
-        rotary: RotarySpec | None,
+        rotary: Rotation | None,
         context: ForwardContext,
     ) -> Tensor | None:
         """0 for a chosen key and -inf for another, [batch, 1, query, key]; None where all are chosen.
@@ -241,7 +251,7 @@ class Indexer(Choosing[IndexerSpec]):
         of_blocks = self._chosen(narrow, x, self._means(keys, rotary, blocks, among), shown, rotary, context)
         return blocks.spread(of_blocks, shown)
 
-    def _means(self, keys: Tensor, rotary: RotarySpec | None, blocks: WholeBlocks, tokens: Tokens) -> Tensor:
+    def _means(self, keys: Tensor, rotary: Rotation | None, blocks: WholeBlocks, tokens: Tokens) -> Tensor:
         """The keys of blocks [batch, block, head_dim], of all that is kept of `tokens` [batch, key, head_dim]."""
         exact = torch.promote_types(keys.dtype, torch.float32)
         k = gathered(keys, blocks.members)
@@ -255,7 +265,7 @@ class Indexer(Choosing[IndexerSpec]):
             return k
         first, position = torch.broadcast_tensors(blocks.members[..., 0], tokens.position[:, :1])[0], tokens.position
         position = position.expand(len(first), -1).gather(1, first)
-        return rotary.turned(k[:, None], *rotary.tables(Tokens(position), k.shape[-1], k.dtype))[:, 0]
+        return rotary.rotate_as(k[:, None], Tokens(position))[:, 0]
 
     def _chosen(
         self,
@@ -263,7 +273,7 @@ class Indexer(Choosing[IndexerSpec]):
         x: Tensor,
         keys: Tensor,
         seen: Tensor | None,
-        rotary: RotarySpec | None,
+        rotary: Rotation | None,
         context: ForwardContext,
     ) -> Tensor:
         """Likewise among keys, of tokens or of blocks."""

@@ -83,6 +83,7 @@ class MLASpec(ProjectionSpec):
             "v": (up(value, "kv_rank"), latent),
             "k_rotary": (down(self.turning, "head_dim"), source) if self.turning and own else None,
             "o": (out, place.at(n_heads * value)),
+            "frequencies": self.frequencies(place),
         }
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
@@ -160,7 +161,7 @@ class MLA(Projection[MLASpec]):
         if spec.rotary is None:
             return q
         plain, turning = q.split((spec.head_dim, spec.turning), -1)
-        return torch.cat((plain, spec.rotary.rotate(turning, context)), -1)
+        return torch.cat((plain, self.turn(turning, context)), -1)
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """The latent, then the rotary key, [batch, token, kv_rank + rotary_dim] of [batch, token, d_source]."""
@@ -168,9 +169,7 @@ class MLA(Projection[MLASpec]):
         latent = self._corrected(latent if self.norm_kv is None else self.norm_kv(latent))
         if self.k_rotary is None:
             return {"latent": latent}
-        key = self.k_rotary(source)
-        if self.spec.rotary is not None:
-            key = self.spec.rotary.rotate(key[:, None], context)[:, 0]
+        key = self.turn(self.k_rotary(source)[:, None], context)[:, 0]
         return {"latent": torch.cat((latent, key), -1)}
 
     def _corrected(self, latent: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ class MoASpec(ProjectionSpec):
             "k": (into, place.at(place.d_source)) if own else None,
             "v": (into.but(role="inner"), place.at(place.d_source)) if own else None,
             "o": (stacked(LinearSpec(role="output", axes=("d_model", "heads"))), place.at(width)),
+            "frequencies": self.frequencies(place),
         }
 
     @property
@@ -120,13 +121,13 @@ class MoA(Projection[MoASpec]):
         found = context.memo.found[ROUTED] = self.router(rows, context)
         q = of_choices(rows[:, None], found.chosen, self.q(rows)[0], context)
         q = q.unflatten(-1, (self.spec.kv_heads, -1)).unflatten(0, x.shape[:2]).permute(0, 3, 2, 1, 4).flatten(1, 2)
-        return q if self.spec.rotary is None else self.spec.rotary.rotate(q, context)
+        return self.turn(q, context)
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """The keys and values [batch, kv heads, token, head_dim] of [batch, token, d_source]."""
         each = side_by_side(source, (self.k, self.v), None)
         k, v = (x.unflatten(-1, (self.spec.kv_heads, -1)).transpose(1, 2) for x in each)
-        return {"key": k if self.spec.rotary is None else self.spec.rotary.rotate(k, context), "value": v}
+        return {"key": self.turn(k, context), "value": v}
 
     def output(self, y: Tensor, context: ForwardContext) -> Tensor:
         """[batch, query, d_model] of y [batch, heads, query, head_dim]."""

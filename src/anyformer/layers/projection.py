@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from anyformer.layers.learned_frequencies import LearnedFrequencies
 from anyformer.layers.part import Part
-from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.rotary import RotarySpec, Rotation
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
-from anyformer.spec import KeptBeside, PartSpec, Place
+from anyformer.spec import KeptBeside, PartSpec, Place, Placed
 
 
 class ProjectionSpec(PartSpec, abstract=True):
@@ -35,6 +36,12 @@ class ProjectionSpec(PartSpec, abstract=True):
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
         """(how queries and keys turn, the width of what does); None where they do not."""
         return None
+
+    def frequencies(self, place: Place) -> Placed:
+        """What learns the frequencies of its rotation; None where nothing does."""
+        if (found := self.rotation(place)) is None or found[0].learned is None:
+            return None
+        return found[0].learned, place.at(found[0].dims(found[1]) // 2)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         """What `store` gives for one token, by name; the token axis comes before the last."""
@@ -88,6 +95,7 @@ class Projection(Part[P], Generic[P]):
     """q, k and v are [batch, heads, token, head_dim], with as many heads of k and v as there are key/value heads."""
 
     o: Any  # the map of all heads' values that `output` ends with
+    frequencies: LearnedFrequencies | None
 
     def narrow(self, x: Tensor) -> Tensor:
         """What queries are made of, [batch, query, narrow_width] of x [batch, query, d_model]."""
@@ -100,6 +108,11 @@ class Projection(Part[P], Generic[P]):
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """What is kept of the source [batch, token, d_source], the token axis before the last."""
         raise TypeError(f"{self.spec.kind} stores nothing")
+
+    def turn(self, x: Tensor, context: ForwardContext, *, back: bool = False) -> Tensor:
+        """The x [batch, heads, token, width of what turns] as it is rotated; as it is where nothing is."""
+        rotary: RotarySpec | None = getattr(self.spec, "rotary", None)
+        return x if rotary is None else rotary.rotate(x, context, self.frequencies, back=back)
 
     def project(
         self, narrow: Tensor, x: Tensor, context: ForwardContext, store: Store
@@ -137,8 +150,7 @@ class Projection(Part[P], Generic[P]):
             name: x.unflatten(-1, shape).transpose(1, 2) for x, (name, shape) in zip(each, shapes.items(), strict=True)
         }
         if (rotation := self.spec.rotation(self.place)) is not None:
-            key, rotary = found["key"], rotation[0]
-            found["key"] = rotary.turned(key, *rotary.tables(tokens, key.shape[-1], key.dtype))
+            found["key"] = Rotation(rotation[0], self.frequencies).rotate_as(found["key"], tokens)
         return found
 
     def output(self, y: Tensor, context: ForwardContext) -> Tensor:

@@ -1,28 +1,36 @@
 """Factors of queries that grow with their positions, so that sums over more keys stay as sharp: log-n (Chiang & Cholak 2022,
-arXiv:2202.12172), by any growth (Inkling), and Llama 4's steps (Meta 2025, after Nakanishi 2025, arXiv:2501.19399)."""
+arXiv:2202.12172), by any growth (Inkling), Llama 4's steps (Meta 2025, after Nakanishi 2025), and what that paper learns,
+Scalable-Softmax (arXiv:2501.19399)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext
-from anyformer.spec import Length, Positive, Spec
+from anyformer.spec import Length, PartSpec, Place, Positive, Weight
 
 
-class QueryScaleSpec(Spec, abstract=True):
-    """A factor of each query by its position. A subclass writes `factors`."""
+class QueryScaleSpec(PartSpec, abstract=True):
+    """A factor of each query by its position; its place's shape is (n_heads, width of a query).
+
+    A subclass writes `factors`, or has a module of its own, which is called with the pass.
+    """
 
     def factors(self, position: Tensor) -> Tensor:
         """The factor for each position, of its shape, in float32."""
         raise TypeError(f"{self.kind} does not say its factors")
 
-    def factors_of(self, context: ForwardContext) -> Tensor:
-        """The `factors` of a pass [batch or 1, 1, query, 1]."""
+
+class QueryScale(Part[QueryScaleSpec]):
+    def forward(self, context: ForwardContext) -> Tensor:
+        """The factors of a pass [batch or 1, 1, query, 1]."""
         position = context.tokens.position[:, None, :, None]
-        return context.once(f"query scale {self.key}", lambda: self.factors(position))
+        return context.once(f"query scale {self.digest}", lambda: self.spec.factors(position))
 
 
 class LogN(QueryScaleSpec):
@@ -52,3 +60,25 @@ class LogSteps(QueryScaleSpec):
     def factors(self, position: Tensor) -> Tensor:
         steps = torch.div(position + self.start, self.length, rounding_mode="floor")
         return 1.0 + self.growth * (1.0 + steps.float()).log()
+
+
+class SSMaxSpec(QueryScaleSpec):
+    """s · ln(tokens so far) + b, a learned s and b for each head."""
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        heads = (place.shape[0],)
+        return {
+            "scale": Weight(heads, ("heads",), "gain", fill=0.0),
+            "bias": Weight(heads, ("heads",), "gain", fill=1.0),
+        }
+
+
+class SSMax(Part[SSMaxSpec]):
+    scale: Tensor
+    bias: Tensor
+
+    def forward(self, context: ForwardContext) -> Tensor:
+        """The factors of a pass [batch or 1, heads, query, 1]."""
+        position = context.tokens.position[:, None, :, None]
+        n = context.once("logarithm of tokens so far", lambda: (position + 1).float().log())
+        return self.scale[:, None, None] * n + self.bias[:, None, None]

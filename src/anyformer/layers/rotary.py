@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from anyformer.layers.learned_frequencies import LearnedFrequencies, LearnedFrequenciesSpec
 from anyformer.layers.rope_scaling import RotaryScalingSpec, ScalingByLength
 from anyformer.layers.tokens import ForwardContext, Tokens, constant
 from anyformer.spec import Positive, SomeShare, Spec
@@ -21,6 +22,7 @@ class RotarySpec(Spec):
     layout: Literal["half", "interleaved"] = "half"  # pairs are (i, i + r/2) or (2i, 2i + 1)
     backwards: bool = False  # pairs turn the other way, by minus the position (nanochat)
     scaling: RotaryScalingSpec | None = None
+    learned: LearnedFrequenciesSpec | None = None  # what frequencies, scaled or not, are multiplied by (LeRoPE)
 
     def __post_init__(self) -> None:
         self.require(
@@ -62,8 +64,13 @@ class RotarySpec(Spec):
         spec = self if fits else self.but(fraction=min(head_dim, 2 * max(least, round(r / 2))) / head_dim)
         return spec if self.scaling is None else spec.but(scaling=self.scaling.fitted(spec._dims(head_dim) // 2))
 
-    def tables(self, tokens: Tokens, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(cos, sin), each [batch or 1, 1, token, r]; sin carries the sign with which swapped features enter."""
+    def tables(
+        self, tokens: Tokens, head_dim: int, dtype: torch.dtype, learned: LearnedFrequencies | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(cos, sin), each [batch or 1, 1, token, r]; sin carries the sign with which swapped features enter.
+
+        `learned`: the part of that name, where there is one.
+        """
         scaling, position = self.scaling, tokens.position
         if isinstance(scaling, ScalingByLength):
             length, plain = lengths(tokens), self.but(scaling=None).frequencies(head_dim)
@@ -71,6 +78,7 @@ class RotarySpec(Spec):
         else:
             frequencies = constant(self.frequencies(head_dim), position)
             magnitude = scaling.magnitude() if scaling else 1.0
+        frequencies = frequencies if learned is None else learned(frequencies)
         angles = position.float()[..., None] * (-frequencies if self.backwards else frequencies)
         cos, sin = ((wave * magnitude)[:, None] for wave in (angles.cos(), angles.sin()))
         if self.layout == "half":
@@ -79,15 +87,20 @@ class RotarySpec(Spec):
             pairs = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         return pairs[0].to(dtype), pairs[1].to(dtype)
 
-    def rotate(self, x: Tensor, context: ForwardContext, *, back: bool = False) -> Tensor:
+    def rotate(
+        self, x: Tensor, context: ForwardContext, learned: LearnedFrequencies | None = None, *, back: bool = False
+    ) -> Tensor:
         """The x [batch, heads, token, head_dim] rotated by its tokens' positions, or by minus these: back."""
-        cos, sin = self.tables_of(context, x.shape[-1], x.dtype)
+        cos, sin = self.tables_of(context, x.shape[-1], x.dtype, learned)
         return self.turned(x, cos, -sin if back else sin)
 
-    def tables_of(self, context: ForwardContext, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The `tables` of a pass."""
-        key = f"rotary {self.key} {head_dim} {dtype}"
-        return context.once(key, lambda: self.tables(context.tokens, head_dim, dtype))
+    def tables_of(
+        self, context: ForwardContext, head_dim: int, dtype: torch.dtype, learned: LearnedFrequencies | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The `tables` of a pass; those of frequencies that a layer learns for itself are made anew."""
+        own = self.learned is not None and self.learned.shared is None
+        key = None if own else f"rotary {self.key} {head_dim} {dtype}"
+        return context.once(key, lambda: self.tables(context.tokens, head_dim, dtype, learned))
 
     def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """The x [batch, heads, token, head_dim] rotated by what `tables` gives."""
@@ -104,6 +117,21 @@ class RotarySpec(Spec):
             first, second = x.chunk(2, -1)
             return torch.cat((second, first), -1)
         return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+class Rotation(NamedTuple):
+    """How vectors turn, with the part that learns the frequencies, where there is one."""
+
+    spec: RotarySpec
+    learned: LearnedFrequencies | None
+
+    def rotate(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """The x [batch, heads, token, width] of a pass's tokens."""
+        return self.spec.rotate(x, context, self.learned)
+
+    def rotate_as(self, x: Tensor, tokens: Tokens) -> Tensor:
+        """The x [batch, heads, token, width] of these tokens."""
+        return self.spec.turned(x, *self.spec.tables(tokens, x.shape[-1], x.dtype, self.learned))
 
 
 def lengths(tokens: Tokens) -> Tensor:

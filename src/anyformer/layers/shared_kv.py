@@ -81,6 +81,7 @@ class SharedKVSpec(ProjectionSpec):
             "k": (k, place.at(place.d_source)) if own else None,
             "norm_key": self.norm_key and (self.norm_key, head) if own else None,
             "o": (LinearSpec(role="output", axes=("d_model", "heads")), place.at(self.written)),
+            "frequencies": self.frequencies(place),
         }
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
@@ -139,13 +140,13 @@ class SharedKV(Projection[SharedKVSpec]):
         """Queries [batch, heads, query, head_dim] of what `narrow` gives."""
         q = self.q(x).unflatten(-1, (self.spec.n_heads, -1))
         q = (q if self.norm_query is None else self.norm_query(q)).transpose(1, 2)
-        return q if self.spec.rotary is None else self.spec.rotary.rotate(q, context)
+        return self.turn(q, context)
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """The keys [batch, 1, token, head_dim] of [batch, token, d_source]."""
         k = self.k(source)
         k = (k if self.norm_key is None else self.norm_key(k))[:, None]
-        return {"key": k if self.spec.rotary is None else self.spec.rotary.rotate(k, context)}
+        return {"key": self.turn(k, context)}
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """(q, k, v): q as it is, k and v the same [batch, 1, key, head_dim]."""
@@ -154,8 +155,7 @@ class SharedKV(Projection[SharedKVSpec]):
     def output(self, y: Tensor, context: ForwardContext) -> Tensor:
         """[batch, query, d_model] of y [batch, heads, query, head_dim]."""
         spec = self.spec
-        y = y if spec.rotary is None else spec.rotary.rotate(y, context, back=True)
-        y = y.transpose(1, 2).flatten(2)
+        y = self.turn(y, context, back=True).transpose(1, 2).flatten(2)
         if self.o_down is None:
             return self.o(y)
         groups = self.o_down.unflatten(0, (spec.out_groups, -1))

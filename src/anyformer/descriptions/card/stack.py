@@ -372,6 +372,7 @@ ROTARY = (
     Reading("rope_layout", "RoPE pairs", _rotary("layout"), lambda layout: PAIRS.get(layout) or str(layout)),
     Reading("rope_direction", "RoPE turns", lambda b, p: "backwards" if _rotary("backwards")(b, p) else None, str),
     Reading("rope_scaling", "RoPE scaling", lambda b, p: (s := _rotary("scaling")(b, p)) and _scaling(s), str),
+    Reading("rope_frequencies", "RoPE frequencies", lambda b, p: "learned" if _rotary("learned")(b, p) else None, str),
     Reading("activation", "activation", _activation, str),
     Reading("d_ff", "FFN dimension", _d_ff),
 )

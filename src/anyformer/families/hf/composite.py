@@ -79,6 +79,7 @@ COMPOSITES: Mapping[str, Composite] = {
     "minicpmv4_7": _conditional("MiniCPMV4_7", "qwen3_5_text"),
     "minimax_m3_vl": _conditional("MiniMaxM3Sparse", "minimax_m3_vl_text"),
     "mistral3": _conditional("Mistral3", "mistral", tied=True),
+    "mistral_large4": _conditional("MistralLarge4", "mistral_large4_text"),
     "muse_glimmer": _conditional("MuseGlimmer", "muse_glimmer_text"),
     "ovis2": _conditional("Ovis2", "qwen2", tied=True),
     "qianfan_ocr": _conditional("QianfanOCR", "qwen3"),
@@ -149,9 +150,10 @@ OF_SENSES = re.compile(
 )
 # Before the names of the text model's tensors: as the classes have it now, and as files were written before.
 OF_TEXT = re.compile(
-    r"(?:model\.)?(?:language_model|text_model|llm)\.(?:model\.)?|model\.(?=(?:embed_tokens|layers|norm)\.)"
+    r"(?:model\.)?(?:language_model|text_model|llm)\.(?:model\.)?|model\.(?=(?:embed_tokens|layers|norm)\.)|"
+    r"(?=(?:tok_embeddings|lerope|layers|norm)\.)"  # as Mistral Large 4 is released
 )
-HEAD = "lm_head."
+HEAD, HEADS = "lm_head.", ("lm_head.", "output.")
 
 
 def composite_of(config: Mapping[str, Any]) -> Composite | None:
@@ -209,5 +211,5 @@ def alone(name: str) -> str | None:
     name = name.removeprefix(f"{THINKER}.")
     found = OF_TEXT.match(name)
     if found is None:
-        return name if name.startswith(HEAD) else None
+        return next((HEAD + name.removeprefix(each) for each in HEADS if name.startswith(each)), None)
     return name[found.end() :]

@@ -50,7 +50,7 @@ def index_sizes(n_heads: int) -> tuple[table.Pair, ...]:
     }
 
     def enough(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        turning = one(spec, MLASpec, "latent attention").turning
+        turning = max((latent.turning for latent in spec.nested(MLASpec)), default=0)
         if one(spec, IndexerSpec, "indexer").head_dim < turning:
             raise settings.refusal(
                 "index_head_dim", f"is less than qk_rope_head_dim = {turning}, which the class refuses"

@@ -52,10 +52,16 @@ def of_layers(stack: StackSpec, theirs: str, modules: Modules, ours: str = "stac
 
 
 def rows_of(spec: ModelSpec, modules: Modules) -> Iterator[TensorRow]:
-    """The rows of every tensor that our modules have: a weight, a bias, both or neither."""
+    """The rows of every tensor that our modules have: a weight, a bias, both or neither.
+
+    What lies side by side in theirs may be without a module that the layer lacks.
+    """
     sizes = shapes(spec)
+    held = {name for tensor in sizes for name in (tensor, tensor.rpartition(".")[0])}
     for own, place in within(modules).items():
-        each = (own,) if isinstance(own, str) else own
+        each = (own,) if isinstance(own, str) else tuple(name for name in own if name in held)
+        if not each:
+            continue
         if each[0] in sizes:
             yield _row(spec, sizes, each, place)
         for end, their_end in ENDS.items():

@@ -31,7 +31,8 @@ CHUNKED, CHUNK = "chunked_attention", 8192
 ROTATING = "no_rope_layers"  # of which 1 are those that rotate
 
 
-def _flags(settings: Settings, name: str, usual: list[int]) -> list[int]:
+def flags(settings: Settings, name: str, usual: list[int]) -> list[int]:
+    """A setting that is 1 for each layer that rotates, and 0 for another. Raises CheckpointError."""
     found = settings.written(name) or usual
     if not isinstance(found, list) or len(found) != len(usual) or set(found) - {0, 1}:
         raise settings.refusal(name, f"must be {len(usual)} times 1, for a layer that rotates, or 0")
@@ -44,7 +45,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     moe = list(range(step - 1, n, step)) if moe is None else moe
     if not isinstance(moe, list) or not set(moe) <= set(range(n)):
         raise settings.refusal("moe_layers", f"must be a list of some of the {n} layers")
-    rotating = _flags(settings, ROTATING, [int((i + 1) % every != 0) for i in range(n)])
+    rotating = flags(settings, ROTATING, [int((i + 1) % every != 0) for i in range(n)])
     usual = tuple(CHUNKED if turns else windows.FULL for turns in rotating)
     types = settings.strings("layer_types") or usual
     if len(types) != n or set(types) - {CHUNKED, windows.FULL}:

@@ -38,8 +38,11 @@ OF_MINISTRAL = {**YARN, THETA: 1e6, "factor": 16.0, ORIGINAL: 16_384}
 OF_SMALL = {**YARN, THETA: 1e4, "factor": 128.0, ORIGINAL: 8192}
 
 
-def _rotation(usual: Mapping[str, Any], context: int, fraction: Callable[[ModelSpec], float]) -> table.Pair:
-    """The context, the rotation and the growth of queries; `fraction` is what a class takes to rotate of each head."""
+def rotation(
+    usual: Mapping[str, Any], context: int, fraction: Callable[[ModelSpec], float], *, grows: bool = True
+) -> table.Pair:
+    """The context, the rotation and, of a class that `grows` them so, the growth of queries; `fraction` is what a class takes to
+    rotate of each head."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         length = settings.positive("max_position_embeddings", int, context)
@@ -48,13 +51,12 @@ def _rotation(usual: Mapping[str, Any], context: int, fraction: Callable[[ModelS
         inner = given or Settings(usual, "rope_parameters")
         inner.ignore("max_position_embeddings")
         inner.require(FRACTION, fraction(spec))
-        growth, original = inner.take(GROWTH, float, 0.0), inner.positive(ORIGINAL, int, length)
-        layout = one(spec, RotarySpec, "rotary positions").layout
-        rotary = within(inner, length, RotarySpec(theta=theta, layout=layout)).but(fraction=1.0)
+        growth = inner.take(GROWTH, float, 0.0) if grows else 0.0
+        original = inner.positive(ORIGINAL, int, length)
+        plain = one(spec, RotarySpec, "rotary positions").but(theta=theta, scaling=None)
+        spec = changed(spec, RotarySpec, **within(inner, length, plain).but(fraction=1.0).values()).but(context=length)
         steps = LogSteps(length=Length(original), growth=growth) if growth else None
-        return changed(changed(spec, RotarySpec, **rotary.values()), AttentionSpec, query_scale=steps).but(
-            context=length
-        )
+        return changed(spec, AttentionSpec, query_scale=steps) if grows else spec
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         rotary, steps = one(spec, RotarySpec, "rotary positions"), one(spec, AttentionSpec, "attention").query_scale
@@ -65,7 +67,8 @@ def _rotation(usual: Mapping[str, Any], context: int, fraction: Callable[[ModelS
             ORIGINAL: length,
             **(scaling_settings(rotary.scaling) or {}),
         }
-        found = {GROWTH: steps.growth, ORIGINAL: steps.length} if isinstance(steps, LogSteps) else {GROWTH: 0.0}
+        found: dict[str, Any] = {GROWTH: 0.0} if grows else {}
+        found = {GROWTH: steps.growth, ORIGINAL: steps.length} if isinstance(steps, LogSteps) else found
         return {"max_position_embeddings": length, "rope_parameters": {**said, **found}}
 
     return table.Pair(read, write)
@@ -79,12 +82,15 @@ def _share(spec: ModelSpec) -> float:
     return turning(spec) / _width(spec)
 
 
-ROTATION, SCALE = _rotation(OF_SMALL, 1_048_576, _share), latent_scale(OF_SMALL)
+def sharpened_rotation(usual: Mapping[str, Any], turns: table.Pair) -> table.Pair:
+    """A rotation with attention's scale, which the same table says."""
+    scale = latent_scale(usual)
 
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        found, sharp = turns.write(spec), scale.write(spec).get("rope_scaling", {})
+        return {**found, "rope_parameters": {**sharp, **found["rope_parameters"]}}
 
-def _write(spec: ModelSpec) -> dict[str, Any]:
-    found, sharp = ROTATION.write(spec), SCALE.write(spec).get("rope_scaling", {})
-    return {**found, "rope_parameters": {**sharp, **found["rope_parameters"]}}
+    return table.Pair(lambda settings, spec: scale.read(settings, turns.read(settings, spec)), write)
 
 
 MINISTRAL3 = table.family(
@@ -95,7 +101,7 @@ MINISTRAL3 = table.family(
         *WIDTHS,
         table.heads(n_kv_heads=8, head_dim=128),
         table.rms_eps(1e-5),
-        _rotation(OF_MINISTRAL, 262_144, lambda _: 1.0),
+        rotation(OF_MINISTRAL, 262_144, lambda _: 1.0),
         windows.window(None),
         table.tables(tied=False),
         table.layers(),
@@ -114,7 +120,7 @@ MISTRAL4 = table.family(
         layer_eps(),
         LAYOUT,
         table.only(head_dim=_width),
-        table.Pair(lambda settings, spec: SCALE.read(settings, ROTATION.read(settings, spec)), _write),
+        sharpened_rotation(OF_SMALL, rotation(OF_SMALL, 1_048_576, _share)),
         v3_routing(128, 4, 1.0, 1, 1),
         table.tables(tied=False),
         dense_first(0),

@@ -13,12 +13,13 @@ import anyformer as af
 from anyformer.descriptions import as_variant
 from anyformer.layers import LinearSpec
 from anyformer.model import build
-from anyformer.recipe import AdamW
+from anyformer.recipe import AdamW, Muon, OptimizerSpec
 from anyformer.spec import ModelSpec, TableSpec, Vocab, Width
-from anyformer.training.step.optimizer import optimizer_of
+from anyformer.training.step.optimizer import maps_of, optimizer_of
 
 WIDTHS = (64, 128, 256)
 STEPS, RATE = 4, 0.01
+ADAM = AdamW(lr=RATE, weight_decay=0.0)
 
 
 def llama(width: int, init: str = "MuP(base=64)") -> ModelSpec:
@@ -64,14 +65,20 @@ def narrowing(width: int, init: str = "MuP(base=64)") -> ModelSpec:
     return af.vary(spec.but(heads=(narrow,)), init=init)
 
 
-def slope(init: str, of: Callable[[int, str], ModelSpec] = llama) -> float:
-    """How the change of logits in a few steps grows with the width, as a power of it."""
+def slope(
+    init: str, of: Callable[[int, str], ModelSpec] = llama, by: OptimizerSpec = ADAM, maps_alone: bool = False
+) -> float:
+    """How the change of logits in a few steps grows with the width, as a power of it; of all weights, or of maps alone."""
     ids = torch.randint(97, (8, 32), generator=torch.Generator().manual_seed(0))
     moved = []
     for width in WIDTHS:
         spec = of(width, init)
         model = build(spec, seed=0)
-        optimizer = optimizer_of(model, spec, AdamW(lr=RATE, weight_decay=0.0))
+        optimizer = optimizer_of(model, spec, by)
+        if maps_alone:
+            maps = maps_of(model, spec)
+            for parameter in model.parameters():
+                parameter.requires_grad_(any(parameter is each for each in maps))
         before = model(ids).logits.detach()
         for _ in range(STEPS):
             optimizer.zero_grad()
@@ -96,6 +103,11 @@ def test_logits_of_a_table_that_keeps_its_width_move_alike_too() -> None:
     assert slope("ByRole(matrix=Normal(scale=1.0,fan_in_power=-0.5))", narrowing) > 0.5
     starts = [build(narrowing(width), seed=0)(torch.arange(97)[None]).logits.std().item() for width in WIDTHS]
     assert max(starts) < 1.3 * min(starts)
+
+
+def test_what_muon_s_maps_write_moves_alike_too() -> None:
+    """Singular values of its steps grow with the root of the width, so that Adam's rule would take too much off them."""
+    assert abs(slope("MuP(base=64)", by=Muon(lr=RATE, weight_decay=0.0), maps_alone=True)) < 0.3
 
 
 def test_the_start_brings_what_goes_with_it() -> None:

@@ -23,14 +23,21 @@ DECAYING: frozenset[Role] = frozenset({"matrix", "query", "inner", "output"})
 MOMENTS_NBYTES, MOMENTUM_NBYTES = 8, 4  # of a number: Adam's two averages, the momentum of Muon's matrices, in float32
 
 
-def ways(spec: ModelSpec) -> dict[str, tuple[bool, float]]:
-    """(whether weight decay acts on it, its share of the learning rate) of each tensor that is trained, by its name."""
+def ways(spec: ModelSpec, muon: bool = False) -> dict[str, tuple[bool, float]]:
+    """(whether weight decay acts on it, its share of the learning rate) of each tensor that is trained, by its name.
+
+    The largest singular value of a step grows with the width of a map by Adam's rule, and with the root of it by Muon's: so does
+    what μP takes off.
+    """
 
     def width(name: str) -> int:
         return (spec.encoder if spec.encoder and name.startswith("encoder.") else spec.stack).d_model
 
+    def power(weight: Weight) -> float:
+        return 0.5 if muon and _is_map(weight) else 1.0
+
     return {
-        name: (weight.role in DECAYING, spec.init.rate(weight, width(name)))
+        name: (weight.role in DECAYING, spec.init.rate(weight, width(name)) ** power(weight))
         for name, weight in tensors(spec, Place())
         if weight.trainable
     }
@@ -52,15 +59,17 @@ def optimizer_of(
     """
     if not isinstance(optimizer, Adam | AdamW | Muon):
         raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are {', '.join(OPTIMIZERS)}")
-    decoupled = not isinstance(optimizer, Adam)
+    decoupled, muon = not isinstance(optimizer, Adam), isinstance(optimizer, Muon)
     decay = optimizer.weight_decay if decoupled else optimizer.l2
-    every, way = trained(model, beside), _by_parameter(model, spec)
+    every, way = trained(model, beside), _by_parameter(model, spec, muon)
     if beside is not None:
-        way = _by_parameter(beside, beside.spec) | way
+        way = _by_parameter(beside, beside.spec, muon) | way
     lr = optimizer.peak(spec.stack.d_model)
     # All of the model's, where a process has some of the layers.
     kinds = (
-        set(way.values()) if not (isinstance(model, Transformer) and model.stack.stage) else set(ways(spec).values())
+        set(way.values())
+        if not (isinstance(model, Transformer) and model.stack.stage)
+        else set(ways(spec, muon).values())
     )
     groups = [
         {
@@ -111,8 +120,8 @@ def in_one_piece(x: Tensor) -> bool:
     return not x.numel() or x.numel() == 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
 
 
-def _by_parameter(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, tuple[bool, float]]:
-    named = ways(spec)
+def _by_parameter(model: nn.Module, spec: ModelSpec, muon: bool) -> dict[nn.Parameter, tuple[bool, float]]:
+    named = ways(spec, muon)
     # An adapter's matrices, which the specification does not name, decay as matrices do.
     return {p: named.get(name, (True, 1.0)) for name, p in model.named_parameters() if p.requires_grad}
 

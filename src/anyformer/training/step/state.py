@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from anyformer.errors import CheckpointError
 from anyformer.model import Transformer
 from anyformer.training.cluster.parts import part_as, put
+from anyformer.training.step.muon import MuonAdam
 from anyformer.training.step.optimizer import ways
 
 
@@ -65,7 +66,7 @@ class Numbers(NamedTuple):
         stage = model.stack.stage if isinstance(model, Transformer) else None
         if stage is None or not isinstance(model, Transformer):
             return None
-        way = ways(model.spec)
+        way = ways(model.spec, muon=isinstance(optimizer, MuonAdam))
         kinds = sorted(set(way.values()), reverse=True)
         number = {
             name: i for i, name in enumerate(name for kind in kinds for name in stage.names if way.get(name) == kind)

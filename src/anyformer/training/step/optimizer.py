@@ -59,7 +59,8 @@ def optimizer_of(
     """
     if not isinstance(optimizer, Adam | AdamW | Muon):
         raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are {', '.join(OPTIMIZERS)}")
-    decoupled, muon = not isinstance(optimizer, Adam), isinstance(optimizer, Muon)
+    decoupled = not isinstance(optimizer, Adam)
+    muon = isinstance(optimizer, Muon)
     decay = optimizer.weight_decay if decoupled else optimizer.l2
     every, way = trained(model, beside), _by_parameter(model, spec, muon)
     if beside is not None:

@@ -82,3 +82,13 @@ def test_no_token_is_not_the_usual_number(spec: af.ModelSpec, tokenizer: Tokeniz
         for n in (0, -1):
             with pytest.raises(AnyformerError, match=rf"{n} (is nothing; give 1 or more|.*must be at least 1)"):
                 call(n)
+
+
+def test_rows_are_no_longer_than_the_text(spec: af.ModelSpec, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Else all that is over is padding, which a long row's memory went to."""
+    (tmp_path / "text.txt").write_text("the cat sits on the mat\n" * 5)
+    model, seen = randomised(spec), []
+    model.stack.register_forward_hook(lambda _, given, made: seen.append(given[0].shape[1]))
+    short, long = (af.evaluate(model, tmp_path / "text.txt", tokenizer=tokenizer, seq_len=n) for n in (64, 5000))
+    assert long.loss == pytest.approx(short.loss, rel=1e-6)
+    assert (long.seq_len, max(seen) < 64) == (5000, True)

@@ -171,6 +171,7 @@ def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pyt
     model = theirs(hf_type, monkeypatch)
     model.save_pretrained(tmp_path, save_original_format=hf_type not in MISSPELLED)
     found = af.load(tmp_path)[0].eval()
+    assert af.load_spec(tmp_path) == found.spec
     with torch.no_grad():
         close(found(ids()).logits, logits(model, ids()))
 
@@ -357,8 +358,11 @@ def test_the_head_is_as_the_configuration_says_or_as_the_files_have_it(
         changed(tmp_path, lambda config: config.pop("tie_word_embeddings"))
     found = af.load(tmp_path)[0].eval()
     assert bool(found.spec.heads[0].tied) == (said is True)
+    assert af.load_spec(tmp_path) == found.spec
     with torch.no_grad():
         close(found(ids()).logits, logits(model, ids()))
+    (tmp_path / FILE).unlink()
+    assert bool(af.load_spec(tmp_path).heads[0].tied) == (said is not False)
 
 
 def test_a_converted_directory_is_of_the_text_model(

@@ -36,7 +36,7 @@ from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
 from anyformer.hub.sentences import folder_of, is_listed, pooled, read_table, with_pooling
 from anyformer.hub.shards import ShardedWeights
-from anyformer.hub.weights import Weights
+from anyformer.hub.weights import Weights, holds_weights
 from anyformer.hub.wrapped import is_wrapped, wrapped_spec
 from anyformer.spec import Architecture, ModelSpec, is_path, read, specification, split_variant
 from anyformer.variants.variant import apply, parsed
@@ -86,7 +86,10 @@ def load_spec(name: str | Path) -> ModelSpec:
         return preset(str(name)).spec
     path = located(name)
     if path.is_dir() or path.suffix.lower() == SUFFIX:
-        spec, family, _ = _described(folder_of(path))
+        folder = folder_of(path)
+        spec, family, settings = _described(folder)
+        if settings and holds_weights(folder):
+            spec, family = _of_files(spec, family, settings, folder)
         return with_pooling(spec, family, path)
     if path.suffix.lower() == ".json" and {"model_type", "architectures"} & set(read_table(path)):
         return _computed(read_table(path), path)[0]
@@ -125,11 +128,7 @@ def find(path: str | Path) -> Source:
     spec, family, settings = _described(folder)
     if not path.is_dir():
         return Source(spec, path, path, family, settings)
-    if composite_of(settings) is not None and TIED not in settings:
-        settings |= {TIED: f"{HEAD}weight" not in opened_weights(folder, settings)}
-        spec, family = _computed(settings, folder / CONFIG)
-    if family is not None and family.of_files is not None:
-        spec = family.of_files(spec, opened_weights(folder, settings))
+    spec, family = _of_files(spec, family, settings, folder)
     tokenizer = _tokenizer(folder) or _tokenizer(folder / TOKENIZER)
     modules = path if is_listed(path) else None
     return Source(with_pooling(spec, family, path), folder, tokenizer, family, settings, modules)
@@ -211,6 +210,18 @@ def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family |
     said = text_config(said, str(file)) or said
     said |= {"model_type": hf_type} if (hf_type := _as_type.get()) else {}
     family, spec = spec_of(FAMILIES, said, str(file))
+    return spec, family
+
+
+def _of_files(
+    spec: ModelSpec, family: Family | None, settings: dict[str, Any], folder: Path
+) -> tuple[ModelSpec, Family | None]:
+    """The model and the family where the tensors of a directory say what its config.json does not."""
+    if composite_of(settings) is not None and TIED not in settings:
+        settings |= {TIED: f"{HEAD}weight" not in opened_weights(folder, settings)}
+        spec, family = _computed(settings, folder / CONFIG)
+    if family is not None and family.of_files is not None:
+        spec = family.of_files(spec, opened_weights(folder, settings))
     return spec, family
 
 

@@ -211,6 +211,14 @@ def _files(directory: Path) -> tuple[list[Path], dict[str, Path]]:
     raise CheckpointError(f"{directory} holds no weights: there is no {FILE}")
 
 
+def holds_weights(directory: Path) -> bool:
+    """Whether the files of a model's tensors are there, every one."""
+    try:
+        return bool(_files(directory))
+    except CheckpointError:
+        return False
+
+
 def opened(file: Path) -> Any:
     try:
         return safe_open(str(file), framework="pt", device="cpu")

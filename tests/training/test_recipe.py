@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +124,12 @@ def test_rates_stay_between_zero_and_the_peak(steps: int, share: float, to: floa
 def test_files_go_both_ways(name: str, form: str) -> None:
     text = recipes.dumps(RECIPES[name], form)  # type: ignore[arg-type]
     assert recipes.loads(text) == RECIPES[name]
+
+
+def test_numbers_of_numpy_are_written_too() -> None:
+    """As the rates of np.logspace, which are floats, and not YAML's."""
+    smoothed = Recipe(label_smoothing=np.float64(0.1))
+    assert recipes.dumps(smoothed) == recipes.dumps(Recipe(label_smoothing=0.1))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def encode(value: Any, declared: Any = None) -> Any:
     if isinstance(value, tuple):
         item = get_args(declared)[0] if get_args(declared) else None
         return _encode_pattern(value, item) or [encode(v, item) for v in value]
-    return value
+    return float(value) if isinstance(value, float) else value  # numpy's are floats too, which YAML does not know
 
 
 def decode(data: Any, declared: Any = ModelSpec, path: str = "") -> Any:

@@ -128,6 +128,9 @@ def test_what_cannot_be_classified_says_why() -> None:
     model = af.build(af.with_classifier(bare, 3))
     with pytest.raises(UsageError, match=r"nothing names the classes of this model"):
         af.classify(model, data.tokenizer, ["a"])
+    model.labels = ("one",)
+    with pytest.raises(UsageError, match=r"model\.labels has 1 names, and the model 3 classes; name each"):
+        af.classify(model, data.tokenizer, ["a"])
     model.labels = data.labels
     with pytest.raises(UsageError, match="text 2 is empty"):
         af.classify(model, data.tokenizer, ["a", " "])

@@ -189,12 +189,15 @@ def labelled_objective(spec: ModelSpec) -> LabelledObjective:
 
 
 def label_names(model: Transformer) -> tuple[str, ...]:
-    """The names of the model's classes. Raises UsageError where nobody named them."""
+    """The names of the model's classes. Raises UsageError where nobody named them, or more or fewer than there are."""
     if model.labels is None:
         raise UsageError(
             "nothing names the classes of this model, or it says several at once; set model.labels, or id2label and "
             "problem_type in its config.json"
         )
+    table = model.spec.heads[0].table
+    if table is not None and table.rows != len(model.labels):
+        raise UsageError(f"model.labels has {len(model.labels)} names, and the model {table.rows} classes; name each")
     return model.labels
 
 

@@ -128,6 +128,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, directory: Path, mon
     save(filled(spec, telling(spec)), tmp_path / "ours", form="anyformer")
     with pytest.raises(UsageError, match="is a directory of ours"):
         verify(tmp_path / "ours")
+    for number in (0, -1):
+        with pytest.raises(UsageError, match=f"n_tokens {number} is nothing; give 1 or more"):
+            verify(directory, n_tokens=number)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UsageError, match="pip install transformers"):
         verify(directory)

@@ -19,6 +19,7 @@ from anyformer.families.hf.mapping import class_of
 from anyformer.families.hf.pooling import without_pooling
 from anyformer.hub import load
 from anyformer.hub.source import Source, find
+from anyformer.inference.opened import at_least_one
 from anyformer.layers import LSHAttentionSpec
 from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Transformer
@@ -89,6 +90,7 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
         raise UsageError(
             "verify compares with transformers, which is not installed; pip install transformers"
         ) from None
+    at_least_one("n_tokens", n_tokens)
     ours, tokenizer = load(path, dtype=torch.float32)
     composite = composite_of(source.settings)
     spec = without_pooling(ours.spec)

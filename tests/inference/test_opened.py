@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -87,8 +87,8 @@ def test_no_token_is_not_the_usual_number(spec: af.ModelSpec, tokenizer: Tokeniz
 def test_rows_are_no_longer_than_the_text(spec: af.ModelSpec, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Else all that is over is padding, which a long row's memory went to."""
     (tmp_path / "text.txt").write_text("the cat sits on the mat\n" * 5)
-    model, seen = randomised(spec), []
+    model, seen, evaluate = randomised(spec), [], cast("Any", af.evaluate)
     model.stack.register_forward_hook(lambda _, given, made: seen.append(given[0].shape[1]))
-    short, long = (af.evaluate(model, tmp_path / "text.txt", tokenizer=tokenizer, seq_len=n) for n in (64, 5000))
+    short, long = (evaluate(model, tmp_path / "text.txt", tokenizer=tokenizer, seq_len=n) for n in (64, 5000))
     assert long.loss == pytest.approx(short.loss, rel=1e-6)
     assert (long.seq_len, max(seen) < 64) == (5000, True)

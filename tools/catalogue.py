@@ -52,7 +52,6 @@ LEFT_OUT = {
     "GraniteMoeSharedForCausalLM": "is read and written, and is no preset: its sizes are no class's defaults",
     "LagunaForCausalLM as released": "is read and written; its preset has the class's sizes, without windows and further heads",
     "T5Gemma2ForConditionalGeneration": "sees, and its decoder has one softmax over its own tokens and the encoder's",
-    "AXK2ForCausalLM": "makes queries and a gate of a latent beside what it was before its norm, for which no parts are here",
     "MistralLarge4ForConditionalGeneration": "learns factors of rotary frequencies and of scores by position; no parts are here",
     "`Inkling2ForConditionalGeneration`, `Inkling2LoopForConditionalGeneration`": "have convolutions that each token makes and "
     "residuals that attend to blocks before, for which no parts are here",

@@ -27,6 +27,7 @@ STATES |= {"nystromformer-4096"}  # and none from token to token
 MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp", "glm-4.7-flash", "mistral-small-4"}
 MLA |= {
     "a.x-k1",
+    "a.x-k2-light",
     "deepseek-v3.2",
     "glm-5",
     "kimi-linear-48b-a3b",

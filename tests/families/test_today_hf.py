@@ -572,6 +572,24 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "n_shared_experts": 2,
         },
     ),
+    ("axk2", {**LATENT, **ROUTED, **INDEXED}),
+    (
+        "axk2",
+        {
+            **LATENT,
+            **ROUTED,
+            **INDEXED,
+            "gated_norm_rank": 5,
+            "mlp_layer_types": ["sparse", "dense"] * 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5},
+            "max_position_embeddings": 64,
+        },
+    ),
     ("mistral_large4_text", LARGE4),
     (
         "mistral_large4_text",
@@ -974,6 +992,13 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ),
         ("glm5_next_text", {**GLM_NEXT, "indexer_types": ["shared"] * 4}, "indexer_types = .* must be full of each"),
         ("glm5_next_text", {**GLM_NEXT, "linear_lower_bound": 0.5}, "linear_lower_bound = 0.5 is no bound below 0"),
+        ("axk2", {**LATENT, **ROUTED, **INDEXED, "q_lora_rank": 0}, "MLA.query_rank = 0 must be at least 1"),
+        (
+            "axk2",
+            {**LATENT, **ROUTED, **INDEXED, "moe_layer_freq": 2},
+            "moe_layer_freq = 2 is not computed here; only 1",
+        ),
+        ("axk2", {**LATENT, **ROUTED, **INDEXED, "gated_norm_rank": 0}, "gated_norm_rank = 0 must be above 0"),
         ("mistral_large4_text", {**LARGE4, "q_lora_rank": 24}, "q_lora_rank = 24 is not computed here; only None is"),
         (
             "mistral_large4_text",

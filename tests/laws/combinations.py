@@ -122,17 +122,18 @@ def grouped(draw: st.DrawFn) -> L.GQASpec:
 
 @st.composite
 def latent(draw: st.DrawFn) -> L.MLASpec:
-    rotary = draw(optional(rotaries))
+    rotary, rank, normed = draw(optional(rotaries)), draw(optional(st.just(Width(10)))), draw(optional(norms))
     return L.MLASpec(
         n_heads=draw(st.sampled_from([Count(1), Count(4)])),
         kv_rank=draw(st.sampled_from([Width(6), Width(20)])),
-        query_rank=draw(optional(st.just(Width(10)))),
+        query_rank=rank,
         head_dim=Width(8),
         rotary=rotary,
         rotary_dim=Width(8) if rotary is not None else draw(optional(st.just(Width(8)))),
         value_dim=draw(st.sampled_from([Width(12), None])),
         norm_kv=draw(optional(norms)),
-        norm_query=draw(optional(norms)),
+        norm_query=normed,
+        unnormed=rank is not None and normed is not None and draw(st.booleans()),
         bias_down=draw(st.booleans()),
         bias_output=draw(st.booleans()),
     )
@@ -189,6 +190,7 @@ gates = st.builds(
     over=st.sampled_from(["features", "heads"]),
     activation=st.sampled_from([L.Sigmoid(), L.Softplus()]),
     bias=st.booleans(),
+    reads=st.sampled_from(["layer", "query"]),
 )
 indexers = st.builds(
     L.IndexerSpec,
@@ -482,7 +484,7 @@ def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> 
         sublayers=tuple(
             SublayerSpec(
                 branches=g,
-                norm_in=draw(norms),
+                norm_in=draw(st.one_of(norms, st.just(L.GatedRMSNormSpec(rank=Width(3))))),
                 norm_out=draw(optional(norms)),
                 norm_sum=draw(each),
                 skip=draw(st.sampled_from([None, None, SCALED])),

@@ -61,6 +61,7 @@ EXACT = {
     "ministral-8b": 8_019_808_256,
     "lfm2-8b-a1b": 8_339_929_856,
     "glm-5.3-flash": 313_326_816_766,  # likewise
+    "a.x-k2-light": 20_314_494_976,  # the parameters of its class, on the meta device
     "mistral-large-4": 1_050_118_202_912,  # the parameters of its class and a head, on the meta device
     "muse-glimmer": 27_854_780_928,  # likewise
     "step-3.5-flash": 196_956_118_272,  # the parameters of its class, on the meta device

@@ -1,4 +1,7 @@
-"""Gated values: by hand, and against the attention of transformers' Qwen3NextForCausalLM, whose gate lies beside each query."""
+"""Gated values: by hand, and against the attention of transformers' Qwen3NextForCausalLM, whose gate lies beside each query.
+
+Gated norms by hand; A.X K2's class has both (the laws).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import transformers
 from torch import Tensor
 
 import anyformer as af
+from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
@@ -17,9 +21,20 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS
 from anyformer.families.hf.mapping import ours_of, theirs_of
 from anyformer.families.qwen3 import qwen3
-from anyformer.layers import AttentionSpec, GQASpec, OutputGateSpec, RMSNormSpec, RotarySpec, Sigmoid, Softplus
+from anyformer.layers import (
+    AttentionSpec,
+    GatedRMSNormSpec,
+    GQASpec,
+    MLASpec,
+    OutputGateSpec,
+    RMSNormSpec,
+    RotarySpec,
+    Sigmoid,
+    Softplus,
+)
+from anyformer.layers.gated_norm import GatedRMSNorm
 from anyformer.resizing import shrink
-from anyformer.spec import Width
+from anyformer.spec import Place, Width
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import FLOAT32, close, distance
 from tests.laws.weights import filled, telling
@@ -52,6 +67,51 @@ def test_each_head_is_multiplied_before_the_map_of_all(
                 factor = torch.sigmoid(factor) if isinstance(activation, Sigmoid) else (1 + factor.exp()).log()
                 close(seen["gated"][..., h * width + i], seen["plain"][:, h, :, i] * factor)
     assert distance(model(ids).logits, randomised(changed(spec, AttentionSpec, gate=None))(ids).logits) > 0.01
+
+
+def test_it_may_read_what_queries_are_made_of() -> None:
+    """By hand: of the latent normed, and as it was beside it; so are queries, and an indexer's are of the normed one alone."""
+    spec = changed(shrink(preset("deepseek-v3.2").spec), AttentionSpec, gate=OutputGateSpec(reads="query"))
+    spec = changed(spec, MLASpec, unnormed=True)
+    model, ids = randomised(spec), ids_for(spec, 2, 9)
+    attention = model.stack.blocks[0].sublayers[0].branches[0].mixer
+    projection, seen = attention.projection, dict[str, Tensor]()
+    attention.register_forward_pre_hook(lambda _, given: seen.update(x=given[0]))
+    projection.o.register_forward_pre_hook(lambda _, given: seen.update(gated=given[0]))
+    projection.q.register_forward_pre_hook(lambda _, given: seen.update(read=given[0]))
+    attention.indexer.q.register_forward_pre_hook(lambda _, given: seen.update(index=given[0]))
+    attention.gate.register_forward_pre_hook(lambda _, given: seen.update(plain=given[0]))
+    with torch.no_grad():
+        model(ids)
+        latent = seen["x"] @ projection.q_down.weight.T
+        normed = latent / (latent.square().mean(-1, keepdim=True) + 1e-6).sqrt() * projection.norm_query.weight
+        close(seen["read"], torch.cat((normed, latent), -1))
+        close(seen["index"], normed)
+        factor = torch.sigmoid(seen["read"] @ attention.gate.weight.T)
+        close(seen["gated"], seen["plain"].transpose(1, 2).flatten(2) * factor)
+
+
+@pytest.mark.parametrize("missing", ["query_rank", "norm_query"])
+def test_a_latent_before_its_norm_is_one_with_a_norm(missing: str) -> None:
+    mla = next(shrink(preset("deepseek-v3.2").spec).nested(MLASpec))
+    with pytest.raises(
+        SpecError, match=r"MLA.unnormed = True is of a latent of queries, and its norm; give query_rank and"
+    ):
+        mla.but(unnormed=True).but(**{missing: None})
+
+
+def test_a_norm_is_gated_by_what_it_makes() -> None:
+    spec = GatedRMSNormSpec(eps=1e-3, rank=Width(3))
+    norm = GatedRMSNorm(spec, Place(8, (8,)))
+    for i, parameter in enumerate(norm.parameters()):
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(i))
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(9))
+    gain = norm.norm.weight
+    assert gain is not None
+    y = x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * gain
+    inner = y @ norm.down.weight.T
+    close(norm(x), y / (1 + (-(inner / (1 + (-inner).exp())) @ norm.up.weight.T).exp()))
+    assert sum(each.numel() for each in norm.parameters()) == 8 + 2 * 3 * 8
 
 
 def test_it_is_what_qwen3_next_does() -> None:

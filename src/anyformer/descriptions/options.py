@@ -32,6 +32,7 @@ def keys(value: AttentionSpec) -> str | None:
 def gate(value: OutputGateSpec) -> str:
     """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
     over = "a number a feature" if value.over == "features" else "one a head"
+    over += ", of what queries are made of" if value.reads == "query" else ""
     return f"× {phrase(value.activation)}(W x{' + b' if value.bias else ''}), {over}"
 
 

@@ -18,6 +18,7 @@ from anyformer.layers import (
     Everything,
     FactorisedPositionsSpec,
     FirstBlockAgainSpec,
+    GatedRMSNormSpec,
     Heads,
     LayerNormSpec,
     LearnedPositionsSpec,
@@ -231,6 +232,7 @@ def norm(value: MapSpec | None, *, exact: bool = False) -> str:
     said += [] if value.weight else ["no gain" if bias else "no weights"]
     said += ["no bias"] if value.weight and not bias and isinstance(value, LayerNormSpec) else []
     said += [f"gain stored minus {number(value.weight_offset)}"] if value.weight_offset else []
+    said += [f"gated, of {value.rank:,}"] if isinstance(value, GatedRMSNormSpec) else []
     said += [f"cast {value.cast} the gain"] if exact and getattr(value, "cast", "before") != "before" else []  # type: ignore[union-attr]
     return _with(value.kind, said)
 
@@ -315,8 +317,9 @@ def heads(projection: Any) -> str:
 
 
 def scale_correction(value: MLASpec) -> list[str]:
-    """By what latents are multiplied, where they are."""
-    return ["latents × √(d_model / rank)"] if value.scale_correction else []
+    """By what latents are multiplied, where they are, and of what queries are, if not of the normed one alone."""
+    said = ["latents × √(d_model / rank)"] if value.scale_correction else []
+    return [*said, *(["queries of theirs before and after"] if value.unnormed else [])]
 
 
 def step(value: MapSpec) -> str:

@@ -35,6 +35,7 @@ from anyformer.layers.gated_residual import GatedResidualSpec as GatedResidualSp
 from anyformer.layers.gated_residual import GatedStreamsSpec as GatedStreamsSpec
 from anyformer.layers.differential import DifferentialSpec as DifferentialSpec
 from anyformer.layers.distance_profiles import DistanceProfilesSpec as DistanceProfilesSpec
+from anyformer.layers.gated_norm import GatedRMSNormSpec as GatedRMSNormSpec
 from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgainSpec, GlobalBlocks as GlobalBlocks
 from anyformer.layers.gqa import GQASpec as GQASpec
 from anyformer.layers.gru import GRUSpec as GRUSpec

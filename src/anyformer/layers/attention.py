@@ -119,7 +119,8 @@ class AttentionSpec(MixerSpec):
             "relative_values": self.relative_values
             and (self.relative_values, place.at(n_heads, self._seen_width(value_width))),
             "difference": self.difference and (self.difference, place.at(n_heads, width, value_width)),
-            "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
+            "gate": self.gate
+            and (self.gate, place.at(n_heads, value_width, self.projection.narrow_width(inner_place))),
             "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
             "indexer": self._indexed(inner_place),
             "query_scale": self.query_scale and (self.query_scale, place.at(n_heads, width)),
@@ -135,7 +136,7 @@ class AttentionSpec(MixerSpec):
     def _indexed(self, inner_place: Place) -> tuple[IndexerSpec, Place] | None:
         if self.indexer is None or not self.chooses:
             return None
-        return self.indexer, inner_place.at(self.projection.narrow_width(inner_place))
+        return self.indexer, inner_place.at(self.projection.index_width(inner_place))
 
     def index_rotation(self, inner_place: Place) -> RotarySpec | None:
         """How the indexer's queries and keys turn; None where attention's do not."""
@@ -201,8 +202,7 @@ class AttentionSpec(MixerSpec):
             return "makes queries and keys of several tokens, which lie in two stretches"
         if self.convolution is not None:
             return "mixes tokens with their neighbours"
-        blocks = self.compressor or self.transient
-        return "makes keys of blocks, which lie in several stretches" if blocks else None
+        return "makes keys of blocks, which lie in several stretches" if self.compressor or self.transient else None
 
     def caveats(self) -> tuple[Caveat, ...]:
         if self.compressor is None and not self.projection.mixes:
@@ -232,7 +232,8 @@ class AttentionSpec(MixerSpec):
         pairs += n_heads * block_pairs(self, workload, chosen=True)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
-        gate = self.gate.cost(place.at(n_heads, value_width), workload) if self.gate else Cost()
+        gated = place.at(n_heads, value_width, self.projection.narrow_width(inner_place))
+        gate = self.gate.cost(gated, workload) if self.gate else Cost()
         absorbed = self.absorbs(workload.query, held)
         if absorbed:
             width, value_width = self.projection.absorbed_sizes()
@@ -363,7 +364,7 @@ class Attention(Part[AttentionSpec]):
         y = p.unfold(y) if absorbed else y
         y = y if self.difference is None else self.difference(y)
         y = y if self.convolution is None else y + self.convolution(v, context.tokens.document)
-        y = y if self.gate is None else self.gate(y, x)
+        y = y if self.gate is None else self.gate(y, x, narrow)
         if self.norm is not None:
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         notes = {"attention": weights} if context.weights and weights is not None else {}

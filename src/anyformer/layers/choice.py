@@ -90,7 +90,8 @@ def choice(
         chosen: Tensor | None = context.memo.found[f"choice {spec.choice}"]
     else:
         seen = context.once(f"shown {mask.key} {keys.name}", lambda: visible(mask, context.tokens, keys, 1))
-        chosen = attention.indexer(narrow, x, stored[INDEX], keys, seen, index_rotation(attention), context)
+        read = attention.projection.indexed(narrow)
+        chosen = attention.indexer(read, x, stored[INDEX], keys, seen, index_rotation(attention), context)
         if spec.choice is not None:
             context.memo.found[f"choice {spec.choice}"] = chosen
     return (

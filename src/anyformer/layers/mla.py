@@ -30,6 +30,7 @@ class MLASpec(ProjectionSpec):
     rotary_dim: Width | None = None  # None: no such features
     value_dim: Width | None = None  # None: head_dim
     rotary: RotarySpec | None = None  # of the shared features; None: they do not turn (Kimi Linear)
+    unnormed: bool = False  # queries are of their latent and, beside it, of what it was before its norm (A.X K2)
     norm_kv: MapSpec | None = RMSNormSpec(eps=1e-6)
     norm_query: MapSpec | None = RMSNormSpec(eps=1e-6)  # of the queries' latent, where there is one
     scale_correction: bool = False  # latents times √(d_model / rank) (LongCat-Flash, arXiv:2509.01322, section 2.3.1)
@@ -41,6 +42,12 @@ class MLASpec(ProjectionSpec):
             if self.rotary_dim is None:
                 raise self.refusal("rotary_dim", "must be given beside rotary, which turns so many features")
             self.rotary.dims(self.rotary_dim)
+        normed = self.query_rank is not None and self.norm_query is not None
+        self.require(
+            "unnormed",
+            normed or not self.unnormed,
+            "is of a latent of queries, and its norm; give query_rank and norm_query",
+        )
 
     @property
     def turning(self) -> int:
@@ -56,6 +63,9 @@ class MLASpec(ProjectionSpec):
         return self.n_heads, self.head_dim + self.turning, self.value_width
 
     def narrow_width(self, place: Place) -> int:
+        return self.index_width(place) * (2 if self.unnormed else 1)
+
+    def index_width(self, place: Place) -> int:
         return self.query_rank or place.d_model
 
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
@@ -76,7 +86,10 @@ class MLASpec(ProjectionSpec):
         return {
             "q_down": (down(narrow, "query_rank"), place) if narrow else None,
             "norm_query": self.norm_query and (self.norm_query, place.at(narrow)) if narrow else None,
-            "q": (up(width, "query_rank" if narrow else "d_model"), place.at(narrow) if narrow else place),
+            "q": (
+                up(width, "query_rank" if narrow else "d_model"),
+                place.at(self.narrow_width(place)) if narrow else place,
+            ),
             "kv_down": (down(self.kv_rank, "kv_rank"), source) if own else None,
             "norm_kv": self.norm_kv and (self.norm_kv, latent) if own else None,
             "k": (up(self.head_dim, "kv_rank"), latent),
@@ -106,7 +119,7 @@ class MLASpec(ProjectionSpec):
         """The products with the stream: queries and output of `workload.query` tokens a row, latents of `workload.memory`."""
         n_heads, width, value = self.sizes(place)
         narrow, d_model = self.query_rank, place.d_model
-        queries = n_heads * width * (narrow or d_model) + (narrow or 0) * d_model
+        queries = n_heads * width * self.narrow_width(place) + (narrow or 0) * d_model
         per_query = 2 * (queries + n_heads * value * d_model)
         per_key = 2 * place.d_source * (self.kv_rank + self.turning)
         return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
@@ -148,11 +161,15 @@ class MLA(Projection[MLASpec]):
     k_rotary: Linear | None
 
     def narrow(self, x: Tensor) -> Tensor:
-        """The queries' latent, normed; x itself where there is none."""
+        """The queries' latent, normed, and beside it what it was before where queries are of both; x itself without a latent."""
         if self.q_down is None:
             return x
         latent = self.q_down(x)
-        return self._corrected(latent if self.norm_query is None else self.norm_query(latent))
+        normed = self._corrected(latent if self.norm_query is None else self.norm_query(latent))
+        return torch.cat((normed, latent), -1) if self.spec.unnormed else normed
+
+    def indexed(self, narrow: Tensor) -> Tensor:
+        return narrow[..., : self.spec.query_rank] if self.spec.unnormed else narrow
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         """Queries [batch, heads, query, head_dim + rotary_dim] of what `narrow` gives."""

@@ -33,6 +33,10 @@ class ProjectionSpec(PartSpec, abstract=True):
         """The width of what queries are made of."""
         return place.d_model
 
+    def index_width(self, place: Place) -> int:
+        """The width of what an indexer makes its queries of."""
+        return self.narrow_width(place)
+
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
         """(how queries and keys turn, the width of what does); None where they do not."""
         return None
@@ -100,6 +104,10 @@ class Projection(Part[P], Generic[P]):
     def narrow(self, x: Tensor) -> Tensor:
         """What queries are made of, [batch, query, narrow_width] of x [batch, query, d_model]."""
         return x
+
+    def indexed(self, narrow: Tensor) -> Tensor:
+        """What an indexer makes its queries of, [batch, query, index_width] of what `narrow` gives."""
+        return narrow
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         """The queries of what `narrow` gives."""

@@ -26,6 +26,7 @@ from anyformer.layers import (
     SlidingWindow,
 )
 from anyformer.layers.block_indexer import BlockIndexer
+from anyformer.layers.rotary import Rotation
 from anyformer.layers.tokens import ForwardContext, plain_tokens
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Count, ModelSpec, Place, Width, Window, Workload, parameters
@@ -74,7 +75,7 @@ def test_it_chooses_what_transformers_and_a_loop_choose(near: int) -> None:
     turned = torch.cat((angles, angles), -1)[None]
     blocks = theirs(x, (turned.cos(), turned.sin()), None, torch.arange(n).expand(2, -1))
     context = ForwardContext(tokens=plain_tokens(n, x.device), kernels={})
-    rotary, seen = RotarySpec(fraction=0.5), torch.ones(n, n, dtype=torch.bool).tril()[None, None]
+    rotary, seen = Rotation(RotarySpec(fraction=0.5), None), torch.ones(n, n, dtype=torch.bool).tril()[None, None]
     keys = ours.keys(x, rotary, context)
     got = (ours(x, x, keys, context.tokens, seen, rotary, context) == 0) & seen
     q = ours.norm_query(ours.q(x).unflatten(-1, (2, 16))).transpose(1, 2)  # type: ignore[misc]

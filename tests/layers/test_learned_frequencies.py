@@ -9,7 +9,7 @@ from anyformer import build
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import LearnedFrequenciesSpec, RotarySpec
-from anyformer.layers.learned_frequencies import LearnedFrequencies
+from anyformer.layers.rotary import LearnedFrequencies
 from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place

@@ -161,3 +161,12 @@ def test_it_is_counted_costed_and_said(over: Literal["features", "heads"], width
     assert f"× Sigmoid(W x + b), {said}" in str(af.card(biased))
     (kept,) = {value for value in af.resize(biased, d_model=256).nested() if isinstance(value, OutputGateSpec)}
     assert kept == OutputGateSpec(over=over, bias=True)
+
+
+def test_a_gated_norm_is_of_the_stream() -> None:
+    """Within a mixer its matrices would be in no count of FLOPs."""
+    gated = GatedRMSNormSpec(rank=Width(3))
+    with pytest.raises(
+        SpecError, match="Attention has GatedRMSNorm within, which is for the stream's vectors; put it before a"
+    ):
+        changed(shrink(preset("qwen3-8b").spec), GQASpec, norm_query=gated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,8 @@ def test_texts_and_answers_of_languages_are_those_of_transformers(directory: Pat
     """Both ways, greedily and by search, whose lengths count the language."""
     model, tokenizer = load(directory)
     assert tokenizer is not None
-    theirs, lengths = M2M100ForConditionalGeneration.from_pretrained(directory).eval(), set[int]()
+    theirs: Any = M2M100ForConditionalGeneration.from_pretrained(directory).eval()
+    lengths = set[int]()
     for source, target in (languages(directory), languages(directory)[::-1]):
         ours = tokenizer.between(source, target)
         words = AutoTokenizer.from_pretrained(directory, src_lang=source, tgt_lang=target)
@@ -167,7 +169,7 @@ def test_rules_without_a_place_for_a_language_are_refused(rules: tuple[str, str]
 def test_the_command_line(directory: Path, tmp_path: Path) -> None:
     source, target = languages(directory)
     told = ["--source-language", source, "--target-language", target]
-    how = {"source_language": source, "target_language": target}
+    how: Any = {"source_language": source, "target_language": target}
     expected = af.generate(directory, None, TEXTS[0], max_new_tokens=5, **how)
     asked = ("generate", "--model", directory, "--max-new-tokens", 5, *told)
     assert answer(*asked, TEXTS[0])["text"] == expected

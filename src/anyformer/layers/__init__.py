@@ -46,7 +46,6 @@ from anyformer.layers.indexer import IndexerSpec as IndexerSpec
 from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
 from anyformer.layers.init import MuP as MuP, Xavier as Xavier
 from anyformer.layers.laurel import LaurelSpec as LaurelSpec
-from anyformer.layers.learned_frequencies import LearnedFrequenciesSpec as LearnedFrequenciesSpec
 from anyformer.layers.lightning_attention import LightningAttentionSpec as LightningAttentionSpec
 from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec, LinearSpec as LinearSpec
 from anyformer.layers.linear import FactorSpec as FactorSpec, ShiftSpec as ShiftSpec
@@ -96,7 +95,7 @@ from anyformer.layers.rope_scaling import Llama3Scaling as Llama3Scaling, LongRo
 from anyformer.layers.rope_scaling import ProportionalRoPE as ProportionalRoPE
 from anyformer.layers.rope_scaling import RotaryScalingSpec as RotaryScalingSpec, ScalingByLength as ScalingByLength
 from anyformer.layers.rope_scaling import YaRN as YaRN
-from anyformer.layers.rotary import RotarySpec as RotarySpec
+from anyformer.layers.rotary import LearnedFrequenciesSpec as LearnedFrequenciesSpec, RotarySpec as RotarySpec
 from anyformer.layers.router import Router as Router, RouterSpec as RouterSpec
 from anyformer.layers.router_stream import RouterStreamSpec as RouterStreamSpec
 from anyformer.layers.s6 import S6Spec as S6Spec

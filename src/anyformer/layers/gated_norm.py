@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +16,8 @@ from anyformer.spec import Place, Placed, Weight, Width
 
 class GatedRMSNormSpec(RMSNormSpec):
     """y · σ(B silu(A y)) of y, what RMSNorm makes: A maps to `rank` numbers, and B back."""
+
+    of_stream: ClassVar[bool] = True
 
     rank: Width
 

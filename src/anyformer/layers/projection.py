@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
-from anyformer.layers.learned_frequencies import LearnedFrequencies
 from anyformer.layers.part import Part
-from anyformer.layers.rotary import RotarySpec, Rotation
+from anyformer.layers.rotary import LearnedFrequencies, RotarySpec, Rotation
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import KeptBeside, PartSpec, Place, Placed
 

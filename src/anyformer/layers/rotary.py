@@ -1,16 +1,36 @@
-"""Rotary position embedding: Su et al. 2021, arXiv:2104.09864."""
+"""Rotary position embedding: Su et al. 2021, arXiv:2104.09864; frequencies that are learned, LeRoPE (Mistral AI 2026)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from anyformer.layers.learned_frequencies import LearnedFrequencies, LearnedFrequenciesSpec
+from anyformer.layers.part import Part
 from anyformer.layers.rope_scaling import RotaryScalingSpec, ScalingByLength
 from anyformer.layers.tokens import ForwardContext, Tokens, constant
-from anyformer.spec import Positive, SomeShare, Spec
+from anyformer.spec import PartSpec, Place, Positive, SomeShare, Spec, Weight
+
+
+class LearnedFrequenciesSpec(PartSpec):
+    """Each frequency times exp(alpha), a number for each pair of features that turns; scaled ones are scaled first (LeRoPE, as in
+    Mistral Large 4, from transformers' class).
+
+    Its place's shape is how many pairs there are. With a `shared` name all layers have the same.
+    """
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"alpha": Weight(place.shape, ("pairs",), "bias", fill=0.0)}
+
+
+class LearnedFrequencies(Part[LearnedFrequenciesSpec]):
+    alpha: Tensor
+
+    def forward(self, frequencies: Tensor) -> Tensor:
+        """Radians a token […, pair], of those that are given."""
+        return frequencies * self.alpha.to(frequencies.dtype).exp()
 
 
 class RotarySpec(Spec):

@@ -31,6 +31,7 @@ class MapSpec(PartSpec, abstract=True):
     """
 
     reads_tokens: ClassVar[bool] = False
+    of_stream: ClassVar[bool] = False  # has matrices of its own, which no mixer's formula of FLOPs counts inside it
     counted_as: ClassVar[str | None] = "norms"  # of the stream, where gains and shifts may stand in their stead
 
     def width_out(self, place: Place) -> int:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from anyformer.errors import TextError
 from anyformer.text import Tokenizer
+from anyformer.text.prompts import encode_prompt, encode_source
 from anyformer.training.data.vocabulary import known_mask
 from tests.text.samples import llama_like
 
@@ -136,3 +138,24 @@ def test_text_that_a_vocabulary_cannot_spell_is_one_line(tmp_path: Path) -> None
 def test_a_mask_named_as_nothing_spells_is_none(named: Any) -> None:
     tokenizer = Tokenizer(llama_like(), {"eos_token": "</s>", "mask_token": named})
     assert known_mask(tokenizer) is None
+
+
+@pytest.mark.parametrize(
+    ("single", "says"),
+    [
+        (["SpecialToken"], "have a text 0 times, not once; mend them"),
+        (["Sequence", "Sequence"], "have a text 2 times, not once"),
+        (["B"], r"index out of bounds"),
+    ],
+    ids=str,
+)
+def test_rules_that_have_no_text_or_two_say_so(single: list[str], says: str, whole: dict[str, Any]) -> None:
+    """Prompts and sources follow them."""
+    ids = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}, "Sequence": {"id": "A", "type_id": 0}}
+    pieces = [{"Sequence": {"id": "B", "type_id": 0}} if name == "B" else {name: ids[name]} for name in single]
+    special = {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}
+    rules = {"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": special}
+    spoilt = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps({**whole, "post_processor": rules})), {})
+    for read in (encode_prompt, encode_source):
+        with pytest.raises(TextError, match=says):
+            read(spoilt, "the cat")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from anyformer.errors import TextError
+from anyformer.text.tokenizer_file import guarded
 
 if TYPE_CHECKING:
     import tokenizers
@@ -49,11 +50,15 @@ def framed(inner: tokenizers.Tokenizer, texts: Sequence[str], longest: int | Non
 
 
 def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids that a tokenizer's own rules put before a text, and those behind it."""
+    """The ids that a tokenizer's own rules put before a text, and those behind it. Raises TextError unless it is there once."""
     from tokenizers import Tokenizer, models
 
     text = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).encode("a")  # a token, whatever `inner` makes of text
-    whole = inner.post_process(text)
+    with guarded("the rules of this tokenizer (post_processor) cannot be followed"):
+        whole = inner.post_process(text)
+    if whole.special_tokens_mask.count(0) != 1:
+        n = whole.special_tokens_mask.count(0)
+        raise TextError(f"the rules of this tokenizer (post_processor) have a text {n} times, not once; mend them")
     at = whole.special_tokens_mask.index(0)
     return whole.ids[:at], whole.ids[at + 1 :]
 

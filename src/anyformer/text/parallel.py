@@ -47,9 +47,7 @@ class PairBatch(NamedTuple):
     source_mask: np.ndarray  # bool, True at tokens
     target_ids: np.ndarray  # int64, what the decoder reads: `start t1 … tn`, 0 at padding
     target_mask: np.ndarray  # bool, True at tokens
-    labels: (
-        np.ndarray
-    )  # int64, what it predicts: `t1 … tn end`, t1 a language where it has one; NOT_PREDICTED at padding
+    labels: np.ndarray  # int64, what it predicts: `t1 … tn end`, NOT_PREDICTED at padding; t1 may be a language
 
 
 def read_parallel(source: str | Path, target: str | Path) -> ParallelCorpus:

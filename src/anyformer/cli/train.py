@@ -191,8 +191,12 @@ def command(
         if nproc not in (None, world.size):
             raise UsageError(f"--nproc {nproc}: torchrun has started {world.size} processes; leave --nproc out")
         options = RunOptions(world=world, **{name: given.pop(name) for name in HOW})
-        written = {"lora": lora, "distillation": teacher}
-        written |= {"source_language": source_language, "target_language": target_language}
+        written = {
+            "lora": lora,
+            "distillation": teacher,
+            "source_language": source_language,
+            "target_language": target_language,
+        }
         changes |= {name: text for name, text in written.items() if text is not None}
         training = prepare_training(spec, data or None, out=out, options=options, **given, **changes)
         if dry_run:

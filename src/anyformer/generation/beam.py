@@ -98,8 +98,8 @@ def search_ids(
     `input_ids` [batch, token] are the encoder's where the model has one, padded on either side, and `decoder_input_ids`
     [batch, token] start its answer; else prompts padded on the left. A hypothesis ends with any of the `closing_ids`, or
     after `max_new_tokens`. Its length is that of its new tokens and of `counted` before them, which every answer begins with.
-    Only what is among the `beams` likeliest of a step may end there. Raises InputError for
-    prompts that the model cannot continue, and for a length penalty that no number holds.
+    Only what is among the `beams` likeliest of a step may end there. Raises InputError for prompts that the model cannot
+    continue, and for a length penalty that no number holds.
     """
     check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
     if not max_new_tokens:

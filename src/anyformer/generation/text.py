@@ -56,9 +56,9 @@ def generate_text(
     `compiled` is the model's step behind the prompts as one graph, which writes the same text.
 
     `on_text(row, piece)` is called as text becomes certain: whole characters, and nothing that a stop string would take
-    back. Row i draws with seed + i, alone or in a batch. A text begins with what the
-    tokenizer puts there (`text.prompts.opening`) and ends at any of its `closing_ids`. Raises InputError for an empty prompt that
-    nothing begins, and for prompts and new tokens that the model cannot take.
+    back. Row i draws with seed + i, alone or in a batch. A text begins with what the tokenizer puts there
+    (`text.prompts.opening`) and ends at any of its `closing_ids`. Raises InputError for an empty prompt that nothing begins, and
+    for prompts and new tokens that the model cannot take.
     """
     if search is not None and sampling != GREEDY:
         raise InputError("beam search takes the likeliest text, and draws and lowers nothing; leave the sampling out")

@@ -27,10 +27,10 @@ def sides_in(tokenizer: Tokenizer, name: str) -> tuple[list[int], list[int]]:
 
     Without rules `end_of_text` closes it. Raises TextError for rules that open a text with something else.
     """
-    token, (before, behind) = language(tokenizer, name), tokenizer.around
+    token, (before, behind) = language(tokenizer, name), tokenizer.around_source
     others = {*before, *behind} - _of_roles(tokenizer)
     if not others and not before:
-        return [token], behind or [each for each in (tokenizer.end_of_text,) if each is not None]
+        return [token], behind
     if len(others) != 1:
         shown = " ".join(tokenizer.spelling(i) or "" for i in (*before, *behind))
         raise TextError(

@@ -14,7 +14,6 @@ import numpy as np
 from anyformer.errors import TextError
 from anyformer.text.corpus import held_out_places
 from anyformer.text.packing import NOT_PREDICTED, padded, shuffled
-from anyformer.text.prompts import source_of
 from anyformer.text.sampler import refuse_other
 from anyformer.text.sources import read_text
 from anyformer.text.tokenizer import Tokenizer
@@ -43,7 +42,7 @@ class ParallelCorpus:
 class PairBatch(NamedTuple):
     """Sentences and translations, padded at the right; every field is [batch, token]."""
 
-    source_ids: np.ndarray  # int64, what `source_of` makes of a line, `s1 … sn end` for one; 0 at padding
+    source_ids: np.ndarray  # int64 `s1 … sn` between what is `around_source`; 0 at padding
     source_mask: np.ndarray  # bool, True at tokens
     target_ids: np.ndarray  # int64, what the decoder reads: `start t1 … tn`, 0 at padding
     target_mask: np.ndarray  # bool, True at tokens
@@ -83,12 +82,16 @@ class EncodedPairs:
         if end is None:
             raise TextError(f"this {tokenizer.kind} tokenizer names no token that ends a text")
         self._start, *first = tokenizer.answer_opening
-        self.source = [
-            np.array(source_of(tokenizer, tokenizer.encode(line)), tokenizer.dtype) for line, _ in corpus.pairs
+        around = [
+            [np.array(ids, tokenizer.dtype) for ids in side] for side in (tokenizer.around_source, (first, [end]))
         ]
-        self.target = [np.array([*first, *tokenizer.encode(line), end], tokenizer.dtype) for _, line in corpus.pairs]
-        sides = [[len(line) for line in side] for side in (self.source, self.target)]
-        self.lengths = np.array(sides, dtype=np.int64).T.copy()
+        ids = [
+            np.concatenate((before, tokenizer.array(line), behind))
+            for pair in corpus.pairs
+            for (before, behind), line in zip(around, pair, strict=True)
+        ]
+        self.source, self.target = ids[0::2], ids[1::2]
+        self.lengths = np.array([len(line) for line in ids], dtype=np.int64).reshape(-1, 2)
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -29,24 +29,15 @@ def opening(tokenizer: Tokenizer) -> list[int]:
 
     Where it has no rules, `begin_of_text` if the configuration says `add_bos_token: true`; tokenizers trained here say so.
     """
-    before, behind = tokenizer.around
     begin = tokenizer.begin_of_text
-    if not (before or behind) and begin is not None and tokenizer.config.get("add_bos_token", False):
+    if not any(tokenizer.around) and begin is not None and tokenizer.config.get("add_bos_token", False):
         return [begin]
-    return before
+    return tokenizer.around[0]
 
 
 def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of what an encoder reads, a prompt's spellings of special tokens taken for these; see `source_of`."""
-    return source_of(tokenizer, tokenizer.encode(text, specials=True))
-
-
-def source_of(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """What an encoder reads of a text's ids: between what the tokenizer's rules put around them, once; without such rules
-    `end_of_text` is last."""
-    before, behind = tokenizer.around
-    if not (before or behind) and tokenizer.end_of_text is not None:
-        behind = [tokenizer.end_of_text]
+    """The ids of what an encoder reads, between those `around_source` unless the text has them."""
+    ids, (before, behind) = tokenizer.encode(text, specials=True), tokenizer.around_source
     begun, ended = ids[: len(before)] == before, ids[len(ids) - len(behind) :] == behind
     return [*([] if begun else before), *ids, *([] if ended else behind)]
 

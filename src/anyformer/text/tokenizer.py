@@ -103,8 +103,13 @@ class Tokenizer:
         )
         fit(inner, trainer, texts)
         # The class name is what lets transformers' AutoTokenizer open the directory.
-        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
-        return cls(inner, config | {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT})
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": END_OF_TEXT,
+            "eos_token": END_OF_TEXT,
+            "add_bos_token": True,
+        }
+        return cls(inner, config)
 
     @classmethod
     def load(cls, path: str | Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
@@ -199,6 +204,13 @@ class Tokenizer:
     def around(self) -> tuple[list[int], list[int]]:
         """The ids that its rules put before a text, and those behind it."""
         return around(self._inner)
+
+    @property
+    def around_source(self) -> tuple[list[int], list[int]]:
+        """The ids before what an encoder reads, and behind it: of its rules, or without any what closes a text."""
+        if any(self.around) or self.end_of_text is None:
+            return self.around
+        return [], [self.end_of_text]
 
     def with_frame(self) -> Tokenizer:
         """One that opens and closes each text, where this one's rules add nothing and it knows what closes one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -194,10 +194,11 @@ def read_data(
         known = load_tokenizer(init)
     objective, wanted = recipe.objective, VOCAB_SIZE if vocab_size is None else vocab_size
 
-    def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective, more: tuple[str, ...] = ()) -> Tokenizer:
+    def trained(
+        texts: Iterable[str], roles: Mapping[str, str] = objective.roles, specials: Sequence[str] = objective.specials
+    ) -> Tokenizer:
         found = known
         if found is None:
-            roles, specials = (by.roles, by.specials) if by else ({}, more)
             learned = Tokenizer.train(texts, wanted - len(roles) - len(specials))
             found = learned.with_specials(specials, roles) if roles or specials else learned
         return found if chat_template is None else found.with_chat_template(read_text(Path(chat_template)))
@@ -217,7 +218,7 @@ def read_data(
     return Prepared(data, about)
 
 
-# The tokenizer that is given, or one trained on texts, with the special tokens of the objective or of another one.
+# The tokenizer that is given, or one trained on texts, with the special tokens of the objective or with others.
 Trained = Callable[..., Tokenizer]
 
 
@@ -228,7 +229,7 @@ def _pairs(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained:
     if isinstance(objective, Contrastive):
         return Prepared(ContrastData(pairs, unseen, trained(pairs.texts())), about)
     said = objective if isinstance(objective, Seq2Seq) else Seq2Seq()
-    own = trained(pairs.texts(), None, said.languages).between(said.source_language, said.target_language)
+    own = trained(pairs.texts(), {}, said.languages).between(said.source_language, said.target_language)
     return Prepared(PairData(pairs, unseen, own), about)
 
 

@@ -67,11 +67,8 @@ def optimizer_of(
         way = _by_parameter(beside, beside.spec, muon) | way
     lr = optimizer.peak(spec.stack.d_model)
     # All of the model's, where a process has some of the layers.
-    kinds = (
-        set(way.values())
-        if not (isinstance(model, Transformer) and model.stack.stage)
-        else set(ways(spec, muon).values())
-    )
+    staged = isinstance(model, Transformer) and model.stack.stage
+    kinds = set((ways(spec, muon) if staged else way).values())
     groups = [
         {
             "params": [p for p in every if way[p] == (decays, rate)],

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from anyformer.errors import InputError, RunFailed
 from anyformer.families import preset
 from anyformer.generation.beam import BeamSearch, search_ids
+from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, TableSpec
@@ -26,7 +27,7 @@ EARLY = {"first": True, "estimate": False, "bound": "never"}
 CLOSING = tuple(range(5, 101, 9))  # several, so that random models meet one
 
 
-def theirs(both: Pair, given: Any, how: BeamSearch, n: int, closing: tuple[int, ...]) -> list[list[int]]:
+def theirs(both: Pair, given: Any, how: BeamSearch, n: int, closing: tuple[int, ...], **more: Any) -> list[list[int]]:
     """Return what transformers writes after each prompt, without what fills the shorter ones up."""
     options = {
         "num_beams": how.beams,
@@ -36,6 +37,7 @@ def theirs(both: Pair, given: Any, how: BeamSearch, n: int, closing: tuple[int, 
         "max_new_tokens": n,
         "eos_token_id": list(closing),
         "pad_token_id": 0,
+        **more,
     }
     rows = []
     for piece in given.fit_for(both.theirs, both.spec).pieces:
@@ -54,13 +56,16 @@ def cut(row: list[int], closing: tuple[int, ...]) -> list[int]:
     return row[: ends[0] + 1] if ends else row
 
 
-def ours(both: Pair, given: Any, how: BeamSearch, n: int, closing: tuple[int, ...]) -> list[list[int]]:
+def ours(
+    both: Pair, given: Any, how: BeamSearch, n: int, closing: tuple[int, ...], sampling: Sampling = GREEDY
+) -> list[list[int]]:
     """Return the same of ours."""
     ids, mask = given.input_ids, given.real.long()
     start = None
     if given.source is not None:
         start, ids, mask = ids, given.source, given.source_real.long()
-    found = search_ids(both.ours, ids, mask, max_new_tokens=n, how=how, decoder_input_ids=start, closing_ids=closing)
+    options: dict[str, Any] = {"decoder_input_ids": start, "closing_ids": closing, "sampling": sampling}
+    found = search_ids(both.ours, ids, mask, max_new_tokens=n, how=how, **options)
     return [list(row[0].token_ids) for row in found]
 
 
@@ -84,6 +89,35 @@ def test_it_is_that_of_transformers(name: str, stopping: Any) -> None:
         if seed > 1 and len(lengths) > 2 and weighed:
             return
     pytest.fail("the length penalty changed nothing, or the texts were all of one length")
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("name", ["llama2-7b", "bart-base"])
+def test_penalties_and_what_is_forbidden_are_those_of_transformers(name: str) -> None:
+    """As released models of summaries are asked; without padding, whose tokens transformers counts."""
+    spec, each, n = shrink(preset(name).spec), set(), 14
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"repetition_penalty": 1.3},
+        {"no_repeat_ngram_size": 1},
+        {"no_repeat_ngram_size": 2, "min_new_tokens": 7},
+        {"min_new_tokens": 9, "forced_eos_token_id": 5},
+        {"suppress_tokens": list(range(40))},
+    )
+    spelled = {"forced_eos_token_id": "last_token", "suppress_tokens": "suppressed"}
+    for seed in range(2):
+        both = pair(spec, seed=seed, least_row=1.0)
+        start, how = beginning(inputs_for("plain", spec, seed), 12), BeamSearch(3)
+        for way in ways:
+            told: dict[str, Any] = {
+                spelled.get(name, name): tuple(value) if isinstance(value, list) else value
+                for name, value in way.items()
+            }
+            sampling = Sampling(**told)
+            expected = theirs(both, start, how, n, CLOSING, **way)
+            assert ours(both, start, how, n, CLOSING, sampling) == expected, way
+            each.add(str((seed, expected)))
+    assert len(each) >= 2 * len(ways) - 2, "each way should change a text"
 
 
 def test_sources_may_be_padded_on_the_right() -> None:

@@ -87,13 +87,13 @@ def test_what_cannot_start_is_one_line(directory: Path, tmp_path: Path) -> None:
         (("--model", str(directory), "--device", "tpu"), "no device 'tpu'"),
         (("--model", str(directory), "--top-p", "2"), "'2' is no number from 0 to 1"),
         (("--model", str(directory), "--stop", ""), "not empty"),
-        (("--model", str(directory), "--length-penalty", "2"), "give --beams, at least 2"),
-        (("--model", str(directory), "--stopping", "first"), "give --beams, at least 2"),
-        (("--model", str(directory), "--top-k", "3"), "give --temperature"),
-        (("--model", str(directory), "--top-p", "0.5"), "give --temperature"),
-        (("--model", str(directory), "--min-p", "0.5"), "give --temperature"),
+        (("--model", str(directory), "--length-penalty", "2"), "give beams, at least 2"),
+        (("--model", str(directory), "--stopping", "first"), "give beams, at least 2"),
+        (("--model", str(directory), "--top-k", "3"), "give a temperature"),
+        (("--model", str(directory), "--top-p", "0.5"), "give a temperature"),
+        (("--model", str(directory), "--min-p", "0.5"), "give a temperature"),
         (("--model", str(directory), "--repetition-penalty", "0"), "'0' is no number from"),
-        (("--model", str(directory), "--beams", "2", "--presence-penalty", "1"), "--beams takes the likeliest text"),
+        (("--model", str(directory), "--beams", "2", "--temperature", "1"), "beams search for the likeliest text"),
     ):
         status, stdout, stderr = run(*arguments, "prompt")
         assert (status, stdout.removeprefix("prompt")) == (2, ""), stderr

@@ -8,7 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor
+from transformers import (
+    ForcedEOSTokenLogitsProcessor,
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
 
 from anyformer.errors import InputError
 from anyformer.families import preset
@@ -30,9 +38,9 @@ logits_of = st.lists(st.floats(-20, 20), min_size=VOCAB, max_size=VOCAB)
 def test_repetition_is_that_of_transformers(row: list[float], prompt: list[int], penalty: float) -> None:
     ids, logits = torch.tensor([prompt]), torch.tensor([row], dtype=torch.float64)
     expected = RepetitionPenaltyLogitsProcessor(penalty)(ids, logits)  # type: ignore[arg-type]
-    penalties = Penalties(Sampling(repetition_penalty=penalty), ids, None, VOCAB)
+    penalties = Penalties(Sampling(repetition_penalty=penalty), ids, None, VOCAB, (), NEW)
     torch.testing.assert_close(penalties.applied(logits), expected, rtol=1e-15, atol=0)
-    written = Penalties(Sampling(repetition_penalty=penalty), ids[:, :1], None, VOCAB)
+    written = Penalties(Sampling(repetition_penalty=penalty), ids[:, :1], None, VOCAB, (), NEW)
     written.add(ids[:, 1:])
     torch.testing.assert_close(written.applied(logits), expected, rtol=1e-15, atol=0)
 
@@ -49,18 +57,52 @@ def test_min_p_is_that_of_transformers(row: list[float], share: float, temperatu
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
 
 
+@given(
+    logits_of,
+    st.lists(st.integers(0, 3), min_size=1, max_size=16),
+    st.integers(0, 5),
+    st.integers(1, 5),
+    st.sets(st.integers(0, VOCAB - 1), max_size=3),
+    st.sampled_from([None, 6]),
+)
+@settings(deadline=None)
+def test_what_is_forbidden_is_that_of_transformers(
+    row: list[float], text: list[int], n_new: int, size: int, suppressed: set[int], last: int | None
+) -> None:
+    """In a text of few tokens, which repeats itself, early and late in it; where all would be forbidden, none is."""
+    n_new, least, most = min(n_new, len(text) - 1), 3, 6
+    ids, logits = torch.tensor([text]), torch.tensor([row], dtype=torch.float64)
+    end = torch.tensor([4, 6])
+    theirs: Any = LogitsProcessorList(
+        [
+            NoRepeatNGramLogitsProcessor(size),
+            MinNewTokensLengthLogitsProcessor(len(text) - n_new, least, end),  # type: ignore[arg-type]
+            SuppressTokensLogitsProcessor(sorted(suppressed)),
+        ]
+    )
+    expected = theirs(ids, logits)
+    expected = expected if bool(expected.isfinite().any()) else logits
+    if last is not None:
+        expected = ForcedEOSTokenLogitsProcessor(len(text) - n_new + most, last)(ids, expected)  # type: ignore[arg-type]
+    how = Sampling(no_repeat_ngram_size=size, min_new_tokens=least, suppressed=tuple(suppressed), last_token=last)
+    penalties = Penalties(how, ids[:, : len(text) - n_new], None, VOCAB, (4, 6), most)
+    penalties.add(ids[:, len(text) - n_new :])
+    torch.testing.assert_close(penalties.applied(logits), expected, rtol=0, atol=0)
+
+
 def test_padding_is_no_token_of_the_prompt() -> None:
     ids, mask = torch.tensor([[7, 2], [3, 2]]), torch.tensor([[0, 1], [1, 1]])
-    found = Penalties(Sampling(repetition_penalty=2.0, bias=((5, -1.0),)), ids, mask, VOCAB).applied(
+    found = Penalties(Sampling(repetition_penalty=2.0, bias=((5, -1.0),)), ids, mask, VOCAB, (), NEW).applied(
         torch.ones(2, VOCAB)
     )
     assert found.tolist() == [[1, 1, 0.5, 1, 1, 0, 1, 1, 1], [1, 1, 0.5, 0.5, 1, 0, 1, 1, 1]]
 
 
 def test_guesses_are_penalised_as_if_they_were_written() -> None:
-    how = Sampling(bias=((3, 2.5),), **LOWERED)  # type: ignore[arg-type]
+    more: dict[str, Any] = {"no_repeat_ngram_size": 2, "min_new_tokens": 3, "suppressed": (6,), "last_token": 8}
+    how = Sampling(bias=((3, 2.5),), **LOWERED, **more)  # type: ignore[arg-type]
     logits, guesses = torch.randn(4, VOCAB, dtype=torch.float64), [2, 5, 2]
-    penalties = Penalties(how, torch.tensor([[1, 5]]), None, VOCAB)
+    penalties = Penalties(how, torch.tensor([[1, 5]]), None, VOCAB, (4,), 6)
     penalties.add(torch.tensor([[7, 2]]))
     found = penalties.applied(logits.clone(), guesses)
     for i in range(4):

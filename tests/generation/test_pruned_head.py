@@ -43,10 +43,10 @@ def test_it_writes_what_transformers_writes(models: tuple[Transformer, Any]) -> 
 
 
 def test_what_is_only_read_is_not_penalised() -> None:
-    found = Penalties(Sampling(repetition_penalty=2.0), IDS, None, WRITTEN).applied(torch.ones(1, WRITTEN))
+    found = Penalties(Sampling(repetition_penalty=2.0), IDS, None, WRITTEN, (), 1).applied(torch.ones(1, WRITTEN))
     assert [i for i, value in enumerate(found[0].tolist()) if value != 1] == [3, 5, 7, 39]
     with pytest.raises(InputError, match="bias: there is no token 40; this model has those from 0 to 39"):
-        Penalties(Sampling(bias=((WRITTEN, 1.0),)), IDS, None, WRITTEN)
+        Penalties(Sampling(bias=((WRITTEN, 1.0),)), IDS, None, WRITTEN, (), 1)
 
 
 def test_a_penalised_text(models: tuple[Transformer, Any]) -> None:

@@ -113,6 +113,24 @@ def test_generate_answers(directory: Path) -> None:
     refused(run("generate", "a", "--model", directory, "--system", "x"), "give --chat too")
 
 
+def test_answers_are_as_released(tmp_path: Path) -> None:
+    found = opened()
+    af.save(found.model, tmp_path / "fox", tokenizer=found.tokenizer)
+    said = {"do_sample": True, "temperature": 3.0, "top_k": 9, "max_new_tokens": 6}
+    (tmp_path / "fox/generation_config.json").write_text(json.dumps(said))
+    prompt, ask = "user: the fox?\nassistant:", ("chat", tmp_path / "fox", "--as-released", "--seed", 2)
+    result = succeeded(run(*ask, typed="the fox?\n"))
+    assert result.stdout == visible(written(found, prompt, 6, seed=2, temperature=3.0, top_k=9)) + "\n"
+    assert "as released: temperature 3.0, top_k 9, max_new_tokens 6" in result.stderr
+    result = succeeded(run(*ask, "--top-k", 4, "--max-new-tokens", 3, typed="the fox?\n"))
+    assert result.stdout == visible(written(found, prompt, 3, seed=2, temperature=3.0, top_k=4)) + "\n"
+    told = answer("generate", "the fox?", "--model", tmp_path / "fox", "--chat", "--as-released", "--seed", 2)
+    assert told["text"] == written(found, prompt, 6, seed=2, temperature=3.0, top_k=9)
+    (tmp_path / "fox/generation_config.json").write_text(json.dumps({"num_beams": 2}))
+    for command in (ask, ("serve", tmp_path / "fox", "--as-released")):
+        refused(run(*command, typed="the fox?\n"), "ask for 2 beams, and here a text is written token by token")
+
+
 def test_chat(directory: Path, tmp_path: Path) -> None:
     typed = (
         f"the fox?\n\n/save {tmp_path / 'said.json'}\n/reset\n/what\n/save {tmp_path}/no/where\nthe fox?\n/exit\nmore\n"

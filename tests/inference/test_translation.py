@@ -75,7 +75,7 @@ def test_what_cannot_be_translated_is_refused(both: tuple[Transformer, Tokenizer
         translate(*model_of("gpt2"), LINES)
     with pytest.raises(InputError, match=r"line 3 of the source is \d+ tokens long, beyond the 64 positions"):
         translate(*model_of("bart-base"), ["Ja", "", "lang " * 90])
-    with pytest.raises(InputError, match="leave the sampling out"):
+    with pytest.raises(InputError, match="beams search for the likeliest text"):
         generate_text(*both, ["Ja"], sampling=Sampling(0.5), search=SEARCH)
 
 
@@ -103,7 +103,7 @@ def test_the_command_answers_a_file_line_by_line(
     ("options", "said"),
     [
         (("Ja", "--beams", "0"), "0 is not in the range"),
-        (("Ja", "--beams", "3", "--temperature", "0.7"), "--beams takes the likeliest text"),
+        (("Ja", "--beams", "3", "--temperature", "0.7"), "beams search for the likeliest text"),
         (("Ja", "--data", __file__), "--data takes no PROMPT"),
     ],
 )
@@ -111,6 +111,63 @@ def test_bad_options_are_refused_in_one_line(directory: Path, options: tuple[str
     result = CliRunner().invoke(application, ["generate", "--model", str(directory), *options, "--device", "cpu"])
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_files_say_how_lines_are_answered(directory: Path, both: tuple[Transformer, Tokenizer], tmp_path: Path) -> None:
+    """As `generate` and `evaluate` are asked by --as-released; a file that draws is of no use there."""
+    said, how = (
+        {"num_beams": 3, "length_penalty": 0.6, "max_length": 9, "no_repeat_ngram_size": 1},
+        Sampling(no_repeat_ngram_size=1),
+    )
+    released = tmp_path / "released"
+    released.mkdir()
+    for file in directory.iterdir():
+        (released / file.name).write_bytes(file.read_bytes())
+    (released / "generation_config.json").write_text(json.dumps(said))
+    (tmp_path / "de").write_text("\n".join(LINES))
+    (tmp_path / "en").write_text("\n".join(line or "-" for line in LINES))
+    expected = translate(*both, LINES, search=SEARCH, sampling=how, max_new_tokens=8)
+    assert expected != translate(*both, LINES, search=SEARCH, max_new_tokens=8)
+    status, out, err = run(
+        "generate",
+        "--model",
+        str(released),
+        "--data",
+        str(tmp_path / "de"),
+        "--as-released",
+        "--json",
+        "--device",
+        "cpu",
+    )
+    assert (status, json.loads(out)["lines"]) == (0, expected)
+    assert "beams 3, length_penalty 0.6" in err
+    (tmp_path / "de").write_text("\n".join(filter(str.strip, LINES)))
+    (tmp_path / "en").write_text("\n".join(filter(str.strip, LINES)))
+    files = (
+        "evaluate",
+        str(released),
+        "--source",
+        str(tmp_path / "de"),
+        "--target",
+        str(tmp_path / "en"),
+        "--device",
+        "cpu",
+    )
+    status, out, _ = run(*files, "--bleu", "--as-released", "--json")
+    lines = list(filter(str.strip, LINES))
+    assert (status, json.loads(out)["bleu"]) == (
+        0,
+        bleu([text for text, line in zip(expected, LINES, strict=True) if line.strip()], lines).score,
+    )
+    for options, says in (
+        (("--as-released",), "give --bleu too"),
+        (("--bleu", "--as-released", "--beams=2"), "leave --beams and --length-penalty out"),
+    ):
+        status, _, err = run(*files, *options)
+        assert (status, says in err) == (2, True)
+    (released / "generation_config.json").write_text(json.dumps({"do_sample": True}))
+    status, _, err = run(*files, "--bleu", "--as-released")
+    assert (status, "lines are answered by their likeliest texts" in err) == (2, True)
 
 
 def test_bleu_is_a_score_with_its_signature() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from anyformer.generation import Sampling, encode_prompt, generate_text
 from anyformer.inference import embed
-from tests.serving.conftest import Running
+from tests.serving.conftest import Running, Start
 
 
 @pytest.fixture(scope="module")
@@ -252,15 +252,38 @@ def test_models(client: openai.OpenAI) -> None:
 
 def test_penalties_and_a_bias_change_what_is_written(client: openai.OpenAI, running: Running) -> None:
     told = {text_of(running, "Größe", 25, seed=3, temperature=5.0)}
-    for change in ({"presence_penalty": 2}, {"frequency_penalty": -1.5}, {"min_p": 0.5}, {"repetition_penalty": 1.9}):
+    for change in (
+        {"presence_penalty": 2},
+        {"frequency_penalty": -1.5},
+        {"min_p": 0.5},
+        {"repetition_penalty": 1.9},
+        {"no_repeat_ngram_size": 1},
+    ):
         answer = client.completions.create(
             model="tiny", prompt="Größe", max_tokens=25, temperature=5.0, seed=3, extra_body=change
         )
         assert answer.choices[0].text == text_of(running, "Größe", 25, seed=3, temperature=5.0, **change)
         told.add(answer.choices[0].text)
-    assert len(told) == 5, "each should have changed the text"
+    assert len(told) == 6, "each should have changed the text"
     biased = client.completions.create(model="tiny", prompt="Größe", max_tokens=9, logit_bias={"70": 100})
     assert biased.choices[0].text == running.found.tokenizer.decode([70] * 9)
+    ends = {"prompt": "a", "max_tokens": 8, "logit_bias": {str(running.found.tokenizer.end_of_text): 100}}
+    for least in (0, 5):
+        answer = client.completions.create(model="tiny", temperature=0, extra_body={"min_tokens": least}, **ends)  # type: ignore[arg-type]
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == least + 1  # the one that ends it is counted
+
+
+def test_what_a_request_does_not_say_is_as_usual(start: Start) -> None:
+    with start(usual=Sampling(3.0, top_k=9, no_repeat_ngram_size=2)) as server:
+        ask = openai.OpenAI(base_url=server.v1, api_key="none").completions.create
+        for change, how in (
+            ({}, {"temperature": 3.0, "top_k": 9, "no_repeat_ngram_size": 2}),
+            ({"temperature": 2.0, "top_k": 0}, {"temperature": 2.0, "no_repeat_ngram_size": 2}),
+            ({"temperature": 0, "top_k": -1, "no_repeat_ngram_size": 0}, {}),
+        ):
+            answer = ask(model="tiny", prompt="if x", max_tokens=20, seed=7, extra_body=change)
+            assert answer.choices[0].text == text_of(server, "if x", 20, seed=7, **how)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from anyformer.cli.options import (
     sampling_options,
     weights_option,
 )
-from anyformer.cli.terminal import compiled_step
+from anyformer.cli.terminal import compiled_step, refuse_search, what_is_released
 from anyformer.errors import AnyformerError
 from anyformer.screen import say
 
@@ -57,6 +57,7 @@ def command(
     tools: Path | None,
     max_new_tokens: int | None,
     sampling: dict[str, Any],
+    as_released: bool,
     seed: int,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
@@ -75,9 +76,16 @@ def command(
     from anyformer.inference.opened import opened
     from anyformer.text.conversations import read_tools
 
-    how, known = Sampling(**sampling), () if tools is None else read_tools(tools)
+    known = () if tools is None else read_tools(tools)
+    said = what_is_released(directory, as_released)
+    how, search = said.chosen(sampling, {}, Sampling(temperature=0.7))
+    refuse_search(search)
+    if max_new_tokens is None:
+        max_new_tokens = said.most
     found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, compiled=compiled))
     found.model.cache_dtype = cache_dtype
+    if as_released:
+        say(f"as released: {said}", stderr=True)
     step = compiled_step(found.model) if compiled else None
     with Conversation(found, system, step, tools=known) as conversation:
         answered = 0

@@ -22,7 +22,7 @@ from anyformer.cli.options import (
     precision_option,
     weights_option,
 )
-from anyformer.cli.terminal import tell
+from anyformer.cli.terminal import tell, what_is_released
 from anyformer.errors import UsageError
 
 # Options that no task has.
@@ -64,17 +64,10 @@ BEAMS = 4
 @click.option(
     "--beams",
     type=click.IntRange(1, 10**4),
-    default=BEAMS,
-    show_default=True,
-    help="For --bleu: search so many translations side by side.",
+    help=f"For --bleu: search so many translations side by side.  [default: {BEAMS}]",
 )
-@click.option(
-    "--length-penalty",
-    type=Number(-100, 100),
-    default=1.0,
-    show_default=True,
-    help="For --bleu: as of `anyformer generate`.",
-)
+@click.option("--length-penalty", type=Number(-100, 100), help="For --bleu: as of `anyformer generate`.  [default: 1]")
+@click.option("--as-released", is_flag=True, help="For --bleu: as the model's generation_config.json says.")
 @click.option(
     "--truncate",
     is_flag=True,
@@ -84,7 +77,14 @@ BEAMS = 4
 @as_option
 @import_option
 def command(
-    model: Path, tasks: Path | None, with_bleu: bool, beams: int, length_penalty: float, as_json: bool, **given: Any
+    model: Path,
+    tasks: Path | None,
+    with_bleu: bool,
+    beams: int | None,
+    length_penalty: float | None,
+    as_released: bool,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.
 
@@ -105,8 +105,15 @@ def command(
     from anyformer.generation import BeamSearch
     from anyformer.inference import evaluate, evaluate_task
 
-    if not with_bleu and (beams, length_penalty) != (BEAMS, 1.0):
-        raise UsageError("--beams and --length-penalty are for translations; give --bleu too, or leave them out")
+    searched = beams is not None or length_penalty is not None
+    if not with_bleu and (searched or as_released):
+        raise UsageError(
+            "--beams, --length-penalty and --as-released are for translations; give --bleu too, or leave them out"
+        )
+    if searched and as_released:
+        raise UsageError(
+            "--as-released has the model's files say how to search; leave --beams and --length-penalty out"
+        )
     if tasks is not None:
         others = [name for name in OF_TEXTS if given.pop(name)] + ["bleu"] * with_bleu
         if others:
@@ -120,5 +127,7 @@ def command(
                 raise UsageError(f"{tasks} is for lm-eval, which is not to be imported ({error}); {remedy}") from None
         tell(evaluate_task(model, tasks, **given), as_json)
         return
-    search = BeamSearch(beams, length_penalty) if with_bleu else None
+    search = BeamSearch(beams or BEAMS, 1.0 if length_penalty is None else length_penalty) if with_bleu else None
+    if as_released:
+        search = what_is_released(model, as_released)
     tell(evaluate(model, bleu=search, **given), as_json)

@@ -17,7 +17,6 @@ from anyformer.cli.options import (
     Number,
     as_option,
     cache_option,
-    choice,
     compile_option,
     device_option,
     json_option,
@@ -25,16 +24,17 @@ from anyformer.cli.options import (
     sampling_options,
     weights_option,
 )
-from anyformer.cli.terminal import compiled_step, tell
+from anyformer.cli.terminal import compiled_step, tell, what_is_released
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
 if TYPE_CHECKING:
-    from anyformer.generation import BeamSearch, CompiledStep, Continuation, Guessing, Stopping
+    from anyformer.generation import BeamSearch, CompiledStep, Continuation, Guessing
     from anyformer.inference.opened import Opened
 
 JSON_VERSION = 1
 DEFAULT = 50  # new tokens
+SEARCH = ("beams", "length_penalty", "stopping")
 
 
 @click.command()
@@ -49,24 +49,18 @@ DEFAULT = 50  # new tokens
 @click.option("--seed", type=SEED, default=0, show_default=True, help="The same seed writes the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text. May be given several times.")
 @click.option(
-    "--beams",
-    type=click.IntRange(1, 10**4),
-    default=1,
-    show_default=True,
-    help="Search so many continuations side by side; 1 is greedy.",
+    "--beams", type=click.IntRange(1, 10**4), help="Search so many continuations side by side.  [default: 1, greedy]"
 )
 @click.option(
     "--length-penalty",
     type=Number(-100, 100),
-    default=1.0,
-    show_default=True,
-    help="Beams are compared by log-probability / length to this power: 0 favours short texts.",
+    help="Beams are compared by log-probability / length to this power: 0 favours short texts.  [default: 1]",
 )
-@choice(
+@click.option(
     "--stopping",
-    ("estimate", "first", "bound"),
-    "estimate",
-    "A search ends when no beam seems to get better, when as many have ended as there are beams, or when none can.",
+    type=click.Choice(("estimate", "first", "bound")),
+    help="A search ends when no beam seems to get better, when as many have ended as there are beams, or when none can.  "
+    "[default: estimate]",
 )
 @click.option("--data", type=ONE_FILE, help="A file of lines to translate, each to one line; for encoder–decoders.")
 @click.option("--chat", is_flag=True, help="PROMPT is what a user says: put it as the checkpoint's chat template does.")
@@ -92,9 +86,6 @@ DEFAULT = 50  # new tokens
 def command(
     prompt: str,
     model: str,
-    beams: int,
-    length_penalty: float,
-    stopping: Stopping,
     data: Path | None,
     chat: bool,
     system: str | None,
@@ -110,6 +101,7 @@ def command(
     compiled: bool,
     as_json: bool,
     sampling: dict[str, Any],
+    as_released: bool,
     **given: Any,
 ) -> None:
     """Continue PROMPT with a model; without one, begin a text. A model with an encoder reads PROMPT and answers.
@@ -129,20 +121,16 @@ def command(
 
     With `--compile` the tokens after the first are written by a compiled graph; the text is the same.
     """
-    from anyformer.generation import GREEDY, BeamSearch, Sampling, lay_out_for_decoding
+    from anyformer.generation import lay_out_for_decoding
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
 
-    options = BeamSearch(beams, length_penalty, stopping)
-    search = options if beams > 1 else None
-    given["sampling"] = Sampling(**sampling)
-    if search is not None and given["sampling"] != GREEDY:
-        raise UsageError("--beams takes the likeliest text; leave --temperature, --top-k, --top-p and penalties out")
-    if search is None and options != BeamSearch(beams):
-        raise UsageError("--length-penalty and --stopping are of a search; give --beams, at least 2, or leave them out")
-    if data is not None and (prompt or given["stop"] or given["sampling"] != GREEDY):
+    searched = {name: value for name in SEARCH if (value := given.pop(name)) is not None}
+    said = what_is_released(model, as_released)
+    how, search = said.chosen(sampling, searched)
+    if data is not None and (prompt or given["stop"] or how.draws):
         raise UsageError(
-            "--data takes no PROMPT, --stop, --temperature or penalties: every line is answered by the likeliest text"
+            "--data takes no PROMPT, --stop or --temperature: every line is answered by the likeliest text"
         )
     if system is not None and not chat:
         raise UsageError("--system is said in a conversation; give --chat too, or put it into PROMPT")
@@ -157,18 +145,25 @@ def command(
         )
     several = guessed or search is not None or data is not None
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
-    how: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
-    found = opened(model, **how).between(source_language, target_language)
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
+    found = opened(model, **options).between(source_language, target_language)
     found.model.cache_dtype = cache_dtype
-    beside = None if draft is None else found.beside(draft, **how)
+    if not chat:
+        said = said.behind(found.before([prompt]), given["max_new_tokens"])
+        how, search = said.chosen(sampling, searched)
+    if given["max_new_tokens"] is None:
+        given["max_new_tokens"] = said.most
+    if as_released:
+        say(f"as released: {said}", stderr=True)
+    beside = None if draft is None else found.beside(draft, **options)
     guesses = guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead)
     step = compiled_step(found.model) if compiled else None
     if data is not None:
-        _answer(data, found, search, given["max_new_tokens"], as_json)
+        _answer(data, found, {"search": search, "sampling": how, "max_new_tokens": given["max_new_tokens"]}, as_json)
     elif chat:
-        _converse(prompt, found, system, step, as_json, **given)
+        _converse(prompt, found, system, step, as_json, sampling=how, **given)
     else:
-        _continue(prompt, found, search, guesses, step, as_json, **given)
+        _continue(prompt, found, search, guesses, step, as_json, sampling=how, **given)
 
 
 def _continue(
@@ -236,13 +231,13 @@ def _end(prompt: str, written: Continuation, seconds: float, as_json: bool) -> N
     tell({**told, "tokens_per_second": round(len(written.token_ids) / seconds, 1)}, as_json, version=JSON_VERSION)
 
 
-def _answer(data: Path, found: Opened, search: BeamSearch | None, max_new_tokens: int | None, as_json: bool) -> None:
+def _answer(data: Path, found: Opened, how: dict[str, Any], as_json: bool) -> None:
     """Print a line for each line of a file."""
     from anyformer.inference import translate
     from anyformer.text.parallel import read_lines
 
     start = time.perf_counter()
-    lines = translate(found.model, found.tokenizer, read_lines(data), search=search, max_new_tokens=max_new_tokens)
+    lines = translate(found.model, found.tokenizer, read_lines(data), **how)
     if as_json:
         tell({"lines": lines, "seconds": round(time.perf_counter() - start, 3)}, as_json, version=JSON_VERSION)
         return

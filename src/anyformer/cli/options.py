@@ -15,7 +15,6 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from anyformer.errors import UsageError
 from anyformer.recipe import OBJECTIVES, OPTIMIZERS, ObjectiveSpec, OptimizerSpec, Recipe
 
 # The words by which a field of such a type is named.
@@ -194,7 +193,6 @@ SEED = click.IntRange(0, 2**62)
 SAMPLING: dict[str, dict[str, Any]] = {  # what `Sampling` takes
     "temperature": {
         "type": Number(0),
-        "show_default": True,
         "help": "0 takes the likeliest token; 1 draws as the model says.",
     },
     "top_k": {"type": click.IntRange(1, 10**9), "help": "Draw from the k likeliest tokens."},
@@ -202,41 +200,41 @@ SAMPLING: dict[str, dict[str, Any]] = {  # what `Sampling` takes
     "min_p": {"type": SHARE, "help": "Draw from tokens at least this share as likely as the likeliest."},
     "repetition_penalty": {
         "type": ABOVE_ZERO,
-        "default": 1.0,
         "help": "Above 1 makes tokens of prompt and text less likely: their logits are divided by it.",
     },
-    "presence_penalty": {
-        "type": Number(-100, 100),
-        "default": 0.0,
-        "help": "Taken off the logit of each token written.",
+    "presence_penalty": {"type": Number(-100, 100), "help": "Taken off the logit of each token written."},
+    "frequency_penalty": {"type": Number(-100, 100), "help": "The same, each time that it was written."},
+    "no_repeat_ngram_size": {
+        "type": click.IntRange(0, 10**9),
+        "metavar": "N",
+        "help": "No N tokens in a row that prompt or text has already.",
     },
-    "frequency_penalty": {
-        "type": Number(-100, 100),
-        "default": 0.0,
-        "help": "The same, each time that it was written.",
-    },
+    "min_new_tokens": {"type": click.IntRange(0, 10**9), "help": "Tokens before the text may end."},
 }
 
 
 def sampling_options(temperature: float) -> Callable[..., Any]:
-    """The options of how tokens are chosen, which a command gets together, as `sampling`."""
+    """The options of how tokens are chosen: a command gets those that are given, as `sampling`, and `as_released`."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def told(*args: Any, **given: Any) -> Any:
-            chosen = {name: given.pop(name) for name in SAMPLING}
-            if not chosen["temperature"] and any(chosen[name] is not None for name in ("top_k", "top_p", "min_p")):
-                raise UsageError(
-                    "--top-k, --top-p and --min-p say which tokens are drawn; give --temperature too, or leave them out"
-                )
-            return command(*args, sampling=chosen, **given)
+            each = {name: given.pop(name) for name in SAMPLING}
+            return command(*args, sampling={name: value for name, value in each.items() if value is not None}, **given)
 
         for name, how in reversed(SAMPLING.items()):
-            settings = {"default": temperature, **how} if name == "temperature" else how
-            told = click.option("--" + name.replace("_", "-"), **settings)(told)
-        return told
+            more = {"help": f"{how['help']}  [default: {temperature:g}]"} if name == "temperature" else {}
+            told = click.option("--" + name.replace("_", "-"), **{**how, **more})(told)
+        return as_released_option(told)
 
     return add
+
+
+as_released_option = click.option(
+    "--as-released",
+    is_flag=True,
+    help="As the model's generation_config.json says, where no other option does.",
+)
 
 
 class Rates(click.ParamType):

@@ -16,12 +16,15 @@ from anyformer.cli.options import (
     Nbytes,
     Number,
     as_option,
+    as_released_option,
     cache_option,
     device_option,
     language_options,
     weights_option,
 )
+from anyformer.cli.terminal import refuse_search, what_is_released
 from anyformer.errors import UsageError
+from anyformer.screen import say
 
 EXTRA = ("starlette", "uvicorn")
 
@@ -40,6 +43,7 @@ EXTRA = ("starlette", "uvicorn")
 @click.option("--rate", type=Amount(), help="Requests a minute of one client.  [default: any number]")
 @click.option("--timeout", type=Number(0.1, 10**6), default=600.0, show_default=True, help="Seconds of an answer.")
 @click.option("--grace", type=click.IntRange(0, 86400), default=30, show_default=True, help="Seconds to end in.")
+@as_released_option
 @language_options
 @device_option
 @weights_option
@@ -60,6 +64,7 @@ def command(
     rate: int | None,
     timeout: float,
     grace: int,
+    as_released: bool,
     source_language: str | None,
     target_language: str | None,
     device: str | None,
@@ -81,10 +86,16 @@ def command(
         raise UsageError("--api-key is empty; give one, or leave it out and listen on this machine alone")
     from anyformer.generation import lay_out_for_decoding
     from anyformer.inference.opened import opened
-    from anyformer.serving import Limits, application, serve
+    from anyformer.serving import USUAL, Limits, application, serve
 
+    said = what_is_released(directory, as_released)
+    usual, search = said.chosen({}, {}, USUAL)
+    refuse_search(search)
     found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, several=True))
     found = found.between(source_language, target_language)
     found.model.cache_dtype = cache_dtype
+    if as_released:
+        say(f"as released: {said}", stderr=True)
     limits = Limits(max_length, max_tokens, max_rows, max_waiting, max_body, rate, timeout)
-    serve(application(found, name or directory.resolve().name, limits, api_key), host, port, grace_seconds=grace)
+    served = application(found, name or directory.resolve().name, limits, api_key, usual)
+    serve(served, host, port, grace_seconds=grace)

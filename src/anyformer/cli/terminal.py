@@ -7,15 +7,17 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer import screen
+from anyformer.errors import UsageError
 from anyformer.screen import WIDTH, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyformer.generation import CompiledStep
+    from anyformer.generation import BeamSearch, CompiledStep, Released
     from anyformer.model import Transformer
 
 
@@ -32,6 +34,23 @@ def compiled_step(model: Transformer) -> CompiledStep:
     step = CompiledStep(model)
     say(step.notice, stderr=True)
     return step
+
+
+def what_is_released(model: str | Path, asked: bool) -> Released:
+    """How the files of a model say that texts are written; nothing where nobody asks."""
+    from anyformer.generation import UNSAID, released
+    from anyformer.hub import load_tokenizer
+
+    tokenizer = load_tokenizer(model) if asked else None
+    return UNSAID if tokenizer is None else released(tokenizer.generation)
+
+
+def refuse_search(search: BeamSearch | None) -> None:
+    """Raise UsageError for a search that a model's files ask for where texts are written token by token."""
+    if search is not None:
+        raise UsageError(
+            f"the model's files ask for {search.beams} beams, and here a text is written token by token; leave --as-released out"
+        )
 
 
 def _json(told: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, generate_ids
 from anyformer.generation.guesses import DraftModel, Guessing, OwnModules, PromptLookup
 from anyformer.generation.layout import lay_out_for_decoding
+from anyformer.generation.released import UNSAID, Released, released
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.generation.static_cache import StaticCache
@@ -14,6 +15,7 @@ from anyformer.text.prompts import encode_prompt
 
 __all__ = [
     "GREEDY",
+    "UNSAID",
     "Batch",
     "BeamSearch",
     "Chosen",
@@ -26,6 +28,7 @@ __all__ = [
     "Hypothesis",
     "OwnModules",
     "PromptLookup",
+    "Released",
     "Row",
     "Sampling",
     "SpeculativeDecoding",
@@ -37,5 +40,6 @@ __all__ = [
     "generate_ids",
     "generate_text",
     "lay_out_for_decoding",
+    "released",
     "search_ids",
 ]

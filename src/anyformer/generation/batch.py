@@ -92,7 +92,9 @@ class Batch:
                 f"a prompt of {start.shape[1]} tokens and {wanted.max_new_tokens} new ones are more than {self.longest}; "
                 "ask for fewer or cut the prompt"
             )
-        penalties = Penalties(wanted.sampling, start, None, self.model.spec.n_scored)
+        penalties = Penalties(
+            wanted.sampling, start, None, self.model.spec.n_scored, wanted.closing_ids, wanted.max_new_tokens
+        )
         row = Row(wanted, torch.Generator().manual_seed(wanted.seed), penalties)
         length = min(start.shape[1] + wanted.max_new_tokens, self.longest)
         cache = self.model.new_cache(1, length, longest=self.longest)

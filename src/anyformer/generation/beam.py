@@ -16,7 +16,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.decode import cache_for, check_prompts, next_logits, prompt_types
-from anyformer.generation.sampling import numbers
+from anyformer.generation.penalties import Penalties
+from anyformer.generation.sampling import GREEDY, Sampling, numbers
 from anyformer.model import Transformer
 
 Stopping = Literal["estimate", "first", "bound"]
@@ -36,6 +37,7 @@ class BeamSearch:
     beams: int
     length_penalty: float = 1.0
     stopping: Stopping = "estimate"
+    renormalised: bool = False  # probabilities of what penalties and bans leave add up to 1 again
 
     def __post_init__(self) -> None:
         if self.beams < 1:
@@ -89,6 +91,7 @@ def search_ids(
     *,
     max_new_tokens: int,
     how: BeamSearch,
+    sampling: Sampling = GREEDY,
     decoder_input_ids: Tensor | None = None,
     closing_ids: Collection[int] = (),
     counted: int = 0,
@@ -98,9 +101,11 @@ def search_ids(
     `input_ids` [batch, token] are the encoder's where the model has one, padded on either side, and `decoder_input_ids`
     [batch, token] start its answer; else prompts padded on the left. A hypothesis ends with any of the `closing_ids`, or
     after `max_new_tokens`. Its length is that of its new tokens and of `counted` before them, which every answer begins with.
-    Only what is among the `beams` likeliest of a step may end there. Raises InputError for prompts that the model cannot
-    continue, and for a length penalty that no number holds.
+    Only what is among the `beams` likeliest of a step may end there. The penalties of `sampling`, and what it forbids, change
+    log-probabilities, as in transformers. Raises InputError for prompts that the model cannot continue, for a length penalty
+    that no number holds, and for a `sampling` that draws.
     """
+    refuse_drawn(sampling)
     check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
     if not max_new_tokens:
         return [[Hypothesis(0.0, (), ended=False)] for _ in input_ids]
@@ -112,10 +117,13 @@ def search_ids(
     start = input_ids if decoder_input_ids is None else decoder_input_ids
     cache, types = cache_for(model, start, max_new_tokens), prompt_types(model.spec, start)
     logits = next_logits(model, start, attention_mask, types, cache, input_ids)
+    mask = attention_mask if model.encoder is None else None
+    penalties = Penalties(sampling, start, mask, model.spec.n_scored, closing_ids, max_new_tokens)
     all_rows = rows = [_Row() for _ in input_ids]
     totals, n_candidates = logits.new_zeros(len(rows), 1, dtype=torch.float32), how.beams * max(2, 1 + len(closing_ids))
     for n in range(1, max_new_tokens + 1):
-        each = _likeliest(logits, totals, n_candidates)
+        logs = penalties.applied(numbers(logits).float().log_softmax(-1))
+        each = _likeliest(logs.log_softmax(-1) if how.renormalised else logs, totals, n_candidates)
         width, kept, chosen = totals.shape[1], [], []
         for place, (row, candidates) in enumerate(zip(rows, each, strict=True)):
             last = n == max_new_tokens
@@ -128,16 +136,27 @@ def search_ids(
         rows = kept
         if not rows:
             break
-        cache.select([beam for _, beam, _ in chosen])
+        beams = [beam for _, beam, _ in chosen]
+        cache.select(beams)
+        penalties.select(beams)
         totals = totals.new_tensor([total for total, _, _ in chosen]).view(len(rows), -1)
         ids = input_ids.new_tensor([token for _, _, token in chosen])[:, None]
+        penalties.add(ids)
         logits = next_logits(model, ids, None, None if types is None else torch.ones_like(ids), cache, None)
     return [row.ended for row in all_rows]
 
 
-def _likeliest(logits: Tensor, totals: Tensor, n: int) -> list[list[_Grown]]:
-    """The n likeliest continuations of each row, for logits [rows · beams, vocab] and sums [rows, beams]."""
-    sums = numbers(logits).float().log_softmax(-1).unflatten(0, totals.shape) + totals[..., None]
+def refuse_drawn(sampling: Sampling) -> None:
+    """Raise InputError for tokens that are to be drawn while beams are searched."""
+    if sampling.draws:
+        raise InputError(
+            "beams search for the likeliest text, and draw none; leave temperature, top_k, top_p and min_p out"
+        )
+
+
+def _likeliest(logs: Tensor, totals: Tensor, n: int) -> list[list[_Grown]]:
+    """The n likeliest continuations of each row, for log-probabilities [rows · beams, vocab] and sums [rows, beams]."""
+    sums = logs.float().unflatten(0, totals.shape) + totals[..., None]
     vocab = sums.shape[-1]
     found = sums.flatten(1).topk(min(n, sums.shape[1] * vocab))
     return [

@@ -64,7 +64,7 @@ class Decoding(Iterator[dict[int, int]]):
         self.types = prompt_types(model.spec, self.ids)
         self.generators = generators(seed, len(self.rows))
         counted = attention_mask if model.encoder is None else None
-        self.penalties = Penalties(sampling, self.ids, counted, model.spec.n_scored)
+        self.penalties = Penalties(sampling, self.ids, counted, model.spec.n_scored, closing_ids, max_new_tokens)
         self.ended: set[int] = set()
         self.graph: CompiledStep | CapturedStep | None = compiled
         source_tokens = 0 if self.encoder_ids is None else self.encoder_ids.shape[1]

@@ -1,11 +1,13 @@
-"""What is taken off the logits of tokens that a text has already, before one is chosen.
+"""What the tokens of a text make of the logits of its next one, before that is chosen.
 
-Repetition: Keskar et al. 2019 (CTRL), arXiv:1909.05858, section 4.1. Presence and frequency: as OpenAI's interface has them.
+Repetition: Keskar et al. 2019 (CTRL), arXiv:1909.05858, section 4.1. N-grams: Paulus et al. 2017, arXiv:1705.04304,
+section 2.5. Presence and frequency: as OpenAI's interface has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -14,38 +16,65 @@ from torch.nn import functional as F
 from anyformer.errors import InputError
 from anyformer.generation.sampling import Sampling
 
+ABSENT = -1  # in the place of a token that pads a prompt, or lies beyond the vocabulary
+
 
 class Penalties:
-    """The tokens that rows hold [row, vocab], and what that takes off their next logits; idle where these stay as they are."""
+    """The tokens that rows hold, and what that makes of their next logits; idle where these stay as they are."""
 
-    def __init__(self, how: Sampling, ids: Tensor, mask: Tensor | None, vocab_size: int) -> None:
+    def __init__(
+        self,
+        how: Sampling,
+        ids: Tensor,
+        mask: Tensor | None,
+        vocab_size: int,
+        closing_ids: Collection[int],
+        max_new_tokens: int,
+    ) -> None:
         """`ids` [row, token] are the prompts, where `mask` of that shape is not 0; those beyond the vocabulary are never written.
 
-        Raises InputError for a bias of no token.
+        Rows are to have `max_new_tokens`, and end before with one of the `closing_ids`. Raises InputError for a bias of no
+        token, and for no token that is to be the last.
         """
-        if wrong := [token for token, _ in how.bias if not 0 <= token < vocab_size]:
-            raise InputError(f"bias: there is no token {wrong[0]}; this model has those from 0 to {vocab_size - 1}")
+        named = {
+            "bias": [token for token, _ in how.bias],
+            "last_token": () if how.last_token is None else [how.last_token],
+        }
+        for name, tokens in named.items():
+            if wrong := [token for token in tokens if not 0 <= token < vocab_size]:
+                raise InputError(
+                    f"{name}: there is no token {wrong[0]}; this model has those from 0 to {vocab_size - 1}"
+                )
         self.how = how
-        changes = (how.repetition_penalty, how.presence_penalty, how.frequency_penalty, how.bias)
-        self.idle = changes == (1.0, 0.0, 0.0, ())
+        self.idle = how == Sampling(how.temperature, how.top_k, how.top_p, how.min_p)
         if self.idle:
             return
-        self.biased = ids.new_tensor([token for token, _ in how.bias])
+        self.n_written, self.max_new_tokens = 0, max_new_tokens
+        self.biased = ids.new_tensor(named["bias"])
         self.bias = torch.tensor([more for _, more in how.bias], dtype=torch.float64, device=ids.device)
+        self.suppressed, self.closing = (
+            ids.new_tensor([token for token in tokens if token < vocab_size])
+            for tokens in (how.suppressed, closing_ids)
+        )
         counted = (ids < vocab_size) if mask is None else (mask > 0) & (ids < vocab_size)
         self.written = ids.new_zeros(len(ids), vocab_size)  # how often each token is behind the prompt
         self.prompt = self.written.scatter_add(1, ids.clamp(max=vocab_size - 1), counted.to(ids.dtype)) > 0
+        self.text = ids.masked_fill(~counted, ABSENT)  # grows where n-grams are looked at
 
     def add(self, ids: Tensor | Sequence[Sequence[int]]) -> None:
         """Count tokens that rows have chosen [row, token]."""
-        if not self.idle:
-            new = torch.as_tensor(ids, device=self.written.device)
-            self.written.scatter_add_(1, new, torch.ones_like(new))
+        if self.idle:
+            return
+        new = torch.as_tensor(ids, device=self.written.device)
+        self.n_written += new.shape[1]
+        self.written.scatter_add_(1, new, torch.ones_like(new))
+        if self.how.no_repeat_ngram_size:
+            self.text = torch.cat((self.text, new), 1)
 
     def select(self, rows: list[int]) -> None:
-        """Keep these rows, in this order."""
+        """Take these rows, in this order; one may be taken several times."""
         if not self.idle:
-            self.written, self.prompt = self.written[rows], self.prompt[rows]
+            self.written, self.prompt, self.text = self.written[rows], self.prompt[rows], self.text[rows]
 
     def applied(self, logits: Tensor, guesses: Sequence[int] = ()) -> Tensor:
         """Logits [row, vocab], float64 if changed; of one row and guesses [1 + guess, vocab]: behind none, behind the first …"""
@@ -60,4 +89,36 @@ class Penalties:
             lower = torch.where(logits > 0, logits / how.repetition_penalty, logits * how.repetition_penalty)
             logits = torch.where(self.prompt | (written > 0), lower, logits)
         logits = logits - how.presence_penalty * (written > 0) - how.frequency_penalty * written
-        return logits.index_add_(1, self.biased, self.bias.expand(len(logits), -1))
+        logits = logits.index_add_(1, self.biased, self.bias.expand(len(logits), -1))
+        n_written = torch.arange(self.n_written, self.n_written + 1 + len(guesses), device=written.device)[:, None]
+        forbidden = repeating(self._texts(guesses), how.no_repeat_ngram_size, logits.shape[1])
+        forbidden[:, self.suppressed] = True
+        forbidden[:, self.closing] |= n_written < how.min_new_tokens
+        # Where all are forbidden, none is: something has to be written.
+        logits = logits.masked_fill(forbidden & ~forbidden.all(-1, keepdim=True), -math.inf)
+        if how.last_token is None:
+            return logits
+        last = torch.full_like(logits, -math.inf)
+        last[:, how.last_token] = 0.0
+        return torch.where(n_written == self.max_new_tokens - 1, last, logits)
+
+    def _texts(self, guesses: Sequence[int]) -> Tensor:
+        """The tokens before each row of logits [row, token]: with no guess, with the first …, absent ones in front."""
+        if not guesses:
+            return self.text
+        guessed, absent = self.text.new_tensor(guesses), self.text.new_full((len(guesses),), ABSENT)
+        each = [torch.cat((absent[i:], self.text[0], guessed[:i])) for i in range(len(guesses) + 1)]
+        return torch.stack(each)
+
+
+def repeating(text: Tensor, n: int, vocab_size: int) -> Tensor:
+    """The tokens that would complete n of them that `text` [row, token] has already, bool [row, vocab]; n = 0: none.
+
+    Where tokens are ABSENT, there are none.
+    """
+    again = text.new_zeros(len(text), vocab_size + 1, dtype=torch.bool)
+    if 0 < n <= text.shape[1]:
+        grams = text.unfold(1, n, 1)  # [row, place, n]
+        same = (grams[..., :-1] == text[:, None, text.shape[1] - n + 1 :]).all(-1) & (grams >= 0).all(-1)
+        again.scatter_(1, grams[..., -1].where(same, vocab_size), True)
+    return again[:, :vocab_size]

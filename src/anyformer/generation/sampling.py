@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ PART = 128  # tokens among which a block of a GPU finds the likeliest
 class Sampling:
     """How to choose: penalties first, then temperature, top_k, top_p, min_p. Temperature 0 takes the likeliest token (greedy).
 
-    Penalties and `bias` change logits before any of them is chosen (`Penalties`). Raises InputError for numbers that leave
-    nothing to choose from.
+    Penalties, `bias` and all below them change logits before any of them is chosen (`Penalties`). Raises InputError for
+    numbers that leave nothing to choose from.
     """
 
     temperature: float = 0.0
@@ -36,6 +36,10 @@ class Sampling:
     presence_penalty: float = 0.0  # taken off the logit of each token written
     frequency_penalty: float = 0.0  # the same, once for each time that it was written
     bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    no_repeat_ngram_size: int = 0  # so many tokens never follow each other twice in prompt and text; 0: any may
+    min_new_tokens: int = 0  # no token that ends a text is written before so many others
+    suppressed: tuple[int, ...] = ()  # tokens that are never written
+    last_token: int | None = None  # which alone is written where a text reaches its limit
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -51,8 +55,16 @@ class Sampling:
         for name in ("presence_penalty", "frequency_penalty"):
             if not math.isfinite(getattr(self, name)):
                 raise InputError(f"{name} = {getattr(self, name)} must be a number; 0 changes nothing")
+        for name in ("no_repeat_ngram_size", "min_new_tokens"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} = {getattr(self, name)} must be 0, which changes nothing, or more")
         if wrong := [each for each in self.bias if not math.isfinite(each[1])]:
             raise InputError(f"bias of token {wrong[0][0]} = {wrong[0][1]} must be a number; 0 changes nothing")
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn, or drawn among some, so that no search can take the likeliest text."""
+        return self != replace(self, temperature=0.0, top_k=None, top_p=None, min_p=None)
 
     def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Token ids [batch] for logits [batch, vocab]; row b draws from generators[b]. Raises what `numbers` does."""

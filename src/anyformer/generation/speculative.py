@@ -75,7 +75,7 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
         reader = Reader(self.model, prompt, self.guessing.most)
         guesser = self.first.pop() if self.first else self.guessing.begin(self.model, prompt)
         text, hidden, left = prompt.ids[0].tolist(), None, prompt.max_new_tokens
-        penalties = Penalties(self.sampling, prompt.ids, None, self.model.spec.vocab_size)
+        penalties = Penalties(self.sampling, prompt.ids, None, self.model.spec.n_scored, self.closing_ids, left)
         while left:
             guessed = guesser(text, hidden, min(self.guessing.most, left - 1), self.sampling, generator)
             n = len(guessed.token_ids)

@@ -60,8 +60,6 @@ def generate_text(
     (`text.prompts.opening`) and ends at any of its `closing_ids`. Raises InputError for an empty prompt that nothing begins, and
     for prompts and new tokens that the model cannot take.
     """
-    if search is not None and sampling != GREEDY:
-        raise InputError("beam search takes the likeliest text, and draws and lowers nothing; leave the sampling out")
     if guessing is not None and (search is not None or not cache):
         raise InputError("guesses are checked through the cache, and not by beam search; leave one of them out")
     if compiled is not None and (search is not None or guessing is not None):
@@ -97,12 +95,13 @@ def generate_text(
         "max_new_tokens": max_new_tokens,
         "decoder_input_ids": answer,
         "closing_ids": tokenizer.closing_ids,
+        "sampling": sampling,
     }
     if search is not None:
         counted = 0 if answer is None else answer.shape[1] - 1
         found = search_ids(*given, how=search, counted=counted, **options)
         return [text.whole(best.token_ids) for text, (best, *_) in zip(texts, found, strict=True)]
-    options |= {"sampling": sampling, "seed": seed}
+    options["seed"] = seed
     steps = (
         Decoding(*given, cache=cache, compiled=compiled, **options)
         if guessing is None

@@ -21,7 +21,7 @@ from anyformer.layers.packing import Packing, packed_weights
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, first_difference, short
 from anyformer.text import Tokenizer
-from anyformer.text.companions import GENERATION
+from anyformer.text.generation_config import GENERATION
 
 
 def load(

@@ -39,7 +39,8 @@ from anyformer.layers.held import HeldWeight
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
-from anyformer.text.companions import GENERATION, read_companions, with_defaults, write_companions
+from anyformer.text.companions import read_companions, write_companions
+from anyformer.text.generation_config import GENERATION, with_defaults
 
 Form = Literal["hf", "anyformer", "transformers", "adapter"]
 FORMS = ("hf", "anyformer", "transformers")  # that a whole model may be asked for in

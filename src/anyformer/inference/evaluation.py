@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from anyformer.errors import UsageError
-from anyformer.generation import BeamSearch, lay_out_for_decoding
+from anyformer.generation import BeamSearch, Released, lay_out_for_decoding
 from anyformer.hub import load_auxiliary
 from anyformer.inference.classification import label_names, longest_of
 from anyformer.inference.embedding import retrieve
@@ -150,7 +150,7 @@ def evaluate(
     chat_template: str | Path | None = None,
     precision: Precision = "float32",
     truncate: bool = False,
-    bleu: BeamSearch | None = None,
+    bleu: BeamSearch | Released | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
     dtype: torch.dtype | Packing | None = None,
@@ -162,7 +162,8 @@ def evaluate(
     that suits its architecture, unless `objective` is "sft", of the answers of conversations, which `chat_template` may write,
     or "causal-lm". `held_out` takes only what training with such a share of validation set aside. Rows have
     `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before them. `truncate`
-    cuts labelled texts, pairs or conversations longer than a row. `bleu` translates the source too, searching so, and compares.
+    cuts labelled texts, pairs or conversations longer than a row. `bleu` translates the source too, searching so, or as
+    the model's files say, and compares.
     The languages of pairs are special tokens (`Tokenizer.between`). `dtype` is that of the weights of what is loaded, or how
     they are packed.
 
@@ -248,7 +249,7 @@ def _text(
     length: int,
     memory: int | None,
     precision: Precision,
-    search: BeamSearch | None,
+    way: BeamSearch | Released | None,
     directory: Path | None,
 ) -> TextEvaluation:
     model, tokenizer, trained, *_ = found
@@ -268,12 +269,17 @@ def _text(
             )
         beside = load_auxiliary(directory, device=next(model.parameters()).device)
     losses = evaluate_rows(model, objective, validation, precision=precision, auxiliary=beside)
-    score = None
-    if search is not None:
+    score = search = None
+    if way is not None:
         assert isinstance(validation, PairValidation)
         sources, references = zip(*validation.corpus.pairs, strict=True)
-        how = search if search.beams > 1 else None
-        score = bleu(translate(lay_out_for_decoding(model), tokenizer, sources, search=how), references)
+        how: dict[str, Any] = {"search": way}
+        if isinstance(way, Released):
+            said = way.behind(found.before(sources), None)
+            sampling, searched = said.chosen({}, {})
+            how = {"search": searched, "sampling": sampling, "max_new_tokens": said.most}
+        search = how["search"] or BeamSearch(1)
+        score = bleu(translate(lay_out_for_decoding(model), tokenizer, sources, **how), references)
     return TextEvaluation(
         objective=goal.kind,
         loss=losses.loss,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import FramedTexts, Recipe, of_run
 from anyformer.spec import split_variant
 from anyformer.text import Tokenizer
+from anyformer.text.prompts import encode_prompt
 from anyformer.training.step.device import choose_device
 
 TrainedModel = Transformer | str | Path
@@ -48,6 +49,12 @@ class Opened(NamedTuple):
                 f"the languages {source} and {target} are of a translation, and this model has no encoder; say them in the prompt"
             )
         return self._replace(tokenizer=self.tokenizer.between(source, target))
+
+    def before(self, prompts: Sequence[str]) -> int:
+        """Tokens before what is written: of the longest prompt, or of what opens an answer where the model has an encoder."""
+        if self.model.encoder is not None:
+            return len(self.tokenizer.answer_opening)
+        return max((len(encode_prompt(self.tokenizer, prompt)) for prompt in prompts), default=0)
 
     def beside(self, model: TrainedModel, **options: Any) -> Opened:
         """A second model, of the first one's tokenizer where it comes without; the options are those of `opened`."""

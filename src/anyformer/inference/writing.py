@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from anyformer.errors import InputError, TextError, UsageError
-from anyformer.generation import BeamSearch, CompiledStep, Sampling, Stopping, generate_text, lay_out_for_decoding
+from anyformer.generation import (
+    GREEDY,
+    UNSAID,
+    BeamSearch,
+    CompiledStep,
+    Sampling,
+    Stopping,
+    generate_text,
+    lay_out_for_decoding,
+    released,
+)
 from anyformer.inference.guessing import guessing
 from anyformer.inference.opened import TrainedModel, opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.text import Tokenizer
 from anyformer.text.prompts import encode_source
 
+USUAL = 50  # new tokens
 LONGER, MORE = 2, 10  # a translation has at most twice the source's tokens and ten more (Vaswani et al. allow 50 more)
 
 Prompt = TypeVar("Prompt", str, list[str])
@@ -25,20 +36,23 @@ def generate(
     tokenizer: Tokenizer | str | Path | None,
     prompt: Prompt,
     *,
-    max_new_tokens: int = 50,
-    temperature: float = 0.0,
+    as_released: bool = False,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
+    repetition_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    no_repeat_ngram_size: int | None = None,
+    min_new_tokens: int | None = None,
     seed: int = 0,
     stop: Sequence[str] = (),
     on_text: Callable[[int, str], None] | None = None,
-    beams: int = 1,
-    length_penalty: float = 1.0,
-    stopping: Stopping = "estimate",
+    beams: int | None = None,
+    length_penalty: float | None = None,
+    stopping: Stopping | None = None,
     draft: TrainedModel | None = None,
     draft_tokens: int | None = None,
     lookup: int | None = None,
@@ -50,31 +64,49 @@ def generate(
 ) -> Prompt:
     """The text that follows a prompt, or each of several, without the prompt; see `generate_text`.
 
-    `model` is a model, or a directory, which has its tokenizer. How tokens are chosen is `Sampling`'s.
-    `beams` above 1 search for the likeliest text; see `BeamSearch` for them, `length_penalty` and `stopping`. `draft`, a
-    smaller model of the same vocabulary, guesses `draft_tokens` at a time (4), `lookup` as many from what the text said
-    before, `ahead` lets the model's own modules guess: the same text in fewer passes (`SpeculativeDecoding`). `compiled`:
+    `model` is a model, or a directory, which has its tokenizer. How tokens are chosen is `Sampling`'s: the likeliest, where
+    nothing is given, 50 of them; `as_released`: as the model's generation_config.json says, but for what is given
+    (`released`). `beams` above 1 search for the likeliest text; see `BeamSearch` for them, `length_penalty` and `stopping`.
+    `draft`, a smaller model of the same vocabulary, guesses `draft_tokens` at a time (4), `lookup` as many from what the text
+    said before, `ahead` lets the model's own modules guess: the same text in fewer passes (`SpeculativeDecoding`). `compiled`:
     the step behind the prompt is compiled first (`CompiledStep`), once for texts of like length; the text is the same.
     The languages of a translation are special tokens by their spelling (`Tokenizer.between`).
     """
-    search = BeamSearch(beams, length_penalty, stopping)
-    if beams == 1 and search != BeamSearch(1):
-        raise UsageError("length_penalty and stopping are of a search; give beams, at least 2, or leave them out")
-    several = beams > 1 or not isinstance(prompt, str) or draft is not None or lookup is not None or ahead
+    given = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "min_new_tokens": min_new_tokens,
+    }
+    given, searched = (
+        {name: value for name, value in each.items() if value is not None}
+        for each in (given, {"beams": beams, "length_penalty": length_penalty, "stopping": stopping})
+    )
+    if not as_released:
+        UNSAID.chosen(given, searched)  # raises before a model is opened
+    several = (beams or 1) > 1 or not isinstance(prompt, str) or draft is not None or lookup is not None or ahead
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
     found = opened(model, tokenizer, device=device, prepare=prepare).between(source_language, target_language)
     beside = None if draft is None else found.beside(draft, device=device, prepare=prepare)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
+    said = released(found.tokenizer.generation) if as_released else UNSAID
+    said = said.behind(found.before(prompts), max_new_tokens)
+    sampling, search = said.chosen(given, searched)
     written = generate_text(
         found.model,
         found.tokenizer,
         prompts,
-        max_new_tokens=max_new_tokens,
-        sampling=Sampling(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty),
+        max_new_tokens=USUAL if said.most is None else said.most,
+        sampling=sampling,
         seed=seed,
         stop=stop,
         on_text=on_text,
-        search=search if beams > 1 else None,
+        search=search,
         guessing=guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead),
         compiled=CompiledStep(found.model) if compiled else None,
     )
@@ -89,6 +121,7 @@ def translate(
     lines: Sequence[str] = (),
     *,
     search: BeamSearch | None = None,
+    sampling: Sampling = GREEDY,
     max_new_tokens: int | None = None,
     batch_tokens: int = 4096,
     source_language: str | None = None,
@@ -98,13 +131,16 @@ def translate(
     """A line for each line, in order; a blank one is answered with an empty one, and never shown to the model.
 
     `model` is a model, or a directory, which has its tokenizer.
-    `search` None is greedy. `max_new_tokens` None allows twice the longest source of a batch and ten more.
+    `search` None is greedy; `sampling` has penalties, and what is forbidden.
+    `max_new_tokens` None allows twice the longest source of a batch and ten more.
     `batch_tokens`: sources of a batch times the longest of them. The languages are special tokens (`Tokenizer.between`).
     Raises InputError for a model without an encoder and for a line beyond the positions it has learned.
     """
     prepare = partial(lay_out_for_decoding, several=True)
     found = opened(model, tokenizer, device=device, prepare=prepare).between(source_language, target_language)
     translator, tokenizer, *_ = found
+    if sampling.draws:
+        raise InputError("lines are answered by their likeliest texts; leave temperature, top_k, top_p and min_p out")
     if translator.spec.encoder is None:
         raise InputError("this model has no encoder to read a source; it continues a prompt instead")
     lengths = {i: len(encode_source(tokenizer, line)) for i, line in enumerate(lines) if line.strip()}
@@ -120,7 +156,8 @@ def translate(
     for batch in batches(lengths, batch_tokens):
         most = LONGER * lengths[batch[-1]] + MORE if max_new_tokens is None else max_new_tokens
         most = most if limit is None or max_new_tokens is not None else min(most, limit - 1)
-        written = generate_text(translator, tokenizer, [lines[i] for i in batch], max_new_tokens=most, search=search)
+        how: dict[str, Any] = {"max_new_tokens": most, "search": search, "sampling": sampling}
+        written = generate_text(translator, tokenizer, [lines[i] for i in batch], **how)
         for i, each in zip(batch, written, strict=True):
             answers[i] = " ".join(each.text.split("\n")).strip()
     return answers

@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyformer.errors import AnyformerError
-from anyformer.generation import Chosen, Wanted
+from anyformer.generation import Chosen, Sampling, Wanted
 from anyformer.generation.text import encode_read
 from anyformer.inference.embedding import prepared
 from anyformer.inference.opened import Opened
 from anyformer.screen import say
 from anyformer.serving.answer import Answer, Form
-from anyformer.serving.asked import Asked, parsed, read_chat, read_completion, read_embedding
+from anyformer.serving.asked import USUAL, Asked, parsed, read_chat, read_completion, read_embedding
 from anyformer.serving.choice import Choice
 from anyformer.serving.connection import Gone, unless_gone
 from anyformer.serving.engine import Busy, Engine, Ticket, Told
@@ -40,8 +40,8 @@ HUNG_UP = 499  # what is counted for a client that is gone; nobody reads it
 class Service:
     """A model, and what is answered in its name."""
 
-    def __init__(self, found: Opened, name: str, limits: Limits, api_key: str | None) -> None:
-        self.found, self.name, self.limits, self.api_key = found, name, limits, api_key
+    def __init__(self, found: Opened, name: str, limits: Limits, api_key: str | None, usual: Sampling) -> None:
+        self.found, self.name, self.limits, self.api_key, self.usual = found, name, limits, api_key, usual
         self.longest = limits.context(found)
         self.most_characters = limits.characters(found)
         self.encoding = asyncio.Lock()
@@ -59,7 +59,7 @@ class Service:
     async def completions(self, request: Request) -> Response:
         """POST /v1/completions."""
         body = await self._body(request)
-        asked, given = read_completion(body)
+        asked, given = read_completion(body, self.usual)
         self._check_model(body)
         encode = partial(encode_read, self.found.model, self.found.tokenizer)
         prompts = [await self._encoded(encode, each, "prompt") if isinstance(each, str) else each for each in given]
@@ -68,7 +68,7 @@ class Service:
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         body = await self._body(request)
-        asked, messages = read_chat(body)
+        asked, messages = read_chat(body, self.usual)
         self._check_model(body)
         if self.chat_template is None:
             raise Refusal("this model has no chat template; ask /v1/completions", code="no_chat_template")
@@ -360,8 +360,10 @@ def _refusal(error: BaseException) -> Refusal:
     return Refusal("the server failed at this request; its log says why", 500)
 
 
-def application(found: Opened, name: str, limits: Limits | None = None, api_key: str | None = None) -> Starlette:
-    """The application of a model under a name. `api_key`: what requests to /v1 must bring; None: nothing.
+def application(
+    found: Opened, name: str, limits: Limits | None = None, api_key: str | None = None, usual: Sampling = USUAL
+) -> Starlette:
+    """The application of a model under a name. `api_key`: what requests to /v1 must bring; `usual`: how tokens are chosen.
 
     Its engine begins with it and ends with its lifespan. Raises InputError for limits that the model has no room for.
     """
@@ -370,7 +372,7 @@ def application(found: Opened, name: str, limits: Limits | None = None, api_key:
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    service = Service(found, name, limits or Limits(), api_key)
+    service = Service(found, name, limits or Limits(), api_key, usual)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anyformer.generation import Sampling
@@ -14,6 +14,7 @@ from anyformer.inference.embedding import Way
 from anyformer.serving.limits import Refusal
 
 MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES, MOST_TEXTS = 16, 20, 64, 2048
+USUAL = Sampling(temperature=1.0)  # as OpenAI has it
 MOST_ID = 2**31 - 1  # which numbers of tensors and of tokenizers hold; the model says which of them it has
 # Fields that change nothing with these values, and are refused with any other.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -44,6 +45,8 @@ WAYS = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "no_repeat_ngram_size",
+    "min_tokens",
     "logit_bias",
     "seed",
     "stop",
@@ -131,22 +134,31 @@ class Asked:
 
 
 def read_way(
-    fields: Fields, likeliest: int | None, max_tokens: int | None, limit: str = "max_tokens", *, echo: bool = False
+    fields: Fields,
+    usual: Sampling,
+    likeliest: int | None,
+    max_tokens: int | None,
+    limit: str = "max_tokens",
+    *,
+    echo: bool = False,
 ) -> Asked:
-    """The fields that completions and chats share."""
-    temperature = fields.number("temperature", 1.0, 0, 100)
-    top_p, top_k = fields.number("top_p", 1.0, 0, 1), fields.whole("top_k", None, 1, 10**9)
+    """The fields that completions and chats share; what none says of choosing is as `usual`."""
+    top_p = fields.number("top_p", usual.top_p or 1.0, 0, 1)
     if not top_p:
         raise Refusal("top_p must be above 0", param="top_p")
-    sampling = Sampling(
-        temperature,
-        top_k,
-        None if top_p == 1 else top_p,
-        fields.number("min_p", 0, 0, 1),
-        fields.number("repetition_penalty", 1, 0.01, 100),
-        fields.number("presence_penalty", 0, -2, 2),
-        fields.number("frequency_penalty", 0, -2, 2),
-        _bias(fields),
+    top_k = fields.whole("top_k", usual.top_k, -1, 10**9)  # -1 and 0, as others have it: all
+    sampling = replace(
+        usual,
+        temperature=fields.number("temperature", usual.temperature, 0, 100),
+        top_k=None if top_k is None or top_k < 1 else top_k,
+        top_p=None if top_p == 1 else top_p,
+        min_p=fields.number("min_p", usual.min_p or 0, 0, 1),
+        repetition_penalty=fields.number("repetition_penalty", usual.repetition_penalty, 0.01, 100),
+        presence_penalty=fields.number("presence_penalty", usual.presence_penalty, -2, 2),
+        frequency_penalty=fields.number("frequency_penalty", usual.frequency_penalty, -2, 2),
+        bias=_bias(fields),
+        no_repeat_ngram_size=fields.whole("no_repeat_ngram_size", usual.no_repeat_ngram_size, 0, 10**9) or 0,
+        min_new_tokens=fields.whole("min_tokens", usual.min_new_tokens, 0, 10**9) or 0,
     )
     seed = fields.whole("seed", None, -(2**63), 2**63 - 1)
     return Asked(
@@ -163,13 +175,13 @@ def read_way(
     )
 
 
-def read_completion(body: Any) -> tuple[Asked, list[str | list[int]]]:
+def read_completion(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[str | list[int]]]:
     """(how, the prompts: each a text or token ids) of a request for completions."""
     fields = Fields(body, {*WAYS, "prompt", "echo", "best_of"})
     likeliest = fields.whole("logprobs", None, 0, MOST_LIKELIEST)
     max_tokens = fields.whole("max_tokens", 16, 0, 10**9)
     echo = fields.flag("echo")
-    asked = read_way(fields, likeliest, max_tokens, echo=echo)
+    asked = read_way(fields, usual, likeliest, max_tokens, echo=echo)
     if fields.body.get("best_of", asked.n) != asked.n:
         raise Refusal("best_of is not supported here, but as many as n; leave it out", param="best_of")
     if echo and asked.stream:
@@ -180,7 +192,7 @@ def read_completion(body: Any) -> tuple[Asked, list[str | list[int]]]:
     return asked, prompts
 
 
-def read_chat(body: Any) -> tuple[Asked, list[dict[str, str]]]:
+def read_chat(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[dict[str, str]]]:
     """(how, the conversation) of a request for an answer."""
     fields = Fields(body, {*WAYS, "messages", "top_logprobs", "max_completion_tokens"})
     likeliest = fields.whole("top_logprobs", 0, 0, MOST_LIKELIEST)
@@ -189,7 +201,7 @@ def read_chat(body: Any) -> tuple[Asked, list[dict[str, str]]]:
         raise Refusal("top_logprobs needs logprobs: true", param="top_logprobs")
     limits = {name: fields.whole(name, None, 1, 10**9) for name in ("max_completion_tokens", "max_tokens")}
     limit = next((name for name, n in limits.items() if n), "max_tokens")
-    asked = read_way(fields, likeliest if told else None, limits[limit], limit)
+    asked = read_way(fields, usual, likeliest if told else None, limits[limit], limit)
     messages = fields.body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refusal("messages must be a list of {'role', 'content'}, and not empty", param="messages")

@@ -10,8 +10,9 @@ from typing import Any
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.foreign import inside, parse_json
 from anyformer.errors import TextError
+from anyformer.text.generation_config import GENERATION, settings_of
 
-CONFIG, GENERATION = "tokenizer_config.json", "generation_config.json"
+CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 PROMPTS = "config_sentence_transformers.json"
 # What Hugging Face's tokenizers and processors of text write and read; `*` stands for the name of a template.
@@ -36,9 +37,6 @@ PATTERNS = (
     "tekken.json",
 )
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-MOST_IDS = 1 << 31  # what 32 bits number
-# What begins the answer of a decoder beside an encoder: what it reads first, and what it always writes first.
-ANSWER = ("decoder_start_token_id", "forced_bos_token_id")
 # (opens, closes) of published vocabularies, tried in this order where no configuration says which.
 _KNOWN = (
     ("<|endoftext|>", "<|endoftext|>"),
@@ -70,7 +68,7 @@ def rewritten(
     files: Mapping[str, bytes], inner: str, config: Mapping[str, Any], said: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """The files with another tokenizer.json, another tokenizer_config.json, and what generation_config.json is to say too."""
-    told = {**_defaults(files), **said}
+    told = {**settings_of(files), **said}
     settings = {CONFIG: config} | ({GENERATION: told} if told else {})
     made = {name: json.dumps(each, indent=2, ensure_ascii=False).encode() + b"\n" for name, each in settings.items()}
     return {**files, **made, PATTERNS[0]: inner.encode()}
@@ -103,39 +101,6 @@ def content_of(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def with_defaults(files: Mapping[str, bytes], settings: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files, and without a generation_config.json one of the ids that a config.json names, as transformers makes it."""
-    named = {name: settings.get(name) for name in ("eos_token_id", *ANSWER)}
-    ids = {
-        name: value
-        for name, value in named.items()
-        if value not in (None, []) and all(map(_is_id, value if isinstance(value, list) else [value]))
-    }
-    made = {GENERATION: json.dumps(ids, indent=2).encode() + b"\n"} if ids and GENERATION not in files else {}
-    return {**files, **made}
-
-
-def closing_ids(files: Mapping[str, bytes]) -> tuple[int, ...]:
-    """The ids that end a text according to generation_config.json, a number or a list; none where it is silent.
-
-    Raises TextError for anything else.
-    """
-    value = _defaults(files).get("eos_token_id")
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(_is_id(each) for each in ids):
-        raise TextError(f"{GENERATION}: eos_token_id = {value!r} must be a token's id or a list of them")
-    return tuple(ids)
-
-
-def answer_ids(files: Mapping[str, bytes]) -> list[int | None]:
-    """The ids of ANSWER according to generation_config.json, None where it is silent. Raises TextError for anything else."""
-    found = [_defaults(files).get(name) for name in ANSWER]
-    for name, value in zip(ANSWER, found, strict=True):
-        if value is not None and not _is_id(value):
-            raise TextError(f"{GENERATION}: {name} = {value!r} must be a token's id")
-    return found
-
-
 def chat_template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:
     """The template that makes one text of a conversation; of several the one called "default". None where there is none.
 
@@ -153,14 +118,6 @@ def chat_template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str 
     if found is not None and not isinstance(found, str):
         raise TextError(f"chat_template is a {type(found).__name__}; it must be a text, or a list of them with names")
     return found
-
-
-def _defaults(files: Mapping[str, bytes]) -> dict[str, Any]:
-    return _settings(files[GENERATION], f"{GENERATION} beside the tokenizer") if GENERATION in files else {}
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MOST_IDS
 
 
 def _settings(content: bytes, where: str) -> dict[str, Any]:

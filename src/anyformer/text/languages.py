@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.companions import ANSWER, ROLES, content_of
+from anyformer.text.companions import ROLES, content_of
+from anyformer.text.generation_config import ANSWER
 
 if TYPE_CHECKING:
     from anyformer.text.tokenizer import Tokenizer

@@ -21,18 +21,16 @@ from anyformer.text.byte_level import fast_encoding, is_blank_run
 from anyformer.text.companions import (
     CONFIG,
     TEMPLATE,
-    answer_ids,
     chat_template,
-    closing_ids,
     content_of,
     opening_and_closing,
     read_companions,
     read_config,
     rewritten,
-    with_defaults,
     write_companions,
 )
 from anyformer.text.framing import Framed, around, framed, with_frame
+from anyformer.text.generation_config import answer_ids, closing_ids, settings_of, with_defaults
 from anyformer.text.languages import answers_in, sides_in
 from anyformer.text.stream import TextStream
 from anyformer.text.tokenizer_file import guarded, read_tokenizer, without_pieces
@@ -73,8 +71,9 @@ class Tokenizer:
         opening, closing = opening_and_closing(config, {added[token].content for token in self.special_ids})
         self.begin_of_text = inner.token_to_id(opening) if opening else None
         self.end_of_text = inner.token_to_id(closing) if closing else None
-        self._named_closing = closing_ids(self._files)
-        self._named_start, self._named_first = answer_ids(self._files)
+        self._generation = settings_of(self._files)
+        self._named_closing = closing_ids(self._generation)
+        self._named_start, self._named_first = answer_ids(self._generation)
         model, decoder = self._data["model"]["type"], (self._data.get("decoder") or {}).get("type")
         self.kind = "byte-level-bpe" if (model, decoder) == ("BPE", "ByteLevel") else model.lower()
 
@@ -115,7 +114,7 @@ class Tokenizer:
     def load(cls, path: str | Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
         """The tokenizer of a `tokenizer.json` or of a directory that holds one. Raises TextError where that fails.
 
-        `settings`: of the config.json beside it, which names ids where there is no generation_config.json.
+        `settings`: of the config.json beside it, which says what a generation_config.json would, where there is none.
         """
         path = Path(path)
         file = inside(path / FILE, TextError) if path.is_dir() else path
@@ -257,6 +256,11 @@ class Tokenizer:
     def config(self) -> dict[str, Any]:
         """A copy of what `tokenizer_config.json` said."""
         return dict(self._config)
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """A copy of what generation_config.json said, or config.json in its place."""
+        return dict(self._generation)
 
     @property
     def chat_template(self) -> str | None:

@@ -1,0 +1,192 @@
+"""`--as-released`: a text is what transformers' `generate` writes by a generation_config.json; what is given beside it wins."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+
+import anyformer as af
+from anyformer.cli.main import application
+from anyformer.errors import AnyformerError, TextError, UsageError
+from anyformer.families import preset
+from anyformer.generation import UNSAID, BeamSearch, Sampling, released
+from anyformer.generation.penalties import Penalties
+from anyformer.resizing import shrink
+from anyformer.text import Tokenizer
+from anyformer.text.prompts import encode_prompt, encode_source
+from tests.generation.test_text import TEXTS, sized
+from tests.laws.weights import filled, telling
+
+PROMPT = "if x > 0, the fox said"
+# As released: BART of summaries, Marian, Llama 3, Qwen 2.5, GPT-2, and what none of them says.
+SUMMARIES: dict[str, Any] = {
+    "num_beams": 4,
+    "length_penalty": 2.0,
+    "max_length": 24,
+    "min_length": 12,
+    "no_repeat_ngram_size": 3,
+    "early_stopping": True,
+    "forced_eos_token_id": 0,
+}
+TRANSLATIONS = {
+    "bad_words_ids": [[5], [0]],
+    "num_beams": 3,
+    "max_length": 14,
+    "forced_eos_token_id": [0],
+    "renormalize_logits": True,
+}
+GREEDY: dict[str, Any] = {"repetition_penalty": 1.1, "min_new_tokens": 6, "max_new_tokens": 15, "temperature": 0.6}
+OTHERS = {
+    "suppress_tokens": list(range(40)),
+    "num_beams": 2,
+    "early_stopping": "never",
+    "length_penalty": -0.5,
+    "repetition_penalty": 1.3,
+    "max_length": 40,
+}
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    tokenizer, found = Tokenizer.train(TEXTS, 320), {}
+    for name in ("llama2-7b", "bart-base"):
+        found[name], spec = tmp_path_factory.mktemp(name), sized(shrink(preset(name).spec), tokenizer.vocab_size)
+        af.save(filled(spec, telling(spec, least_row=1.0)), found[name], tokenizer)
+    return found
+
+
+def say(directory: Path, said: dict[str, Any]) -> None:
+    """Have the directory's generation_config.json say this beside which tokens begin and end a text."""
+    path = directory / "generation_config.json"
+    ids = {name: value for name, value in json.loads(path.read_text()).items() if name.endswith("_token_id")}
+    path.write_text(json.dumps({**{k: v for k, v in ids.items() if k != "forced_eos_token_id"}, **said}))
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(application, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def theirs(directory: Path, text: str) -> list[int]:
+    """What transformers writes of itself."""
+    kind: Any = AutoModelForSeq2SeqLM if "bart" in directory.name else AutoModelForCausalLM
+    model, tokenizer = kind.from_pretrained(directory), Tokenizer.load(directory)
+    ids = (encode_source if "bart" in directory.name else encode_prompt)(tokenizer, text)
+    (written,) = model.generate(torch.tensor([ids])).tolist()
+    new = written[1 if "bart" in directory.name else len(ids) :]
+    ends = [i for i, token in enumerate(new) if token == model.generation_config.eos_token_id]
+    return new[: ends[0]] if ends else new
+
+
+@pytest.mark.parametrize(
+    "said", [SUMMARIES, TRANSLATIONS, GREEDY, OTHERS], ids=["sums", "translations", "greedy", "others"]
+)
+@pytest.mark.parametrize("name", ["llama2-7b", "bart-base"])
+def test_texts_are_those_of_transformers(directories: dict[str, Path], name: str, said: dict[str, Any]) -> None:
+    directory = directories[name]
+    say(directory, said)
+    expected = theirs(directory, PROMPT)
+    status, stdout, stderr = run(
+        "generate", "--model", str(directory), PROMPT, "--as-released", "--json", "--device=cpu"
+    )
+    assert status == 0, stderr
+    assert json.loads(stdout)["token_ids"] == expected
+    assert stderr.startswith("as released: temperature 0.0")
+    assert stderr.count("\n") == 1
+    assert af.generate(directory, None, PROMPT, as_released=True) == json.loads(stdout)["text"]
+    plain = json.loads(run("generate", "--model", str(directory), PROMPT, "--json", "--device=cpu")[1])["token_ids"]
+    assert plain != expected
+
+
+@pytest.mark.parametrize("said", [SUMMARIES, OTHERS], ids=["sums", "others"])
+def test_older_releases_say_it_in_config_json(
+    directories: dict[str, Path], tmp_path: Path, said: dict[str, Any]
+) -> None:
+    """As BART's of summaries do; what is copied from there says it in a file of its own."""
+    say(directories["bart-base"], {})
+    older = tmp_path / "bart-older"
+    older.mkdir()
+    for file in directories["bart-base"].iterdir():
+        (older / file.name).write_bytes(file.read_bytes())
+    ids = json.loads((older / "generation_config.json").read_text())
+    (older / "generation_config.json").unlink()
+    config = json.loads((older / "config.json").read_text())
+    (older / "config.json").write_text(json.dumps({**config, **ids, **said}))
+    expected = theirs(older, PROMPT)
+    status, stdout, _ = run("generate", "--model", str(older), PROMPT, "--as-released", "--json", "--device=cpu")
+    assert (status, json.loads(stdout)["token_ids"]) == (0, expected)
+    assert run("convert", str(older), str(tmp_path / "bart-copied"))[0] == 0
+    copied = json.loads((tmp_path / "bart-copied/generation_config.json").read_text())
+    assert {name: copied[name] for name in said} == said
+
+
+DRAWN: tuple[dict[str, Any], ...] = (
+    {"do_sample": True},
+    {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
+    {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
+    {"do_sample": True, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "no_repeat_ngram_size": 2},
+    {"do_sample": True, "top_k": 64, "top_p": 0.95, "suppress_tokens": [3, 4], "min_new_tokens": 9},
+)
+
+
+@pytest.mark.parametrize("said", DRAWN)
+def test_what_is_drawn_is_as_likely_as_there(directories: dict[str, Path], said: dict[str, Any]) -> None:
+    """By the processors that transformers makes of the same file; 50 tokens where it is silent."""
+    model: Any = AutoModelForCausalLM.from_pretrained(directories["llama2-7b"])
+    config: Any = GenerationConfig(**{**GenerationConfig._get_default_generation_params(), **said, "eos_token_id": 0})
+    text, logits = torch.tensor([[7, 8, 9, 7, 8]]), torch.randn(1, 320, generator=torch.manual_seed(3)) * 3
+    model._prepare_special_tokens(config)
+    expected = model._get_logits_processor(config, 3, text)(text, logits.clone()).double().softmax(-1)
+    how, search = released({**said, "eos_token_id": 0}).chosen({}, {})
+    penalties = Penalties(how, text[:, :3], None, 320, (0,), 20)
+    penalties.add(text[:, 3:])
+    assert search is None
+    torch.testing.assert_close(how.probabilities(penalties.applied(logits)), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_given_wins() -> None:
+    said = released({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 7})
+    assert said.chosen({}, {}) == (Sampling(0.6, 7, 0.9), None)
+    assert said.chosen({"temperature": 0.2}, {}) == (Sampling(0.2, 7, 0.9), None)
+    assert said.chosen({}, {"beams": 3}) == (Sampling(), BeamSearch(3))
+    searched = released(SUMMARIES)
+    assert searched.chosen({}, {"length_penalty": 0.5})[1] == BeamSearch(4, 0.5, "first")
+    assert searched.chosen({"temperature": 0.5, "no_repeat_ngram_size": 0}, {}) == (Sampling(0.5, last_token=0), None)
+    assert searched.behind(2, None).chosen({}, {})[0].min_new_tokens == 10
+    assert [searched.behind(2, most).most for most in (None, 0, 40)] == [22, 0, 40]
+    assert released({"eos_token_id": 3}) == UNSAID
+    assert str(UNSAID) == "nothing says how tokens are chosen"
+    with pytest.raises(UsageError, match="max_length = 24, and 24 tokens stand before; give max_new_tokens"):
+        searched.behind(24, None)
+    with pytest.raises(AnyformerError, match="beams search for the likeliest text"):
+        said.chosen({"temperature": 0.3}, {"beams": 2})
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"num_beams": 4, "do_sample": True}, "num_beams = 4 draws among beams, which is not done here"),
+        ({"typical_p": 0.9}, "typical_p = 0.9 is not done here; leave that out, and say how tokens are chosen"),
+        ({"begin_suppress_tokens": [220]}, r"begin_suppress_tokens = \[220\] is not done"),
+        ({"bad_words_ids": [[3, 4]]}, r"bad_words_ids = \[\[3, 4\]\] has words of several tokens"),
+        ({"bad_words_ids": "no"}, "bad_words_ids = 'no' has words"),
+        ({"bad_words_ids": [["x"]]}, r"bad_words_ids = \['x'\] names no token"),
+        ({"forced_eos_token_id": [1, 2]}, "forced_eos_token_id = .* too many"),
+        ({"do_sample": "yes"}, "do_sample = 'yes' must be true or false"),
+        ({"temperature": "hot", "do_sample": True}, "temperature = 'hot' must be a number"),
+        ({"temperature": True}, "temperature = True must be a number"),
+        ({"temperature": -1, "do_sample": True}, "generation_config.json: temperature = -1 must be 0"),
+        ({"num_beams": 2.5}, "num_beams = 2.5 must be a whole number"),
+        ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping = 'soon' must be true, false or \"never\""),
+        ({"num_beams": 2, "early_stopping": []}, r"early_stopping = \[\] must"),
+        ({"max_length": -3}, "a length of -3"),
+        ({"top_k": -5, "do_sample": True}, "top_k = -5 keeps no token"),
+    ],
+)
+def test_what_is_not_done_here_is_refused(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(TextError, match=words):
+        released(said)

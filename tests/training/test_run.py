@@ -166,6 +166,26 @@ def test_a_divergent_run_fails_by_itself() -> None:
         train(SPEC, hot, text_data(), options=HOW)
 
 
+@pytest.mark.parametrize("validations", [0, 1])
+def test_weights_that_the_last_step_blows_up_fail_the_run(
+    tmp_path: Path, validations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loss was of the weights before; what a sample of the validation text shows is not saved as a good checkpoint."""
+    real = Trainer.step
+
+    def blown(self: Trainer, number: int, batch: Any) -> StepResult:
+        result = real(self, number, batch)
+        if number == 24:
+            next(self.model.parameters()).data.fill_(float("nan"))
+        return result
+
+    monkeypatch.setattr(Trainer, "step", blown)
+    options, out = replace(HOW, validations=validations, save_every=12), tmp_path / "run"
+    with pytest.raises(RunFailed, match=r"the validation loss is not finite after step 24; .* try a lower learning"):
+        train(SPEC, RECIPE, text_data(), out=out, options=options)
+    assert bool(list(out.glob("**/step-00000024"))) == (validations == 0)
+
+
 @pytest.mark.parametrize("plan", [False, True])
 def test_memory_that_runs_out_is_said_so(monkeypatch: pytest.MonkeyPatch, plan: bool) -> None:
     def full(*_: Any) -> None:

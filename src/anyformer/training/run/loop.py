@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -190,7 +191,6 @@ class Run:
     def _train(self, batches: Feed | Iterator[Rows]) -> TrainingResult:
         plan = self.plan()
         validate_every = -(-self.steps // (self.options.validations or 1))
-        save_every = self.options.save_every or validate_every
         try:
             self.watcher.begin(plan)
             self.saving.open(self.log, self.saved)
@@ -198,7 +198,7 @@ class Run:
                 for step in range(self.saved.step + 1, self.steps + 1):
                     self._step(step, batches)
                     self.saving.look()
-                    due = step == self.steps or step % save_every == 0
+                    due = step == self.steps or step % (self.options.save_every or validate_every) == 0
                     if due or step % validate_every == 0:
                         self._validate_sample()
                     # All stop after the same step, whichever were told to, or know that there is no saving.
@@ -280,11 +280,8 @@ class Run:
         result = self.trainer.step(step, next(batches))
         seconds = time.perf_counter() - start
         if not result.finite:
-            what = "loss" if result.loss != result.loss or abs(result.loss) == float("inf") else "gradient"
-            raise RunFailed(
-                f"the {what} is not finite at step {step:,}; {self.saving.says()}; "
-                "try a lower learning rate, a longer warm-up or clipping"
-            )
+            what = "gradient" if math.isfinite(result.loss) else "loss"
+            raise self._diverged(f"{what} is not finite at step {step:,}")
         tokens, seconds_all = self.saved.tokens + result.tokens, self.saved.seconds + seconds
         rate = result.tokens / seconds
         reached = rate * self.flops_per_token
@@ -309,6 +306,9 @@ class Run:
         self.saved = SavedCheckpoint(step, tokens, seconds_all)
         self.log.add(metrics)
         self.watcher.step(metrics)
+
+    def _diverged(self, what: str) -> RunFailed:
+        return RunFailed(f"the {what}; {self.saving.says()}; try a lower learning rate, a longer warm-up or clipping")
 
     def _validate_sample(self) -> None:
         """Read a sample of the validation text: what ranks the checkpoint of this step, if there is one."""
@@ -340,6 +340,8 @@ class Run:
 
     def _validated(self, loss: float, whole: bool, unigram: float | None = None) -> None:
         s = self.saved
+        if not math.isfinite(loss):
+            raise self._diverged(f"validation loss is not finite after step {s.step:,}")
         metrics = ValidationMetrics(
             step=s.step,
             tokens=s.tokens,

@@ -98,6 +98,21 @@ def test_padding_is_no_token_of_the_prompt() -> None:
     assert found.tolist() == [[1, 1, 0.5, 1, 1, 0, 1, 1, 1], [1, 1, 0.5, 0.5, 1, 0, 1, 1, 1]]
 
 
+def test_padding_is_in_no_n_gram_and_what_is_only_read_is() -> None:
+    ids, mask = torch.tensor([[7, 7, 2], [3, 2, 9]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
+    again = Penalties(Sampling(no_repeat_ngram_size=1), ids, mask, VOCAB, (), NEW).applied(torch.zeros(2, VOCAB))
+    assert [row.isinf().nonzero()[:, 0].tolist() for row in again] == [[2], [2, 3]]
+    ids = torch.tensor([[5, 9, 8, 9, 5, 9]])  # there are 9 that are written, and 9 is the first that is not
+    again = Penalties(Sampling(no_repeat_ngram_size=3), ids, None, VOCAB, (), NEW).applied(torch.zeros(1, VOCAB))
+    assert again.isinf().nonzero().tolist() == [[0, 8]]
+
+
+def test_where_all_are_forbidden_none_is() -> None:
+    logits = torch.randn(1, VOCAB, dtype=torch.float64)
+    found = Penalties(Sampling(suppressed=tuple(range(VOCAB))), torch.tensor([[1]]), None, VOCAB, (), NEW)
+    assert found.applied(logits).equal(logits)
+
+
 def test_guesses_are_penalised_as_if_they_were_written() -> None:
     more: dict[str, Any] = {"no_repeat_ngram_size": 2, "min_new_tokens": 3, "suppressed": (6,), "last_token": 8}
     how = Sampling(bias=((3, 2.5),), **LOWERED, **more)  # type: ignore[arg-type]

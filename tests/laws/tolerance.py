@@ -59,13 +59,16 @@ def gradient_distance(ours: Mapping[str, Any], theirs: Mapping[str, Any], share:
 
     A bias's gradient sums over tokens what its weight's gradient multiplies by inputs first, so it shares that one's
     rounding: a key's bias adds the same to all scores of a query, and its gradient is nothing but rounding. A sink's
-    gradient is such a sum too, of what its attention's matrices are given, and so is that of an activation's number.
+    gradient is such a sum too, of what its attention's matrices are given, and so is that of an activation's number, and of
+    a norm's gain where that is one number.
     """
     assert set(ours) == set(theirs)
     largest = {name: gradient.abs().max().item() for name, gradient in theirs.items()}
     least = {name: largest.get(name.removesuffix("bias") + "weight", 0.0) for name in theirs}
     for name in theirs:
         end = next((end for end in ONE_NUMBER if name.endswith(end)), None)
+        if end is None and theirs[name].numel() == 1:
+            end = name.removeprefix(name.rsplit(".", 2)[0])
         if end is not None:
             beside = name.removesuffix(end.removeprefix("."))
             least[name] = max(size for other, size in largest.items() if other.startswith(beside))

@@ -42,4 +42,7 @@ def test_a_window_s_ring_takes_what_autocast_gives() -> None:
     model, ids, cache = randomised(spec), ids_for(spec, 2, 12), KVCache(spec, batch=2, length=12)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         got = torch.cat([model(part, cache=cache).logits for part in ids.split([7, 4, 1], 1)], 1)
-        torch.testing.assert_close(got, model(ids).logits, rtol=5e-2, atol=5e-2)
+        whole = model(ids).logits
+    assert (
+        float((got - whole).norm() / whole.norm()) < 2e-2
+    )  # bfloat16 keeps 8 bits, and each pass rounds in its own order

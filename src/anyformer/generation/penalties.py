@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from anyformer.errors import InputError
 from anyformer.generation.sampling import Sampling
 
-ABSENT = -1  # in the place of a token that pads a prompt, or lies beyond the vocabulary
+ABSENT = -1  # in the place of a token that pads a prompt
 
 
 class Penalties:
@@ -56,10 +56,10 @@ class Penalties:
             ids.new_tensor([token for token in tokens if token < vocab_size])
             for tokens in (how.suppressed, closing_ids)
         )
-        counted = (ids < vocab_size) if mask is None else (mask > 0) & (ids < vocab_size)
+        self.text = ids if mask is None else ids.masked_fill(mask <= 0, ABSENT)  # grows where n-grams are looked at
+        counted = (self.text >= 0) & (ids < vocab_size)
         self.written = ids.new_zeros(len(ids), vocab_size)  # how often each token is behind the prompt
         self.prompt = self.written.scatter_add(1, ids.clamp(max=vocab_size - 1), counted.to(ids.dtype)) > 0
-        self.text = ids.masked_fill(~counted, ABSENT)  # grows where n-grams are looked at
 
     def add(self, ids: Tensor | Sequence[Sequence[int]]) -> None:
         """Count tokens that rows have chosen [row, token]."""
@@ -112,13 +112,11 @@ class Penalties:
 
 
 def repeating(text: Tensor, n: int, vocab_size: int) -> Tensor:
-    """The tokens that would complete n of them that `text` [row, token] has already, bool [row, vocab]; n = 0: none.
-
-    Where tokens are ABSENT, there are none.
-    """
+    """The tokens that would complete n of them that `text` [row, token] has already, bool [row, vocab]; n = 0: none."""
     again = text.new_zeros(len(text), vocab_size + 1, dtype=torch.bool)
     if 0 < n <= text.shape[1]:
         grams = text.unfold(1, n, 1)  # [row, place, n]
-        same = (grams[..., :-1] == text[:, None, text.shape[1] - n + 1 :]).all(-1) & (grams >= 0).all(-1)
-        again.scatter_(1, grams[..., -1].where(same, vocab_size), True)
+        same = (grams[..., :-1] == text[:, None, text.shape[1] - n + 1 :]).all(-1)
+        last = grams[..., -1]
+        again.scatter_(1, last.where(same & (last >= 0) & (last < vocab_size), vocab_size), True)
     return again[:, :vocab_size]

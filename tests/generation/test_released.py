@@ -129,6 +129,7 @@ DRAWN: tuple[dict[str, Any], ...] = (
     {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
     {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
     {"do_sample": True, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "no_repeat_ngram_size": 2},
+    {"do_sample": True, "top_k": 0, "bad_words_ids": [[5], [0], [6]]},
     {"do_sample": True, "top_k": 64, "top_p": 0.95, "suppress_tokens": [3, 4], "min_new_tokens": 9},
 )
 

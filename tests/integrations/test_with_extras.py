@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 import anyformer as af
-from anyformer.errors import InputError
+from anyformer.errors import InputError, TextError
 from anyformer.hub import load, save
 from anyformer.integrations.transformers import AnyformerForCausalLM
 from anyformer.resizing import resize
@@ -199,14 +199,23 @@ def test_what_follows_is_written_as_lm_eval_s_own_class_writes_it(directory: Pat
         arguments = (text, {"until": ["zzz"], "max_gen_toks": 9, **options})
         return [Instance(request_type="generate_until", doc={}, arguments=arguments, idx=0)]
 
-    for options in ({}, {"repetition_penalty": 1.7}, {"num_beams": 3}):
+    searched = {"num_beams": 3, "length_penalty": -1.0, "early_stopping": True, "no_repeat_ngram_size": 2}
+    for options in (
+        {},
+        {"repetition_penalty": 1.7},
+        {"num_beams": 3},
+        searched,
+        {"suppress_tokens": list(range(99, 140))},
+    ):
         for text, n_cut in (("the cat sat", 0), ("the cat and the hen saw the dog on the hill " * context, 1)):
             ours.n_cut = 0
             expected = theirs.generate_until(asked(text, **options), disable_tqdm=True)
             assert ours.generate_until(asked(text, **options)) == expected, options
             assert ours.n_cut == n_cut
-    with pytest.raises(InputError, match=r"generation_kwargs has suppress_tokens = \[5\], which is not done here"):
-        ours.generate_until(asked("a", suppress_tokens=[5]))
+    with pytest.raises(InputError, match="generation_kwargs has banana = 5, which is not done here"):
+        ours.generate_until(asked("a", banana=5))
+    with pytest.raises(TextError, match=r"typical_p = 0\.5 is not done here"):
+        ours.generate_until(asked("a", typical_p=0.5))
 
 
 def test_what_lm_eval_cannot_read_is_one_line(directory: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
 from anyformer.errors import InputError, UsageError
-from anyformer.generation import BeamSearch, Sampling, generate_text
+from anyformer.generation import generate_text, released
 from anyformer.generation.text import encode_read
 from anyformer.inference.answering import TaskEvaluation, TaskFigures
 from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, pair_of, pass_length
@@ -29,14 +29,13 @@ from anyformer.layers.packing import Packing
 from anyformer.recipe import Precision
 from anyformer.screen import silent
 from anyformer.text import Tokenizer
+from anyformer.text.generation_config import CHOOSING, NEUTRAL
 
 log = logging.getLogger(__name__)
 AT_ONCE = 16  # prompts that are continued together
 RESAMPLED = 1000  # for the standard errors that have no closed form
-OPTIONS = {  # that `generation_kwargs` may have; use_cache changes no text
-    *("until", "max_gen_toks", "use_cache", "num_beams", "do_sample"),
-    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
-}
+# What `generation_kwargs` may have: use_cache changes no text; lengths with the prompt differ among those written together.
+OPTIONS = {"until", "max_gen_toks", "use_cache", *CHOOSING, *NEUTRAL} - {"min_length", "max_length"}
 LONGEST = 2048  # tokens of a window of a long text, where the model has no context
 
 
@@ -95,14 +94,8 @@ class AnyformerLM(LM):
                 raise InputError(
                     f"generation_kwargs has {odd[0]} = {options[odd[0]]!r}, which is not done here; leave it out"
                 )
-            n_new, beams = options["max_gen_toks"], options.get("num_beams") or 1
-            sampling = Sampling(
-                options.get("temperature", float(options.get("do_sample", False))),
-                options.get("top_k") or None,
-                options.get("top_p"),
-                options.get("min_p"),
-                options.get("repetition_penalty", 1.0),
-            )
+            n_new, closing = options["max_gen_toks"], {"eos_token_id": list(tokenizer.closing_ids)}
+            sampling, search = released({**closing, **options}).chosen({}, {})
             for start in range(0, len(numbers), AT_ONCE):
                 batch = numbers[start : start + AT_ONCE]
                 written = generate_text(
@@ -112,7 +105,7 @@ class AnyformerLM(LM):
                     max_new_tokens=n_new,
                     sampling=sampling,
                     stop=[stop for stop in options["until"] if stop],
-                    search=BeamSearch(beams) if beams > 1 else None,
+                    search=search,
                 )
                 found |= {i: each.text for i, each in zip(batch, written, strict=True)}
         return [found[i] for i in range(len(requests))]

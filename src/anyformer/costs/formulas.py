@@ -46,10 +46,9 @@ def uniform(spec: ModelSpec, *, any_width: bool = False) -> Sizes | str:
 
 
 def _sizes(block: BlockSpec, d_model: int) -> Sizes | str:
-    mixers = [branch.mixer for sublayer in block.sublayers for branch in sublayer.branches]
-    attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
-    feeds = [mixer for mixer in mixers if isinstance(mixer, FeedForwardSpec)]
-    others = [mixer.kind for mixer in mixers if mixer not in attentions and mixer not in feeds]
+    attentions = [mixer for mixer in block.mixers if isinstance(mixer, AttentionSpec)]
+    feeds = [mixer for mixer in block.mixers if isinstance(mixer, FeedForwardSpec)]
+    others = [mixer.kind for mixer in block.mixers if mixer not in attentions and mixer not in feeds]
     if others:
         return f"layers with {others[0]}"
     if len(attentions) != 1 or len(feeds) != 1:

@@ -11,7 +11,7 @@ from anyformer.layers import AttentionSpec, FeedForwardSpec, GatedFeedForwardSpe
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, Count, MixerSpec, Width
-from anyformer.variants.parts import attentions, feeds, mixers, norms, role, with_maps, with_mixers
+from anyformer.variants.parts import attentions, feeds, norms, role, with_maps, with_mixers
 
 LayerChange = Callable[[BlockSpec, BlockSpec], BlockSpec]
 T = TypeVar("T")
@@ -183,7 +183,7 @@ feed_forward = _feeds(lambda a, b: b.but(shared=a.shared))
 def biases(a: BlockSpec, b: BlockSpec) -> BlockSpec:
     """The layer with biases where the other has them: of q, k, v, the output, both ends of feed-forwards."""
     flags: dict[str, bool] = {}
-    for value in (value for mixer in mixers(b) for value in mixer.nested()):
+    for value in (value for mixer in b.mixers for value in mixer.nested()):
         flags |= {name: getattr(value, name) for name in BIASES if isinstance(getattr(value, name, None), bool)}
     if len({isinstance(each.projection, MLASpec) for each in [*attentions(a), *attentions(b)]}) > 1:
         raise Impossible("projections of one kind")
@@ -195,10 +195,9 @@ def biases(a: BlockSpec, b: BlockSpec) -> BlockSpec:
 
 def wiring(a: BlockSpec, b: BlockSpec) -> BlockSpec:
     """A's mixers in b's sublayers, with a's norm where b has one."""
-    norm, own = only(norms(a)), list(mixers(a))
-    if [role(mixer) for mixer in own] != [role(mixer) for mixer in mixers(b)]:
+    norm, ready = only(norms(a)), iter(a.mixers)
+    if [role(mixer) for mixer in a.mixers] != [role(mixer) for mixer in b.mixers]:
         raise Impossible("the same branches in a layer")
-    ready = iter(own)
     placed = with_maps(b, lambda value: norm if isinstance(value, NormSpec) else value)
     return BlockSpec(sublayers=with_mixers(placed, lambda _: next(ready)).sublayers)
 
@@ -211,5 +210,5 @@ def placement(a: BlockSpec, b: BlockSpec) -> BlockSpec:
         raise Impossible("layers of one wiring")
     norm = only(norms(a))  # two sublayers against the three of an encoder–decoder
     like = with_maps(b, lambda value: norm if isinstance(value, NormSpec) else value).sublayers[0]
-    alike = (like.but(branches=(like.branches[0].but(mixer=mixer),)) for mixer in mixers(a))
+    alike = (like.but(branches=(like.branches[0].but(mixer=mixer),)) for mixer in a.mixers)
     return a.but(sublayers=tuple(alike))

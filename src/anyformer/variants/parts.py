@@ -14,15 +14,6 @@ GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "
 """What a gated feed-forward is called, by its activation. Shazeer 2020, arXiv:2002.05202."""
 
 
-def branches(block: BlockSpec) -> Iterator[BranchSpec]:
-    for sublayer in block.sublayers:
-        yield from sublayer.branches
-
-
-def mixers(block: BlockSpec) -> Iterator[MixerSpec]:
-    return (branch.mixer for branch in branches(block))
-
-
 def _with_branches(block: BlockSpec, change: Callable[[BranchSpec], BranchSpec]) -> BlockSpec:
     return block.but(sublayers=tuple(s.but(branches=tuple(map(change, s.branches))) for s in block.sublayers))
 
@@ -50,13 +41,13 @@ def with_layers(stack: StackSpec, change: Callable[[BlockSpec], BlockSpec]) -> S
 
 def attentions(block: BlockSpec, *, reads: str | None = "self") -> list[AttentionSpec]:
     """The attentions of a layer to its own stack, by keys of its own or of another layer; all of them with `reads=None`."""
-    found = [m for m in mixers(block) if isinstance(m, AttentionSpec)]
+    found = [m for m in block.mixers if isinstance(m, AttentionSpec)]
     return [m for m in found if reads in (None, "self" if m.reads == "layer" else m.reads)]
 
 
 def feeds(block: BlockSpec) -> list[MixerSpec]:
     """The feed-forwards and mixtures of experts of a layer."""
-    return [m for m in mixers(block) if isinstance(m, ExpertSpec | MoESpec)]
+    return [m for m in block.mixers if isinstance(m, ExpertSpec | MoESpec)]
 
 
 def layers(stack: StackSpec) -> list[BlockSpec]:

@@ -158,13 +158,8 @@ class _Served:
             bits: sum(kind.nbytes for kind in each) - self.state_nbytes for bits, each in kinds.items()
         }
         self.sublayers = sum(len(block.sublayers) for block in spec.stack.blocks)
-        self.mixtures = [
-            branch.mixer
-            for block in spec.stack.blocks
-            for sublayer in block.sublayers
-            for branch in sublayer.branches
-            if isinstance(branch.mixer, MoESpec)
-        ]
+        mixers = (mixer for block in spec.stack.blocks for mixer in block.mixers)
+        self.mixtures = [mixer for mixer in mixers if isinstance(mixer, MoESpec)]
 
     def way(self, weight_bits: int, cache_bits: int, tp: int, replicas: int) -> Way:
         kept = parameters(self.spec)

@@ -10,6 +10,7 @@ device, Narayanan et al. 2021, arXiv:2104.04473, section 2.2), and holds up to p
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -242,7 +243,7 @@ class Placer:
         times, total = 6 if recompute == "full" else 4, 0.0
         group = mesh.ep * mesh.tp
         rate = self._rate(mesh, group)
-        for moe, n in self._mixtures:
+        for moe, n in self._mixtures.items():
             router = moe.router
             copies = router.n_used
             nodes = group / self.where.devices_per_node
@@ -285,7 +286,7 @@ class Placer:
 
     @cached_property
     def _mixers(self) -> int:
-        return sum(len(list(block.mixers)) for block in self.spec.stack.blocks)
+        return sum(len(block.mixers) for block in self.spec.stack.blocks)
 
     @cached_property
     def _kept_numbers(self) -> int:
@@ -294,12 +295,7 @@ class Placer:
         return sum(math.prod(shape) for each in kept for shape in each.shapes.values())
 
     @cached_property
-    def _mixtures(self) -> list[tuple[MoESpec, int]]:
-        found: dict[int, tuple[MoESpec, int]] = {}
-        for block in self.spec.stack.blocks:
-            for sublayer in block.sublayers:
-                for branch in sublayer.branches:
-                    if isinstance(branch.mixer, MoESpec):
-                        moe, n = found.get(id(branch.mixer), (branch.mixer, 0))
-                        found[id(branch.mixer)] = (moe, n + 1)
-        return list(found.values())
+    def _mixtures(self) -> Counter[MoESpec]:
+        """How often each mixture of experts is called."""
+        mixers = (mixer for block in self.spec.stack.blocks for mixer in block.mixers)
+        return Counter(mixer for mixer in mixers if isinstance(mixer, MoESpec))

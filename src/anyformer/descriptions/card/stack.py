@@ -31,7 +31,7 @@ from anyformer.layers import (
     TokensSpec,
 )
 from anyformer.spec import BlockSpec, Place, ScaleSpec, StackSpec, SublayerSpec, tensors
-from anyformer.variants.parts import attentions, mixers
+from anyformer.variants.parts import attentions
 
 Heads = Callable[[Sequence[Any], Place], Any]  # reads what heads have in common off mixers
 
@@ -135,7 +135,7 @@ def _of(read: Heads, crossing: bool = False) -> Callable[[BlockSpec, Place], Any
 
     def found(block: BlockSpec, place: Place) -> Any:
         cross = attentions(block, reads="memory") if _own(block) else []
-        own, other = read([m for m in mixers(block) if m not in cross], place), read(cross, place)
+        own, other = read([m for m in block.mixers if m not in cross], place), read(cross, place)
         return own if not crossing else other if other != own else None
 
     return found
@@ -246,17 +246,17 @@ def _is_feed(mixer: Any) -> bool:
 
 
 def _activation(block: BlockSpec, _: Place) -> str:
-    return each(map(feed_forwards.activation, filter(_is_feed, mixers(block))), ", ")
+    return each(map(feed_forwards.activation, filter(_is_feed, block.mixers)), ", ")
 
 
 def _d_ff(block: BlockSpec, _: Place) -> int | None:
-    return _first(getattr(mixer, "d_ff", None) for mixer in mixers(block) if not isinstance(mixer, MoESpec))
+    return _first(getattr(mixer, "d_ff", None) for mixer in block.mixers if not isinstance(mixer, MoESpec))
 
 
 def _other(block: BlockSpec, _: Place) -> str:
     """Mixers, and projections of attention, that have no rows of their own."""
     said = []
-    for mixer in mixers(block):
+    for mixer in block.mixers:
         if isinstance(mixer, AttentionSpec):
             said += [] if head_sharing(mixer.projection) else [words.phrase(mixer.projection)]
         elif not isinstance(mixer, MoESpec) and not _is_feed(mixer):
@@ -265,7 +265,7 @@ def _other(block: BlockSpec, _: Place) -> str:
 
 
 def _experts(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow]:
-    mixtures = by_layer(stack, lambda block: _first(m if isinstance(m, MoESpec) else None for m in mixers(block)))
+    mixtures = by_layer(stack, lambda block: _first(m if isinstance(m, MoESpec) else None for m in block.mixers))
     at = [i for i, mixture in enumerate(mixtures) if mixture is not None]
     if not at:
         return

@@ -14,7 +14,6 @@ from anyformer.descriptions.words import number
 from anyformer.families import PRESETS
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, MoESpec
 from anyformer.spec import Architecture, ModelSpec, Spec, specification
-from anyformer.variants.parts import mixers
 
 USUAL = (0.1, 0.9)  # the share of published models below and above what is usual
 FENCE = 1.5  # interquartile ranges beyond the quartiles, of logarithms: what lies further breaks the rule (Tukey 1977)
@@ -119,7 +118,7 @@ def _first(kind: type[Spec], read: Callable[[Any, int], float | None]) -> Read:
     """What is read, beside d_model, of the first mixer of a kind in the decoder, or the only stack."""
 
     def ratio(spec: ModelSpec) -> float | None:
-        found = (mixer for layers in distinct_layers(spec.stack) for mixer in mixers(layers.block))
+        found = (mixer for layers in distinct_layers(spec.stack) for mixer in layers.block.mixers)
         read_of = (read(mixer, spec.stack.d_model) for mixer in found if isinstance(mixer, kind))
         return next((value for value in read_of if value is not None), None)
 

@@ -14,7 +14,7 @@ from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.linear import shared_width
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec
-from anyformer.variants.parts import attentions, feeds, is_tied, layers, mixers, norms, role
+from anyformer.variants.parts import attentions, feeds, is_tied, layers, norms, role
 
 Reading = Callable[[ModelSpec], str]
 BIASES = {
@@ -162,7 +162,7 @@ def _scores(attention: AttentionSpec) -> str:
 
 def _biases(block: BlockSpec) -> Iterator[str]:
     flags: dict[str, bool] = {}
-    for value in (value for mixer in mixers(block) for value in mixer.nested() if not isinstance(value, MapSpec)):
+    for value in (value for mixer in block.mixers for value in mixer.nested() if not isinstance(value, MapSpec)):
         for name, on in value.values().items():
             if name in BIASES and isinstance(on, bool):
                 flags[name] = flags.get(name, False) or on
@@ -191,7 +191,7 @@ def _tying(spec: ModelSpec) -> str:
 
 
 def _others(block: BlockSpec) -> Iterator[str]:
-    return (words.phrase(m) for m in mixers(block) if not isinstance(m, AttentionSpec | ExpertSpec | MoESpec))
+    return (words.phrase(m) for m in block.mixers if not isinstance(m, AttentionSpec | ExpertSpec | MoESpec))
 
 
 def _residual(stack: StackSpec) -> str:
@@ -214,7 +214,7 @@ def _sharing(stack: StackSpec) -> str:
 
 def _d_ff(block: BlockSpec) -> Iterator[str]:
     """The widths of feed-forwards, those of experts among them."""
-    values = (value for mixer in mixers(block) for value in mixer.nested())
+    values = (value for mixer in block.mixers for value in mixer.nested())
     return (words.number(n) for value in values if (n := getattr(value, "d_ff", None)) is not None)
 
 

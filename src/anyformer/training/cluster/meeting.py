@@ -35,22 +35,21 @@ def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ra
     Those are what all ranks, or several, read alike within split mixers: each has the part of the gradient that comes through
     its heads. `vocabulary` is the whole one. Raises SpecError where what is read so is read outside of split mixers too.
     """
-    cut = {_owned(model, name): each for name, each in cuts.items()}
-    mixers = {
-        each.mixer: None for each in model.modules() if isinstance(each, Branch)
-    }  # one may stand in several branches
-    split = [mixer for mixer in mixers if any(cut[owned] for owned in _parameters(mixer))]
-    within = {owned for mixer in split for owned in _parameters(mixer)}
-    partial_ = {owned for owned in within if (each := cut[owned]) is None or each.shared}
+    cut = {owner_of(model, name): each for name, each in cuts.items()}
+    # One may stand in several branches.
+    mixers = dict.fromkeys(each.mixer for each in model.modules() if isinstance(each, Branch))
+    split = [mixer for mixer in mixers if any(cut[own] for own in _parameters(mixer))]
+    within = {own for mixer in split for own in _parameters(mixer)}
+    partial_ = {own for own in within if (each := cut[own]) is None or each.shared}
     if both := partial_ & set(_parameters(model, beside=(*split, model.shared))):
-        name = next(name for name in cuts if _owned(model, name) in both)
+        name = next(name for name in cuts if owner_of(model, name) in both)
         raise SpecError(
             f"tp = {ranks.size}: {name} is read by layers that can be split and by one that cannot; use dp or fsdp"
         )
     for mixer in split:
         mixer.register_forward_pre_hook(partial(_enter, ranks))
         mixer.register_forward_hook(partial(_leave, ranks))
-    for module in {module: None for mixer in split for module in reached(mixer)}:
+    for module in dict.fromkeys(module for mixer in split for module in reached(mixer)):
         if isinstance(module, Attention):
             more = [] if module.relative_values is None else [module.relative_values]
             for part in (*module.scores, *more):
@@ -59,9 +58,8 @@ def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ra
             module.share = 1 / ranks.size
         elif isinstance(module, Linear | StackedLinear) and module.bias is not None:
             matrix = cut[module, "weight"]
-            if (
-                matrix is not None and matrix.dim == module.weight.dim() - 1
-            ):  # its products are summed, and its bias is whole
+            # Its products are summed, and its bias is whole.
+            if matrix is not None and matrix.dim == module.weight.dim() - 1:
                 module.register_forward_hook(partial(_share_of_bias, ranks))
     for module in model.modules():
         if isinstance(module, Table | Unembedding) and (rows := cut[module, "weight"]) is not None:
@@ -107,6 +105,7 @@ def _parameters(module: nn.Module, beside: tuple[nn.Module, ...] = ()) -> Iterat
         yield from ((each, name) for name, _ in each.named_parameters(recurse=False))
 
 
-def _owned(model: nn.Module, name: str) -> Owned:
+def owner_of(model: nn.Module, name: str) -> Owned:
+    """The parameter of this name in the state dict."""
     owner, _, last = name.rpartition(".")
     return model.get_submodule(owner), last

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from anyformer.layers.block import Block
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Place, tensors
-from anyformer.training.cluster.meeting import Owned, meet
+from anyformer.training.cluster.meeting import Owned, meet, owner_of
 from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
 
 
@@ -65,7 +65,7 @@ def outlined(spec: ModelSpec, mesh: DeviceMesh) -> Transformer:
     narrow = narrowed(spec, rank, ranks)
     model, cut = build(narrow, None, device="meta"), cuts(spec, narrow, rank, ranks)
     for name, weight in tensors(spec, Place()):
-        each, (module, last) = cut[name], _owner(model, name)
+        each, (module, last) = cut[name], owner_of(model, name)
         if not weight.trainable:  # moved by what all know, and whole on all
             continue
         local = whole = torch.empty(weight.shape, device="meta")
@@ -82,13 +82,11 @@ def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> Tran
     rank, ranks = mesh.get_local_rank(), GroupRanks(mesh.get_group())
     held = {name for name, _ in model.named_parameters()}  # of all, where other processes have other layers
     cut = {name: each for name, each in cuts(spec, model.spec, rank, ranks.size).items() if name in held}
-    blocks: dict[nn.Module, list[tuple[Owned, Cut | None]]] = {}
-    for module in model.modules():  # a block before what it holds
-        if isinstance(module, Block):
-            blocks[module] = []
+    # A block before what it holds.
+    blocks: dict[nn.Module, list[tuple[Owned, Cut | None]]] = {m: [] for m in model.modules() if isinstance(m, Block)}
     owner = {inner: block for block in blocks for inner in block.modules()}
     for name, each in cut.items():
-        module, last = _owner(model, name)
+        module, last = owner_of(model, name)
         if isinstance(module._parameters[last], DTensor):
             taken = each if each is not None and each.shared else None
             blocks.setdefault(owner.get(module, model), []).append(((module, last), taken))
@@ -133,8 +131,3 @@ def _take(owners: dict[int, nn.Parameter], parameter: nn.Parameter) -> None:
 def _address(gradient: Tensor | None) -> int:
     """Where the part of it that is here lies in memory."""
     return 0 if gradient is None else cast(DTensor, gradient).to_local().data_ptr()
-
-
-def _owner(model: nn.Module, name: str) -> Owned:
-    owner, _, last = name.rpartition(".")
-    return model.get_submodule(owner), last

@@ -89,8 +89,7 @@ class Adapter(nn.Module):
             for name, layer in self.layers.items():
                 plain, a, b = layer.get_base_layer(), layer.lora_A["default"], layer.lora_B["default"]
                 plain.weight.copy_(merged(plain.weight, a.weight, b.weight, self.lora.scale))
-                owner, _, last = name.rpartition(".")
-                setattr(self.model.get_submodule(owner), last, plain)
+                self.model.set_submodule(name, plain)
         for parameter in self.trained_before:
             parameter.requires_grad_()
         delattr(self.model, "peft_config")

@@ -63,8 +63,7 @@ class Numbers(NamedTuple):
     @classmethod
     def of(cls, model: nn.Module, optimizer: Optimizer) -> Numbers | None:
         """None where a process has all layers."""
-        stage = model.stack.stage if isinstance(model, Transformer) else None
-        if stage is None or not isinstance(model, Transformer):
+        if not isinstance(model, Transformer) or (stage := model.stack.stage) is None:
             return None
         way = ways(model.spec, muon=isinstance(optimizer, MuonAdam))
         kinds = sorted(set(way.values()), reverse=True)

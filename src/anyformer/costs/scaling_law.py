@@ -54,6 +54,5 @@ class ScalingLaw:
 
 
 HOFFMANN = ScalingLaw(E=1.69, A=406.4, B=410.7, alpha=0.3392, beta=0.2849)  # with the digits of its source
-BESIROGLU = ScalingLaw(
-    E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658
-)  # to the same runs: arXiv:2404.10102, table 1
+# To the same runs: arXiv:2404.10102, table 1.
+BESIROGLU = ScalingLaw(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658)

@@ -156,9 +156,8 @@ def least_margin(n: int, df: int) -> float:
     from scipy.stats import chi, norm, t
 
     limit = float(t.ppf(CONFIDENCE, df))
-    least, greatest = (
-        float(end) / math.sqrt(df) for end in chi.ppf([1e-12, 1 - 1e-12], df)
-    )  # beyond these s hardly comes
+    # Beyond these s hardly comes.
+    least, greatest = (float(end) / math.sqrt(df) for end in chi.ppf([1e-12, 1 - 1e-12], df))
 
     def shown(margin: float) -> float:
         """Over the deviations s that could be found: the chance that the mean lies within margin - limit · s."""

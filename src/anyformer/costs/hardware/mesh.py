@@ -83,8 +83,8 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
         name, number = match[1], int(match[2])
         if name not in AXES:
             raise UsageError(f"--mesh {text!r}: {name!r} is no axis{among(name, AXES)}")
-        if number not in range(4) if name == "zero" else number < 1:
-            bounds = "0 to 3" if name == "zero" else "at least 1"
+        least, bounds = (0, "0 to 3") if name == "zero" else (1, "at least 1")
+        if number < least or (name == "zero" and number > 3):
             raise UsageError(f"--mesh {text!r}: {name} = {number} must be {bounds}")
         if name in given:
             raise UsageError(f"--mesh {text!r}: {name} = {given[name]} is said before {item!r}; leave one out")

@@ -156,10 +156,8 @@ class _Members:
             mine, status = self._failure(error)
             said = json.dumps({"rank": self.rank, "status": status})
             first = json.loads(self.store.compare_set(_ENDED, "", said))
-        except (
-            dist.DistError,
-            RuntimeError,
-        ):  # the store is gone with its machine: of each other one, one process says so
+        except (dist.DistError, RuntimeError):
+            # The store is gone with its machine: of each other one, one process says so.
             if int(os.environ.get("LOCAL_RANK", 0)):
                 raise SystemExit(1) from None
             raise RunFailed(

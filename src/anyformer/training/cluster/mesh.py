@@ -58,10 +58,8 @@ class Mesh:
         return self.pp * self.shards * self.tp
 
     def __str__(self) -> str:
-        said = [f"{axis}={n}" for axis in ("dp", "fsdp", "tp", "ep", "cp", "pp") if (n := getattr(self, axis)) > 1] or [
-            "dp=1"
-        ]
-        return ",".join(said + ["zero=2"] * (self.zero == 2 and self.shards > 1))
+        said = [f"{axis}={n}" for axis in ("dp", "fsdp", "tp", "ep", "cp", "pp") if (n := getattr(self, axis)) > 1]
+        return ",".join((said or ["dp=1"]) + ["zero=2"] * (self.zero == 2 and self.shards > 1))
 
 
 def parse(text: str, processes: int) -> Mesh:
@@ -79,10 +77,9 @@ def parse(text: str, processes: int) -> Mesh:
             )
         if name not in AXES:
             raise UsageError(f"--mesh {text!r}: {name!r} is no axis{among(name, AXES)}")
-        if number not in (2, 3) if name == "zero" else number < 1:
-            raise UsageError(
-                f"--mesh {text!r}: {name} = {number} must be {'2 or 3' if name == 'zero' else 'at least 1'}"
-            )
+        if number < 1 or (name == "zero" and number not in (2, 3)):
+            bounds = "2 or 3" if name == "zero" else "at least 1"
+            raise UsageError(f"--mesh {text!r}: {name} = {number} must be {bounds}")
         if name in given:
             raise UsageError(f"--mesh {text!r}: {name} = {given[name]} is said before {item!r}; leave one out")
         given[name] = number

@@ -164,9 +164,8 @@ class MLflow(Logger):
     def open(self, done: int) -> None:
         """Begin the run, or go on with it after the last step that it has."""
         if "MLFLOW_TRACKING_URI" not in os.environ:
-            os.environ.setdefault(
-                "MLFLOW_ALLOW_FILE_STORE", "true"
-            )  # it is being given up, and nothing else needs no server
+            # It is being given up, and nothing else needs no server.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         client = importlib.import_module("mlflow.tracking").MlflowClient
         self.client = client(os.environ.get("MLFLOW_TRACKING_URI") or (self.folder / "mlflow").absolute().as_uri())
         file = self.folder / "mlflow-id"

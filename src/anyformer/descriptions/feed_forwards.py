@@ -45,10 +45,8 @@ def experts(mixer: Any) -> str:
         return "none"
     said = [f"{' and '.join(choices(mixer.router))}, {mixer.router.top_k} a token"]
     if n := n_shared_experts(mixer):
-        said.append(
-            f"{n} shared"
-            + (" behind a gate" if mixer.shared_gate else " that the router weighs" if mixer.router.n_shared else "")
-        )
+        weighed = " that the router weighs" if mixer.router.n_shared else ""
+        said.append(f"{n} shared{' behind a gate' if mixer.shared_gate else weighed}")
     said.append(router(mixer.router))
     said += [f"experts read {norm(mixer.norm, exact=True)}"] if mixer.norm else []
     said += [f"in a latent of {mixer.latent:,}"] if mixer.latent else []

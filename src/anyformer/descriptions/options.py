@@ -22,11 +22,9 @@ def keys(value: AttentionSpec) -> str | None:
     """Whose keys and values attention reads, or who reads its own: "read by later layers (local)"."""
     if value.keys is None:
         return None
-    return (
-        f"those of an earlier layer ({value.keys})"
-        if value.reads == "layer"
-        else f"read by later layers ({value.keys})"
-    )
+    if value.reads == "layer":
+        return f"those of an earlier layer ({value.keys})"
+    return f"read by later layers ({value.keys})"
 
 
 def gate(value: OutputGateSpec) -> str:
@@ -39,7 +37,8 @@ def gate(value: OutputGateSpec) -> str:
 def output(attention: AttentionSpec) -> str | None:
     """What becomes of attention's values before its output."""
     said = [convolution(attention.convolution)] if attention.convolution else []
-    return ", ".join([*said, *([gate(attention.gate)] if attention.gate else [])]) or None
+    said += [gate(attention.gate)] if attention.gate else []
+    return ", ".join(said) or None
 
 
 def convolution(value: ValueConvolutionSpec) -> str:
@@ -84,16 +83,16 @@ def blocks(attention: AttentionSpec) -> str | None:
     """Which keys there are beside those of tokens: "blocks of 4, each with half of the one before, RMSNorm of blocks"."""
     value, sums = attention.compressor, attention.transient
     if sums is not None:
-        said = [
-            f"sums of blocks of {sums.every:,}",
-            *([f"{norm(sums.norm, exact=True)} of blocks"] if sums.norm else []),
-        ]
-        far = sums.scores and f"{sums.scores.n_buckets} buckets to {sums.scores.max_distance:,} blocks"
-        return ", ".join([*said, far] if far else said)
+        said = [f"sums of blocks of {sums.every:,}"]
+        said += [f"{norm(sums.norm, exact=True)} of blocks"] if sums.norm else []
+        said += [f"{sums.scores.n_buckets} buckets to {sums.scores.max_distance:,} blocks"] if sums.scores else []
+        return ", ".join(said)
     if value is None:
         return None
-    said = [f"blocks of {value.every:,}"] + (["each with half of the one before"] if value.overlap else [])
-    return ", ".join([*said, *([norm_of(value, "of blocks")] if value.norm else [])])
+    said = [f"blocks of {value.every:,}"]
+    said += ["each with half of the one before"] if value.overlap else []
+    said += [norm_of(value, "of blocks")] if value.norm else []
+    return ", ".join(said)
 
 
 def norm_of(value: CompressorSpec, what: str) -> str:

@@ -74,14 +74,15 @@ def _curve(architecture: str, runs: Sequence[RunResult], axis: Axis) -> Curve:
     single = len(runs) == 1
     faint = raw.values() if single else smoothed.values()
     readings = [line for run in finished if len((line := _line(run.validation, axis)).x)]
+    validation = None
+    if readings:
+        validation = thin(readings[0] if len(readings) == 1 else _mean(readings, readings[0].x), 40)
     broken = [smoothed[run.name] for run in runs if not run.finished and run.name in smoothed]
     return Curve(
         architecture=architecture,
         main=None if main is None else thin(main, N_SHOWN),
         faint=tuple(thin(line, N_SHOWN if single else N_SHOWN // 2) for line in faint if len(line.x)),
-        validation=None
-        if not readings
-        else thin(readings[0] if len(readings) == 1 else _mean(readings, readings[0].x), 40),
+        validation=validation,
         broken=tuple((float(line.x[-1]), float(line.loss[-1])) for line in broken),
         finished=bool(finished),
     )

@@ -132,8 +132,9 @@ def _dot_chart(
 def _unit(axis: Axis, last: float, counted: str) -> tuple[float, str]:
     if axis != "seconds":
         return 1.0, UNITS[axis].replace("token", counted)
-    divisor, unit = (3600.0, "hours") if last > 7200 else (60.0, "minutes") if last > 180 else (1.0, "seconds")
-    return divisor, f"{unit} of training"
+    if last > 7200:
+        return 3600.0, "hours of training"
+    return (60.0, "minutes of training") if last > 180 else (1.0, UNITS[axis])
 
 
 def _plain(value: float, decimals: int) -> str:

@@ -245,10 +245,8 @@ class Study:
     def peak_flops_per_second(self) -> float | None:
         """The machine's; None where none was measured, or one that a run passes: it was measured while the machine was busy."""
         peak = self.machine.peak_flops_per_second
-        reached = (
-            run.tokens_per_second * run.flops_per_token for run in self.runs if run.tokens_per_second is not None
-        )
-        return None if peak is None or max(reached, default=0.0) > peak else peak
+        reached = max(run.tokens_per_second * run.flops_per_token for run in self.runs)
+        return None if peak is None or reached > peak else peak
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -290,7 +288,7 @@ class Study:
         """One row a run, a header first; empty where a failed run has no value."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        shown = {**dict.fromkeys(("perplexity", "bits_per_byte"), BITS.name), "accuracy": ACCURACY.name}
+        shown = {"perplexity": BITS.name, "bits_per_byte": BITS.name, "accuracy": ACCURACY.name}
         columns = [column for column in CSV_COLUMNS if shown.get(column, self.score) == self.score]
         writer.writerow(columns)
         writer.writerows([_cell(getattr(run, column)) for column in columns] for run in self.runs)

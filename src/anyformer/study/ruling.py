@@ -131,18 +131,17 @@ def _of_losses(
         return Verdict(claim, "undecided", f"the models share no finished seed{_where(claim)}{lost}")
     if not spread.df:
         return Verdict(claim, "undecided", f"{signed(found.value, 4)} nats a token, of one seed{lost}")
-    equal = isinstance(claim, SameLoss)
-    delta = claim.within if isinstance(claim, SameLoss) else DELTA if isinstance(claim, LossPairSpec) else 0.0
-    ruling = same(found, delta) if equal else lower(found, p_holm, delta)
-    could = (least_margin if equal else least_detectable)(found.n, spread.df, *([] if equal else [n_tests])) * spread.sd
-    shown, level = (found.equivalence, 90) if equal else (found.interval, 95)
-    test = f"within ±{delta:g} by two one-sided tests" if equal else f"corrected p = {p_holm:.2g}"
+    if isinstance(claim, SameLoss):
+        ruling, shown = same(found, claim.within), f"90 % {_ends(found.equivalence)}"
+        test = f"within ±{claim.within:g} by two one-sided tests"
+        could = f"the least margin it could show: {least_margin(found.n, spread.df) * spread.sd:.4f}"
+    else:
+        delta = DELTA if isinstance(claim, LossPairSpec) else 0.0
+        ruling, shown = lower(found, p_holm, delta), f"95 % {_ends(found.interval)}"
+        test = f"corrected p = {p_holm:.2g}"
+        could = f"the least difference it could see: {least_detectable(found.n, spread.df, n_tests) * spread.sd:.4f}"
     effect = f", {signed(found.effect, 1)} deviations" if found.effect is not None else ""
-    seen = "the least margin it could show" if equal else "the least difference it could see"
-    said = (
-        f"{signed(found.value, 4)} nats a token{_where(claim)} ({level} % {_ends(shown)}{effect}; {found.n} pairs; {test}); "
-        f"{seen}: {could:.4f}{lost}"
-    )
+    said = f"{signed(found.value, 4)} nats a token{_where(claim)} ({shown}{effect}; {found.n} pairs; {test}); {could}{lost}"
     return Verdict(claim, ruling, said)
 
 

@@ -85,8 +85,7 @@ def _refuse_other(schema: Any, where: str) -> None:
     kinds = {field.name: field.type for field in schema}
     if FIELD not in kinds:
         raise TextError(f"{where} has no column {FIELD!r}; it has {', '.join(kinds) or 'none'}")
-    is_text = (pyarrow.types.is_string, pyarrow.types.is_large_string)
-    if not any(each(kinds[FIELD]) for each in is_text):
+    if not (pyarrow.types.is_string(kinds[FIELD]) or pyarrow.types.is_large_string(kinds[FIELD])):
         raise TextError(f"{where}: its column {FIELD!r} holds {kinds[FIELD]}; give one of strings")
 
 

@@ -64,7 +64,7 @@ def read_task(path: str | Path) -> Task:
         raise TextError(f"{where} holds no questions; give at least one")
     chosen = [len(question.choices) >= FEWEST for question in questions]
     if (other := next((q for q, each in zip(questions, chosen, strict=True) if each != chosen[0]), None)) is not None:
-        these, those = ("has choices", "has none")[:: 1 if chosen[0] else -1]
+        these, those = ("has choices", "has none") if chosen[0] else ("has none", "has choices")
         raise wrong(where, other.line, f"it {those}, and that of line {questions[0].line} {these}; write all alike")
     return Task(questions, "multiple choice" if chosen[0] else "completion", where)
 

@@ -104,13 +104,13 @@ def device(name: str | Path | Device) -> Device:
     if is_path(name):
         return read(Path(name))
     text = str(name)
-    plain = {_plain(known): known for known in devices()} | {_plain(alias): known for alias, known in _ALIASES.items()}
-    if _plain(text) in plain:
-        return devices()[plain[_plain(text)]]
+    names = {_plain(known): known for known in devices()} | {_plain(alias): known for alias, known in _ALIASES.items()}
+    if _plain(text) in names:
+        return devices()[names[_plain(text)]]
     if text == THIS:
         raise UsageError("this machine is not calibrated yet; run `anyformer calibrate` first (about a minute)")
-    nearest = did_you_mean(_plain(text), plain)
-    for known, shown in plain.items():
+    nearest = did_you_mean(_plain(text), names)
+    for known, shown in names.items():
         nearest = nearest.replace(f"'{known}'", f"'{shown}'")
     known = ", ".join(devices())
     raise UsageError(f"no device {text!r}{nearest}; there are {known}, {THIS!r} (calibrated), and files.yaml")

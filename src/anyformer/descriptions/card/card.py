@@ -101,7 +101,7 @@ def _whole(spec: ModelSpec) -> Iterator[CardRow]:
         yield CardRow(section, "context", "sequence length", f"{spec.context:,}", spec.context)
     for head in spec.heads:
         which = "" if len(spec.heads) == 1 else f" ({head.name})"
-        yield CardRow(section, "head", "head" if not which else f"head{which}", _head(head))
+        yield CardRow(section, "head", f"head{which}", _head(head))
         if head.table is not None and head.table.rows == spec.vocab_size:
             tied = is_tied(head, spec)
             yield CardRow(section, "tied", f"embedding tied{which}", "yes" if tied else "no", tied)

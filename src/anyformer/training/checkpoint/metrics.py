@@ -137,9 +137,10 @@ class MetricsLog:
         if not whole:
             aside = ""
             if held is not None:
-                n = next(n for n in count(1) if not path.with_name(f"{path.name}.damaged-{n}").exists())
-                os.rename(path, path.with_name(f"{path.name}.damaged-{n}"))
-                aside = f"; it is kept as {path.name}.damaged-{n}"
+                names = (f"{path.name}.damaged-{n}" for n in count(1))
+                name = next(name for name in names if not path.with_name(name).exists())
+                os.rename(path, path.with_name(name))
+                aside = f"; it is kept as {name}"
             state = "missing" if held is None else "damaged or edited"
             log.warning("%s is %s: it is made anew %s of step %d%s", path, state, remedy, last_step, aside)
         return saved

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from anyformer.disk.foreign import parse_json
 from anyformer.errors import TextError, did_you_mean
 from anyformer.text.chat import Message, Tool
-from anyformer.text.corpus import held_out_places
+from anyformer.text.corpus import held_out_places, set_aside
 from anyformer.text.sources import lines, read_text, short, wrong
 
 Said = str | tuple[Message, ...]
@@ -81,10 +81,8 @@ def read_preferences(path: str | Path) -> ExchangeCorpus:
 
 def split_exchanges(corpus: ExchangeCorpus, share: float) -> tuple[ExchangeCorpus, ExchangeCorpus]:
     """(training, validation) exchanges, the second evenly spread. Raises TextError where one would be empty."""
-    unseen = set(held_out_places(len(corpus.rows), share, "conversations"))
-    parts = ([row for i, row in enumerate(corpus.rows) if (i in unseen) is held_out] for held_out in (False, True))
-    train, held_out = (replace(corpus, rows=tuple(rows)) for rows in parts)
-    return train, held_out
+    train, held_out = set_aside(corpus.rows, held_out_places(len(corpus.rows), share, "conversations"))
+    return replace(corpus, rows=train), replace(corpus, rows=held_out)
 
 
 def _read(path: str | Path, read: _Reader) -> ExchangeCorpus:

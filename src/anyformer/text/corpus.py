@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -305,3 +305,10 @@ def held_out_places(n: int, share: float, of: str) -> list[int]:
     if not (n_out := n * parts // of_all):
         raise TextError(f"the validation split is empty: {share:g} of {n} {of}; give a share up to 0.5 and more {of}")
     return [-(-i * of_all // parts) - 1 for i in range(1, n_out + 1)]
+
+
+def set_aside(rows: Sequence[T], places: Iterable[int]) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """(the rows that stay, those at these places), each in their order."""
+    aside = set(places)
+    stay = tuple(row for place, row in enumerate(rows) if place not in aside)
+    return stay, tuple(row for place, row in enumerate(rows) if place in aside)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.corpus import held_out_places
+from anyformer.text.corpus import held_out_places, set_aside
 from anyformer.text.framing import Framed
 from anyformer.text.packing import NOT_PREDICTED, padded
 from anyformer.text.sources import short, wrong
@@ -116,10 +116,8 @@ def split_labelled(corpus: LabelledCorpus, share: float) -> tuple[LabelledCorpus
     places, numbers = held_out_places(len(corpus.rows), share, "examples"), range(len(corpus.rows))
     if corpus.kind != "words":
         numbers = sorted(numbers, key=lambda i: corpus.rows[i].label)  # type: ignore[arg-type, return-value]
-    unseen = {numbers[place] for place in places}
-    parts = ([row for i, row in enumerate(corpus.rows) if (i in unseen) is held_out] for held_out in (False, True))
-    train, held_out = (replace(corpus, rows=tuple(rows)) for rows in parts)
-    return train, held_out
+    train, held_out = set_aside(corpus.rows, (numbers[place] for place in places))
+    return replace(corpus, rows=train), replace(corpus, rows=held_out)
 
 
 def _number(where: str, row: LabelledRow) -> float:
@@ -183,9 +181,15 @@ class EncodedLabelled:
             self.inputs.append(found)
         self.lengths = np.array([len(each.ids) for each in self.inputs], dtype=np.int64)[:, None]
         self.cut = sum(each.cut > 0 for each in self.inputs)
+        self.sources = np.arange(len(self.inputs))
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    @property
+    def nbytes(self) -> np.ndarray:
+        """[example] int64: UTF-8 bytes of the texts."""
+        return np.array([sum(len(text.encode()) for text in row.texts) for row in self.corpus.rows], dtype=np.int64)
 
     def batch(self, numbers: np.ndarray) -> LabelledRows:
         """The examples of these numbers, in their order, padded to the longest."""

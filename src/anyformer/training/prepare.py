@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import UsageError
@@ -67,7 +67,7 @@ PACKED = 3  # bytes of text in one of a .gz
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 
 Say = Callable[[str], None]
-
+T = TypeVar("T")
 
 to_stderr: Say = partial(say, stderr=True)  # where what is worth knowing is said, unless another place is given
 
@@ -222,9 +222,15 @@ def read_data(
 Trained = Callable[..., Tokenizer]
 
 
+def _parts(
+    text: T, held_out: HeldOut, read: Callable[[Sources], T], split: Callable[[T, float], tuple[T, T]]
+) -> tuple[T, T]:
+    """(training, validation): all of a text where another is `read` to validate on, else both of its parts."""
+    return (text, read(held_out)) if isinstance(held_out, Sources) else split(text, held_out)
+
+
 def _pairs(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> Prepared:
-    corpus = given.pairs()
-    pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
+    pairs, unseen = _parts(given.pairs(), held_out, Sources.pairs, split_pairs)
     about = f"{counted(len(pairs.pairs), 'pair')}, sha256 {pairs.fingerprint[:16]}"
     if isinstance(objective, Contrastive):
         return Prepared(ContrastData(pairs, unseen, trained(pairs.texts())), about)
@@ -237,10 +243,7 @@ def _labelled(
     given: Sources, held_out: HeldOut, kind: Kind, trained: Trained, begun: Path | None, init: Path | None
 ) -> Prepared:
     examples = given.labelled(kind)
-    if isinstance(held_out, Sources):
-        texts, unseen = examples, held_out.labelled(kind)
-    else:
-        texts, unseen = split_labelled(examples, held_out)
+    texts, unseen = _parts(examples, held_out, lambda own: own.labelled(kind), split_labelled)
     names = None if kind == "numbers" else _labels(begun, init, set(examples.counts())) or examples.names()
     data = LabelledData(texts, unseen, trained(texts.texts()), names)
     what = counted(len(data.labels), "class", "classes") if data.labels else "numbers"
@@ -248,11 +251,8 @@ def _labelled(
 
 
 def _exchanges(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> Prepared:
-    corpus, reads = given.exchanges(objective.reads), objective.reads
-    if isinstance(held_out, Sources):
-        said, unseen = corpus, held_out.exchanges(reads)
-    else:
-        said, unseen = split_exchanges(corpus, held_out)
+    reads = objective.reads
+    said, unseen = _parts(given.exchanges(reads), held_out, lambda own: own.exchanges(reads), split_exchanges)
     kind = PreferenceData if reads == "preferences" else ConversationData
     about = f"{counted(len(said.rows), 'conversation')}, sha256 {said.fingerprint[:16]}"
     return Prepared(kind(said, unseen, trained(said.texts())), about)
@@ -273,7 +273,7 @@ def _mixed(mixture: Mixture, held_out: HeldOut, trained: Trained) -> Prepared:
 
 
 def _plain(text: Corpus, held_out: HeldOut, trained: Trained) -> Prepared:
-    texts, rest = (text, held_out.corpus()) if isinstance(held_out, Sources) else text.split(held_out)
+    texts, rest = _parts(text, held_out, Sources.corpus, Corpus.split)
     own = trained(_lesson(texts))
     return Prepared(TextData(encoded_when_read(texts, own), encoded_when_read(rest, own), own), _in_words(text))
 

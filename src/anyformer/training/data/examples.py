@@ -15,10 +15,19 @@ from anyformer.training.data.feed import C, Feed, Rows, SampledFeed, TrainingDat
 
 
 class Encoded(Protocol):
-    """Texts as ids: `lengths` [example, …] in tokens, and how many texts are `cut` to the length of a row."""
+    """Texts as ids: `lengths` [example, …] in tokens, and how many texts are `cut` to the length of a row.
+
+    `sources` [example] is the number of each one's document.
+    """
 
     lengths: np.ndarray
     cut: int
+    sources: np.ndarray
+
+    @property
+    def nbytes(self) -> np.ndarray:
+        """[document] int64: UTF-8 bytes, by which losses are told a byte."""
+        ...
 
     def batch(self, numbers: np.ndarray) -> Rows:
         """The examples of these numbers, in their order."""
@@ -56,8 +65,24 @@ class ExampleData(TrainingData[C, Tokenizer], Generic[C, E]):
         """How many texts, those to validate on included, are cut to the length of a row."""
         return sum(each.cut for each in self._both(recipe))
 
+    def mean_length(self, recipe: Recipe) -> int:
+        """The tokens of an average text."""
+        return int(np.ceil(self.encoded(recipe).lengths.mean()))
+
     def _both(self, recipe: Recipe) -> list[E]:
         return [self.encoded(recipe)] + ([self.encoded(recipe, held_out=True)] if self.held_out is not None else [])
+
+
+class ExampleValidation(Generic[E]):
+    """Every example once, in batches of like length."""
+
+    def __init__(self, examples: E) -> None:
+        self.examples, self.document_nbytes = examples, examples.nbytes
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
+        for numbers in read_by_length(self.examples.lengths, batch_tokens, most_tokens):
+            rows = self.examples.batch(numbers)
+            yield rows, np.broadcast_to(self.examples.sources[numbers][:, None], rows.labels.shape)
 
 
 class FramedData(ExampleData[C, E]):

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, TypeVar
-
-import numpy as np
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text import Batch
 from anyformer.text.conversations import ExchangeCorpus
-from anyformer.training.data.examples import ExampleData, fed_by_length, read_by_length
+from anyformer.training.data.examples import ExampleData, ExampleValidation, fed_by_length
 from anyformer.training.data.feed import Feed
 from anyformer.training.objectives.answers.encoded import EncodedConversations, EncodedExchanges
 
 X = TypeVar("X", bound=EncodedExchanges)
 
 
-class ConversationValidation:
-    """Every conversation once: a document, whose bytes are those of its answers."""
-
-    def __init__(self, conversations: EncodedConversations) -> None:
-        self._conversations, self.document_nbytes = conversations, conversations.nbytes
-
-    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Batch, np.ndarray]]:
-        for numbers in read_by_length(self._conversations.lengths, batch_tokens, most_tokens):
-            rows = self._conversations.batch(numbers)
-            yield rows, rows.source
+class ConversationValidation(ExampleValidation[EncodedConversations]):
+    """Conversations, each a document: the bytes are those of its answers."""
 
 
 class ExchangeData(ExampleData[ExchangeCorpus, X]):
@@ -53,7 +41,7 @@ class ConversationData(ExchangeData[EncodedConversations]):
         return None if self.held_out is None else ConversationValidation(self.encoded(recipe, held_out=True))
 
     def load(self, recipe: Recipe) -> Workload:
-        return Workload(batch=1, query=int(np.ceil(self.encoded(recipe).lengths.mean())))
+        return Workload(batch=1, query=self.mean_length(recipe))
 
     def predicted_share(self, recipe: Recipe) -> float:
         found = self.encoded(recipe)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text.conversations import ExchangeCorpus
 from anyformer.text.sources import wrong
-from anyformer.training.data.examples import read_by_length
+from anyformer.training.data.examples import ExampleValidation
 from anyformer.training.objectives.answers.data import ExchangeData
 from anyformer.training.objectives.answers.encoded import EncodedExchanges, Texts, side_by_side
 
@@ -52,17 +52,6 @@ class EncodedPreferences(EncodedExchanges):
         )
 
 
-class PreferenceValidation:
-    """Every pair once: a document, whose bytes are those of both answers."""
-
-    def __init__(self, pairs: EncodedPreferences) -> None:
-        self._pairs, self.document_nbytes = pairs, pairs.nbytes
-
-    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[PreferenceRows, np.ndarray]]:
-        for numbers in read_by_length(self._pairs.lengths, batch_tokens, most_tokens):
-            yield self._pairs.batch(numbers), self._pairs.sources[numbers][:, None]
-
-
 class PreferenceData(ExchangeData[EncodedPreferences]):
     """Pairs of answers to train on, and others to validate on. A batch has at most batch_tokens on either side."""
 
@@ -71,9 +60,9 @@ class PreferenceData(ExchangeData[EncodedPreferences]):
     def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedPreferences:
         return EncodedPreferences(corpus, self.tokenizer, longest, truncate=truncate)
 
-    def validation(self, recipe: Recipe) -> PreferenceValidation | None:
+    def validation(self, recipe: Recipe) -> ExampleValidation[EncodedPreferences] | None:
         pairs = self.held_out_pairs(recipe)
-        return None if pairs is None else PreferenceValidation(pairs)
+        return None if pairs is None else ExampleValidation(pairs)
 
     def held_out_pairs(self, recipe: Recipe) -> EncodedPreferences | None:
         """Those to validate on, numbered behind those to train on."""
@@ -84,7 +73,7 @@ class PreferenceData(ExchangeData[EncodedPreferences]):
         return pairs
 
     def load(self, recipe: Recipe) -> Workload:
-        return Workload(batch=2, query=int(np.ceil(self.encoded(recipe).lengths.mean())))
+        return Workload(batch=2, query=self.mean_length(recipe))
 
     def predicted_share(self, recipe: Recipe) -> float:
         return 1 / self.load(recipe).tokens

@@ -12,7 +12,7 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import ParallelCorpus, Sampler, Tokenizer, some_of
 from anyformer.text.packing import padded
-from anyformer.training.data.examples import FramedData
+from anyformer.training.data.examples import ExampleValidation, FramedData
 from anyformer.training.data.feed import Feed, SampledFeed
 
 SIDES = ("source", "target")
@@ -50,6 +50,8 @@ class ContrastPairs:
         self.cut = sum(one.cut > 0 for one in framed)  # texts
         self._ids = [one.ids for one in framed]
         self.lengths = np.array([len(ids) for ids in self._ids], dtype=np.int64).reshape(-1, 2)
+        self.sources = np.arange(len(self.lengths))
+        self.nbytes = np.array([len(target.encode()) for _, target in corpus.pairs], dtype=np.int64)
         numbers: tuple[dict[str, int], ...] = ({}, {})
         groups = [
             [known.setdefault(line, len(known)) for known, line in zip(numbers, pair, strict=True)]
@@ -79,20 +81,20 @@ def batch_pairs(recipe: Recipe, longest: int) -> int:
     return n
 
 
-class ContrastValidation:
+class ContrastValidation(ExampleValidation[ContrastPairs]):
     """Every pair once, in batches of (nearly) equally many: those of training, so that both losses are of one task."""
 
-    def __init__(self, corpus: ParallelCorpus, pairs: ContrastPairs, size: int) -> None:
+    def __init__(self, pairs: ContrastPairs, size: int) -> None:
+        super().__init__(pairs)
         if len(pairs) < 2:
             raise TextError("a single pair to validate on has nothing to be told apart from; give more")
-        self._pairs, self.size = pairs, min(size, len(pairs))
-        self.document_nbytes = np.array([len(target.encode()) for _, target in corpus.pairs], dtype=np.int64)
+        self.size = min(size, len(pairs))
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[ContrastRows, np.ndarray]]:
         """(rows, the pair of each label); a batch is what the loss is about, so `batch_tokens` changes nothing."""
-        batches = np.array_split(np.arange(len(self._pairs)), -(-len(self._pairs) // self.size))
-        for numbers in some_of(batches, most_tokens, self.size * int(self._pairs.lengths.max())):
-            yield self._pairs.batch(numbers), numbers[:, None]
+        batches = np.array_split(self.examples.sources, -(-len(self.examples) // self.size))
+        for numbers in some_of(batches, most_tokens, self.size * int(self.examples.lengths.max())):
+            yield self.examples.batch(numbers), numbers[:, None]
 
 
 class ContrastData(FramedData[ParallelCorpus, ContrastPairs]):
@@ -112,10 +114,10 @@ class ContrastData(FramedData[ParallelCorpus, ContrastPairs]):
     def validation(self, recipe: Recipe) -> ContrastValidation | None:
         if self.held_out is None:
             return None
-        return ContrastValidation(self.held_out, self.encoded(recipe, held_out=True), self._batch(recipe))
+        return ContrastValidation(self.encoded(recipe, held_out=True), self._batch(recipe))
 
     def load(self, recipe: Recipe) -> Workload:
-        return Workload(batch=2, query=int(np.ceil(self.encoded(recipe).lengths.mean())))
+        return Workload(batch=2, query=self.mean_length(recipe))
 
     def predicted_share(self, recipe: Recipe) -> float:
         return 1 / self.load(recipe).tokens

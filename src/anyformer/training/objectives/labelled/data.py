@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
-
-import numpy as np
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import LabelledCorpus, Tokenizer
-from anyformer.text.labelled import EncodedLabelled, LabelledRows
-from anyformer.training.data.examples import FramedData, fed_by_length, read_by_length
+from anyformer.text.labelled import EncodedLabelled
+from anyformer.training.data.examples import ExampleValidation, FramedData, fed_by_length
 from anyformer.training.data.feed import Feed
 
 
-class LabelledValidation:
+class LabelledValidation(ExampleValidation[EncodedLabelled]):
     """Examples, each a document: the bytes are those of its texts."""
-
-    def __init__(self, examples: EncodedLabelled) -> None:
-        self.examples = examples
-        self.document_nbytes = np.array([sum(len(t.encode()) for t in row.texts) for row in examples.corpus.rows])
-
-    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[LabelledRows, np.ndarray]]:
-        for numbers in read_by_length(self.examples.lengths, batch_tokens, most_tokens):
-            rows = self.examples.batch(numbers)
-            yield rows, np.broadcast_to(numbers[:, None], rows.labels.shape)
 
 
 class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
@@ -68,7 +56,7 @@ class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
         return None if self.held_out is None else LabelledValidation(self.encoded(recipe, held_out=True))
 
     def load(self, recipe: Recipe) -> Workload:
-        n = int(np.ceil(self.encoded(recipe).lengths.mean()))
+        n = self.mean_length(recipe)
         return Workload(batch=1, query=n, memory=n)
 
     def predicted_share(self, recipe: Recipe) -> float:

@@ -34,30 +34,33 @@ def refuse_on_mesh(
     """
     if world.size == 1:
         return
+    copies, shards = f"use --mesh dp={world.size}", f"use --mesh fsdp={world.size}"
+
+    def refused(why: str) -> UsageError:
+        return UsageError(f"this cannot be trained on the mesh {world.mesh}: {why}")
+
     if world.tp > 1 and beside:
-        what = "its generator's layers are not shared out under tp"
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}; use --mesh dp={world.size}")
+        raise refused(f"its generator's layers are not shared out under tp; {copies}")
     if max(world.tp, world.cp, world.pp) > 1 and recipe.distillation is not None:
-        what = "a teacher reads whole rows, and is whole in each process"
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}; use --mesh fsdp={world.size}")
+        raise refused(f"a teacher reads whole rows, and is whole in each process; {shards}")
     if world.tp > 1 and compiled:
         what = "under tp processes speak to each other within a layer, which --compile takes whole; leave it out"
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}, or use --mesh fsdp={world.size}")
+        raise refused(f"{what}, or {shards}")
     if world.mesh is not None and world.mesh.ep > 1 and (reason := _unspreadable(spec, world.mesh.ep, compiled)):
-        fsdp = f"use --mesh fsdp={world.mesh.fsdp}"
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}, or {fsdp}")
+        raise refused(f"{reason}, or use --mesh fsdp={world.mesh.fsdp}")
     if world.cp > 1 and (reason := _unstretchable(spec, recipe, world.cp, compiled, by_place)):
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}; use --mesh dp={world.size}")
+        raise refused(f"{reason}; {copies}")
     if world.pp > 1 and (reason := _unstageable(spec, recipe, world, compiled, one_pass)):
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}; use --mesh dp={world.size}")
+        raise refused(f"{reason}; {copies}")
     if world.sharded and tied:
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {_TIED}, or use --mesh dp={world.size}")
+        raise refused(f"{_TIED}, or {copies}")
     if world.sharded and recipe.lora is not None:
-        raise UsageError(
-            f"an adapter cannot be trained on the mesh {world.mesh}: each process needs the weights that it is put on; "
-            f"use --mesh dp={world.size}"
-        )
-    if reason := _reason(spec, recipe):
+        what = "each process needs the weights that it is put on"
+        raise UsageError(f"an adapter cannot be trained on the mesh {world.mesh}: {what}; {copies}")
+    reason = indivisible(spec, recipe)
+    if recipe.memory is not None:
+        reason = "a memory of segments goes from row to row of a stream, and is kept by one process"
+    if reason is not None:
         raise UsageError(f"this cannot be trained by {world.size} processes: {reason}; train it in one (--nproc 1)")
 
 
@@ -102,9 +105,3 @@ def indivisible(spec: ModelSpec, recipe: Recipe) -> str | None:
     if any(spec.nested(BatchNormSpec)):
         return "the statistics of its BatchNorm are those of all rows of a batch"
     return None
-
-
-def _reason(spec: ModelSpec, recipe: Recipe) -> str | None:
-    if recipe.memory is not None:
-        return "a memory of segments goes from row to row of a stream, and is kept by one process"
-    return indivisible(spec, recipe)

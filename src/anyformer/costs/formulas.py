@@ -62,7 +62,7 @@ def _sizes(block: BlockSpec, d_model: int) -> Sizes | str:
     return n_heads, head_dim, feeds[0].d_ff
 
 
-def parameters_multiplied(spec: ModelSpec, *, ahead: bool = False) -> int:
+def parameters_multiplied(spec: ModelSpec, *, ahead: bool) -> int:
     """What one token is multiplied with in a forward pass: shared layers at each call, no table but the first head's.
 
     `ahead`: the same of what predicts further tokens, with the head that runs again for each.

@@ -113,7 +113,7 @@ def fixed(value: float | None, digits: int) -> str:
     return NO_VALUE if value is None else f"{value:,.{digits}f}"
 
 
-def results_table(study: Study, analysis: Analysis, *, width: int = 100) -> RenderableType:
+def results_table(study: Study, analysis: Analysis, *, width: int) -> RenderableType:
     """What to print on a terminal of `width` columns: the table, failures, baselines, what can be said."""
     rows = result_rows(study, analysis)
     full = width >= FULL_WIDTH

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyformer.study.results import BITS, Score
-
 if TYPE_CHECKING:
+    from anyformer.study.results import Score
     from anyformer.study.statistics import Interval
 
 ONE_SEED = (
@@ -31,7 +30,7 @@ def _span(interval: Interval) -> str:
     return f"95 % interval {signed(interval.low)} to {signed(interval.high)}"
 
 
-def of_documents(name: str, first: str, difference: Interval | None, score: Score = BITS) -> str:
+def of_documents(name: str, first: str, difference: Interval | None, score: Score) -> str:
     if name == first:
         return "the others are compared to it"
     if difference is None:
@@ -52,7 +51,7 @@ def of_seeds(
     *,
     n_shared: int,
     n_finished: int,
-    score: Score = BITS,
+    score: Score,
 ) -> str:
     if not n_finished:
         return NONE_FINISHED
@@ -68,7 +67,7 @@ def of_seeds(
     return f"no difference to {first} can be claimed ({text})"
 
 
-def one_seed_sentences(n_documents: int, score: Score = BITS, called: str = "documents") -> tuple[str, ...]:
+def one_seed_sentences(n_documents: int, score: Score, called: str) -> tuple[str, ...]:
     """What intervals over `n_documents` validation documents, or what they are `called`, mean."""
     if n_documents < 2:
         there = f"{'One' if n_documents else 'No'} validation {called.removesuffix('s')}"

@@ -127,7 +127,7 @@ def _discounts(counts: Integers) -> tuple[float, float, float] | None:
     return (d1, d2, d3) if 0 <= d1 <= 1 and 0 <= d2 <= 2 and 0 <= d3 <= 3 else None
 
 
-def _documents(corpus: EncodedCorpus, most_tokens: int | None = None) -> Iterator[Integers]:
+def _documents(corpus: EncodedCorpus, most_tokens: int | None) -> Iterator[Integers]:
     """Each document with its beginning as `vocab_size`, up to so many predicted tokens."""
     left = corpus.predictions if most_tokens is None else most_tokens
     for i in range(corpus.n_documents):

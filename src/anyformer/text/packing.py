@@ -58,7 +58,7 @@ class Packed(ABC):
     def pieces(self, row: int) -> list[Piece]:
         """Those of a row, one after the other; what they leave of it is padding."""
 
-    def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
+    def some_rows(self, batch_tokens: int, most_tokens: int | None) -> Iterator[np.ndarray]:
         """Numbers of all rows, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
         return evenly_spread(self.n_rows, self.seq_len, batch_tokens, most_tokens)
 
@@ -163,7 +163,7 @@ def pack_whole(encoded: EncodedCorpus, seq_len: int) -> Whole:
     return Whole(encoded, seq_len, start[order], length[order], source[order], row_offsets)
 
 
-def evenly_spread(n_rows: int, seq_len: int, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
+def evenly_spread(n_rows: int, seq_len: int, batch_tokens: int, most_tokens: int | None) -> Iterator[np.ndarray]:
     """Numbers of rows of `seq_len` tokens: of all, or of about `most_tokens`, in batches of at most `batch_tokens`."""
     wanted = n_rows if most_tokens is None else min(n_rows, max(1, most_tokens // seq_len))
     rows = np.arange(wanted) * n_rows // wanted  # the first rows may hold the longest documents

@@ -204,7 +204,7 @@ def framed(inner: Piece, says: Sequence[str]) -> Piece:
     return Piece(left, right, height, marks, placed.reads)
 
 
-def figure(main: Piece, encoder: Piece | None = None) -> Diagram:
+def figure(main: Piece, encoder: Piece | None) -> Diagram:
     """The whole, the encoder to the left of what reads it; y now counts from the top."""
     marks, left, height = main.marks, main.left, main.height
     if encoder is not None:

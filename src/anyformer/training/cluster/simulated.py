@@ -161,7 +161,7 @@ def _held(parameter: Tensor) -> Held:
 class _Pretended(World):
     """The processes of a step that is simulated: what they tell each other beside it is alike in all."""
 
-    def anywhere(self, flags: Sequence[bool], groups: Any = None) -> list[bool]:
+    def anywhere(self, flags: Sequence[bool], groups: Any) -> list[bool]:
         return list(flags)
 
 

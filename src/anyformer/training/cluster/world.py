@@ -104,7 +104,7 @@ class World:
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return int(found)
 
-    def anywhere(self, flags: Sequence[bool], groups: Iterable[dist.ProcessGroup] | None = None) -> list[bool]:
+    def anywhere(self, flags: Sequence[bool], groups: Iterable[dist.ProcessGroup] | None) -> list[bool]:
         """Of each, whether it is so in any process: of all, or of groups, one after the other."""
         if self.size == 1:
             return list(flags)

@@ -34,7 +34,7 @@ class Numbered(ByNumber, Protocol):
     @property
     def n_rows(self) -> int: ...
 
-    def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
+    def some_rows(self, batch_tokens: int, most_tokens: int | None) -> Iterator[np.ndarray]:
         """Numbers of all rows, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
         ...
 
@@ -77,7 +77,7 @@ def noisy(packed: ByNumber, sampler: Sampler, noise: Noise) -> SampledFeed:
 class PackedValidation:
     """Whole documents in rows; noise, if any, is the same each time."""
 
-    def __init__(self, packed: Numbered, noise: Noise | None = None, seed: int = 0) -> None:
+    def __init__(self, packed: Numbered, noise: Noise | None, seed: int) -> None:
         self._packed, self._noise, self._seed = packed, noise, seed
         self.document_nbytes = packed.encoded.document_nbytes
 

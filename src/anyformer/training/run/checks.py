@@ -10,7 +10,7 @@ from anyformer.errors import UsageError
 from anyformer.layers.embedding import learned_positions
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, parameters
-from anyformer.training.cluster.world import ALONE, World
+from anyformer.training.cluster.world import World
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.objective import noise_of, objective_of
 from anyformer.training.step.memories import check_memory
@@ -79,7 +79,7 @@ def check_positions(spec: ModelSpec, longest: int) -> None:
         )
 
 
-def check_room(spec: ModelSpec, recipe: Recipe, device: torch.device, world: World = ALONE) -> None:
+def check_room(spec: ModelSpec, recipe: Recipe, device: torch.device, world: World) -> None:
     """Raise UsageError where weights, gradients and moments alone are more than the memory that is free."""
     assert world.mesh is not None
     needed = _state_nbytes(spec, recipe) / world.mesh.copy * _on_one_memory(device, world)

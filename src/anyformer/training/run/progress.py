@@ -114,7 +114,7 @@ class PlainLines(Watcher):
 class Bar(Watcher):
     """A progress bar with its figures, on a terminal, below the curves of this run and of those before it."""
 
-    def __init__(self, title: str = "", curves: LossCurves | None = None) -> None:
+    def __init__(self, title: str, curves: LossCurves | None) -> None:
         from rich.console import Group
         from rich.live import Live
         from rich.progress import BarColumn, Progress, TextColumn

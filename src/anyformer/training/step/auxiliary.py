@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from anyformer.model import Transformer, build
-from anyformer.training.cluster.world import ALONE, World
+from anyformer.training.cluster.world import World
 from anyformer.training.objectives.objective import Auxiliary
 
 
-def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int, world: World = ALONE) -> Transformer:
+def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int, world: World) -> Transformer:
     """The auxiliary model on the model's device, its weights drawn from the seed but not as the model's are.
 
     Tied tensors are the model's very parameters. Disentangled ones start as the model's, so that the distance starts at 0.

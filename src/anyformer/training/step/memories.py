@@ -75,7 +75,7 @@ def check_memory(spec: ModelSpec, recipe: Recipe) -> None:
 
 
 def segment_memories(
-    model: Transformer, recipe: Recipe, recompute: Recompute = "none", compiled: bool = False
+    model: Transformer, recipe: Recipe, recompute: Recompute, compiled: bool
 ) -> SegmentMemories | None:
     """The memory that a recipe asks for, empty; None: none. Raises UsageError where passes are made twice, or compiled."""
     if recipe.memory is None:

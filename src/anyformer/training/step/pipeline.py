@@ -37,9 +37,9 @@ class Pipeline:
         model: Transformer,
         objective: Objective[Any],
         world: World,
-        precision: Precision = "float32",
-        dropout: Dropout | None = None,
-        options: LossOptions = PLAIN,
+        precision: Precision,
+        dropout: Dropout | None,
+        options: LossOptions,
     ) -> None:
         stage = model.stack.stage
         assert stage is not None

@@ -76,7 +76,7 @@ class Numbers(NamedTuple):
         return cls(own, tuple(groups))
 
 
-def optimizer_tensors(optimizer: Optimizer, numbers: Numbers | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def optimizer_tensors(optimizer: Optimizer, numbers: Numbers | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of an optimiser, such as `0.exp_avg` for the first parameter, and the rest as JSON."""
     state = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
@@ -91,7 +91,7 @@ def optimizer_tensors(optimizer: Optimizer, numbers: Numbers | None = None) -> t
 
 
 def set_optimizer_tensors(
-    optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any], numbers: Numbers | None = None
+    optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any], numbers: Numbers | None
 ) -> None:
     """Give an optimiser the state that `optimizer_tensors` took. Raises CheckpointError for another optimiser's."""
     # Cloned, because what safetensors maps from disk is neither aligned nor free to be deleted.

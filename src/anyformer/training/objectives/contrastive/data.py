@@ -37,7 +37,7 @@ class ContrastRows(NamedTuple):
 class ContrastPairs:
     """Pairs as ids, in memory. `lengths` is [pair, 2] int64: tokens of source and target, special ones included."""
 
-    def __init__(self, corpus: ParallelCorpus, tokenizer: Tokenizer, longest: int, truncate: bool = False) -> None:
+    def __init__(self, corpus: ParallelCorpus, tokenizer: Tokenizer, longest: int, truncate: bool) -> None:
         """Raises TextError for a text of more than `longest` tokens, unless they are to be cut."""
         framed = [tokenizer.frame((line,), longest) for line in corpus.texts()]
         cut = next((i for i, one in enumerate(framed) if one.cut), None)

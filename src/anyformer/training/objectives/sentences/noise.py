@@ -61,7 +61,7 @@ class Passages:
     def n_rows(self) -> int:
         return len(self.document)
 
-    def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
+    def some_rows(self, batch_tokens: int, most_tokens: int | None) -> Iterator[np.ndarray]:
         """Numbers of all passages, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
         return evenly_spread(self.n_rows, self.seq_len, batch_tokens, most_tokens)
 

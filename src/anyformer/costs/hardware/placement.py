@@ -101,7 +101,7 @@ class Placer:
 
     def memory(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, int]:
         """The bytes by item on the fullest device."""
-        share = math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
+        share = self._share(mesh)
         dense = math.ceil((self.in_layers * share + (self.in_tables if mesh.pp == 1 else self.largest_table)) / mesh.tp)
         experts = math.ceil(self.in_experts * share / mesh.tp / mesh.ep)
         parts = [
@@ -109,7 +109,7 @@ class Placer:
             for n, shards in ((dense, mesh.shards), (experts, mesh.shards // mesh.ep))
         ]
         row, constant, passing, logits = self._activations(recompute)
-        in_flight = min(mesh.pp + (mesh.pp - 1) / mesh.vp * (mesh.vp > 1), self.rows // mesh.dp // micro_batch)
+        in_flight = min(mesh.pp + (mesh.pp - 1) / mesh.vp * (mesh.vp > 1), self._micro_batches(mesh, micro_batch))
         split = mesh.tp * mesh.cp
         kept = micro_batch * row * share / split
         first = kept * in_flight + micro_batch * passing / split + (logits / mesh.tp if mesh.pp == 1 else 0)
@@ -126,8 +126,7 @@ class Placer:
 
     def seconds(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, float]:
         """The seconds of a step by what takes them."""
-        n, stages = self.rows // mesh.dp // micro_batch, mesh.pp
-        share = math.ceil(self.facts.n_layers / stages) / self.facts.n_layers
+        n, stages, share = self._micro_batches(mesh, micro_batch), mesh.pp, self._share(mesh)
         each = self._seconds(micro_batch, mesh.tp * mesh.cp, mesh.ep, recompute) * share
         tokens = micro_batch * self.seq_len / mesh.cp
         tensor, context, expert = (
@@ -152,14 +151,21 @@ class Placer:
 
     def place(self, mesh: Mesh, micro_batch: int, recompute: Recompute, memory: Mapping[str, int]) -> Placement:
         """A way with its times."""
-        n = self.rows // mesh.dp // micro_batch
+        n = self._micro_batches(mesh, micro_batch)
         return Placement(mesh, micro_batch, n, recompute, memory, self.seconds(mesh, micro_batch, recompute))
 
     def least_seconds(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> float:
         """Seconds that a step takes at least: its arithmetic, and the pipeline's idleness."""
-        n = self.rows // mesh.dp // micro_batch
-        share = math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
-        return (n + (mesh.pp - 1) / mesh.vp) * share * self._seconds(micro_batch, mesh.tp * mesh.cp, mesh.ep, recompute)
+        n = self._micro_batches(mesh, micro_batch) + (mesh.pp - 1) / mesh.vp
+        return n * self._share(mesh) * self._seconds(micro_batch, mesh.tp * mesh.cp, mesh.ep, recompute)
+
+    def _micro_batches(self, mesh: Mesh, micro_batch: int) -> int:
+        """How many a replica computes one after the other in a step."""
+        return self.rows // mesh.dp // micro_batch
+
+    def _share(self, mesh: Mesh) -> float:
+        """Of all layers, those of the stage that has most."""
+        return math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
 
     def _observed(self, rows: int, recompute: Recompute) -> TrainingPass:
         """A pass over so many rows, under autocast, or with weights of 16 bits where the layout has them."""

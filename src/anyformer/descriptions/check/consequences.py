@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 
 from anyformer.cache import STATE_NBYTES
@@ -103,7 +103,7 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     kept = [(call.reach, call.shapes) for call in calls if call.how == "tokens" and call.every == 1]
     states = [call.shapes for call in calls if call.how == "state" and not call.name]
     if states:
-        nbytes = STATE_NBYTES * sum(math.prod(shape) for shapes in states for shape in shapes.values())
+        nbytes = STATE_NBYTES * _numbers(states)
         yield (
             "cache",
             f"{len(states)} layers keep a state in place of tokens: {nbytes:,} bytes a row, however long it is",
@@ -113,7 +113,7 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for reach in sorted(set(rings)):
         yield "cache", f"{rings.count(reach)} of {len(kept)} cached layers keep a ring of the last {reach:,} tokens"
     if full:
-        nbytes = NBYTES * sum(math.prod(shape) for shapes in full for shape in shapes.values())
+        nbytes = NBYTES * _numbers(full)
         reason = "" if rings else "no ring cache: no mask has a limited reach; "
         each = f"{len(full)} of {len(kept)} cached layers keep every token"
         yield "cache", f"{reason}{each}: {nbytes:,} bytes a token in bfloat16"
@@ -121,7 +121,7 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "cache", f"the cache stops growing at {max(rings):,} tokens"
     for every in sorted({call.every for call in calls if call.every > 1}):
         blocks = [call.shapes for call in calls if call.every == every]
-        nbytes = NBYTES * sum(math.prod(shape) for shapes in blocks for shape in shapes.values())
+        nbytes = NBYTES * _numbers(blocks)
         yield "cache", f"{len(blocks)} layers keep one for {every:,} tokens: {nbytes:,} bytes each in bfloat16"
     if made_once := sum(call.how == "memory" for call in calls):
         yield "cache", f"keys and values of the encoder's output are made once, in {made_once} layers"
@@ -131,6 +131,11 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
             heads = projection.n_heads * (projection.head_dim + projection.turning + projection.value_width)
             text = f"a layer keeps one latent of {latent} a token; keys and values of all heads would be {heads:,}"
             yield "cache", text
+
+
+def _numbers(kept: Iterable[Mapping[str, tuple[int, ...]]]) -> int:
+    """How many numbers tensors of these shapes hold."""
+    return sum(math.prod(shape) for shapes in kept for shape in shapes.values())
 
 
 def _export(spec: ModelSpec) -> Iterator[tuple[str, str]]:

@@ -33,7 +33,7 @@ def command(family: str | None, as_json: bool) -> None:
         tell({"version": 1, "presets": chosen, "undisclosed": others}, as_json)
         return
     rows = [
-        (", ".join((p["name"], *p["aliases"])), *(f"{p[size] or 0:,}" for size in SIZES), p["source"]) for p in chosen
+        (", ".join([p["name"], *p["aliases"]]), *(f"{p[size] or 0:,}" for size in SIZES), p["source"]) for p in chosen
     ]
     widths = [max(map(len, cells)) for cells in zip(("name", *SIZES, "source"), *rows, strict=True)]
     # A terminal shows the sources where it has room for them; a file or a pipe gets all of it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -42,6 +41,6 @@ def command(file: str, dry_run: bool, **given: Any) -> None:
     if found is None:
         return
     say(found.page.read_text(encoding="utf-8").rstrip())
-    say(f"\nfindings: {Path(found.page).resolve()}")
+    say(f"\nfindings: {found.page.resolve()}")
     if any(run.failure for runs in found.findings.runs.values() for run in runs):
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""How commands print: tables as wide as the terminal, times and bytes as people read them."""
+"""How commands print: a result in words or as JSON, tables as wide as the terminal; and what several say of a model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 def tell(result: Any, as_json: bool, **more: Any) -> None:
     """Print a result: its figures as one JSON object, after those in `more`, or what it says in words."""
-    told = result if isinstance(result, Mapping) else result.as_json() if as_json else result
-    say(_json({**more, **told}) if as_json else str(told))
+    if as_json:
+        say(_json({**more, **(result if isinstance(result, Mapping) else result.as_json())}))
+    else:
+        say(str(result))
 
 
 def compiled_step(model: Transformer) -> CompiledStep:
@@ -77,5 +79,7 @@ def _finite(value: Any) -> Any:
 
 def console(width: int = WIDTH) -> Console:
     """Where tables are printed: as wide as the terminal; into a file or a pipe as $COLUMNS says, or `width` columns."""
+    if sys.stdout.isatty():
+        return screen.console()
     told = os.environ.get("COLUMNS", "")
-    return screen.console(None if sys.stdout.isatty() else int(told) if told.isdecimal() and int(told) else width)
+    return screen.console(int(told) if told.isdecimal() and int(told) else width)

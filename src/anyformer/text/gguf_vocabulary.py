@@ -136,7 +136,10 @@ def _frame(metadata: Mapping[str, Any], tokens: list[str], *, opens: bool) -> An
     from tokenizers import processors
 
     said = [metadata.get(f"tokenizer.ggml.add_{name}_token") for name in ("bos", "eos")]
-    wanted = [opens, False] if said == [None, None] else said if None not in said else [False, False]
+    if said == [None, None]:
+        wanted = [opens, False]
+    else:
+        wanted = [False, False] if None in said else said
     ids = [_id(metadata, name, tokens) if put else None for name, put in zip(("bos", "eos"), wanted, strict=True)]
     first, last = ([] if i is None else [tokens[i]] for i in ids)
     if not first and not last:

@@ -196,8 +196,10 @@ def _said_of_sentencepiece(said: dict[str, Any], data: Mapping[str, Any]) -> dic
         read = tokenizer_in(found).data
         if _alike(read, data, "normalizer", "pre_tokenizer", "decoder"):
             there = {f"<0x{byte:02X}>" for byte in range(256)} & data["model"]["vocab"].keys()
-            all_known = len(there) == 256 and data["model"]["byte_fallback"]
-            idle = ("unk_token", "fuse_unk") if all_known else () if there else ("byte_fallback",)
+            if len(there) == 256 and data["model"]["byte_fallback"]:  # nothing is unknown
+                idle = ("unk_token", "fuse_unk")
+            else:
+                idle = () if there else ("byte_fallback",)
             _refuse_lost(read["model"], data, idle)
             return found
     raise TextError(

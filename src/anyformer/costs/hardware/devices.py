@@ -147,7 +147,8 @@ def _decoded(data: Any, path: str) -> Device:
             if data[key] is None and f.default is None:
                 continue
             whole = key in ("memory_nbytes", "devices_per_node")
-            number = _number(path, key, data[key], least=1 if whole else 0 if key == "overhead_seconds" else None)
+            least = 0 if key == "overhead_seconds" else None
+            number = _number(path, key, data[key], least=1 if whole else least)
             data[key] = int(number) if whole else number
     return Device(**data)
 

@@ -99,7 +99,8 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
         product = " · ".join(f"{name} {getattr(mesh, name)}" for name in ("dp", "tp", "pp", "cp"))
         raise UsageError(f"--mesh {text!r}: {product} is {mesh.devices} devices; --hardware has {devices}")
     stretches = (mesh.vp,) if "vp" in given else _stretches(mesh, facts)
-    stages = (mesh.zero,) if "zero" in given else (1, 3) if mesh.pp == 1 and mesh.shards > 1 else (1,)
+    usual = (1, 3) if mesh.pp == 1 and mesh.shards > 1 else (1,)
+    stages = (mesh.zero,) if "zero" in given else usual
     return [replace(mesh, vp=vp, zero=zero) for vp in stretches for zero in stages]
 
 

@@ -136,7 +136,9 @@ def _of(read: Heads, crossing: bool = False) -> Callable[[BlockSpec, Place], Any
     def found(block: BlockSpec, place: Place) -> Any:
         cross = attentions(block, reads="memory") if _own(block) else []
         own, other = read([m for m in block.mixers if m not in cross], place), read(cross, place)
-        return own if not crossing else other if other != own else None
+        if not crossing:
+            return own
+        return other if other != own else None
 
     return found
 

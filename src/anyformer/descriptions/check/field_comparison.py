@@ -77,7 +77,9 @@ class FieldPosition:
 
     def shown(self, value: float) -> str:
         """A value as it is read."""
-        return number(value) if float(value).is_integer() else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+        if float(value).is_integer():
+            return number(value)
+        return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
     @property
     def strip(self) -> str:

@@ -202,7 +202,7 @@ class Run:
                     if due or step % validate_every == 0:
                         self._validate_sample()
                     # All stop after the same step, whichever were told to, or know that there is no saving.
-                    told = signal.NSIG if self.saving.failed else received[0] if received else 0
+                    told = signal.NSIG if self.saving.failed else next(iter(received), 0)
                     if (stopping := self.world.largest(told)) or due:
                         self.saving.save(self.saved, self.trainer, self.feed, self.log)
                     if stopping and step < self.steps:

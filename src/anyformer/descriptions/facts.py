@@ -76,18 +76,18 @@ def place_in(spec: ModelSpec, stack: StackSpec) -> Place:
 
 def maps(sublayer: SublayerSpec) -> Iterator[tuple[Where, MapSpec]]:
     """The norms and other maps around the branches of a sublayer, with where they stand."""
-    places: dict[Where, list[MapSpec | None]] = {
+    standing: dict[Where, list[MapSpec | None]] = {
         "in": [sublayer.norm_in, *(branch.norm_in for branch in sublayer.branches)],
         "out": [sublayer.norm_out, *(branch.norm_out for branch in sublayer.branches)],
         "sum": [sublayer.norm_sum],
         "skip": [sublayer.skip],
     }
-    return ((place, value) for place, found in places.items() for value in found if value is not None)
+    return ((place, value) for place, found in standing.items() for value in found if value is not None)
 
 
 def norm_places(sublayer: SublayerSpec) -> frozenset[Where]:
     """Where norms stand: "in" alone is pre-norm, "sum" alone post-norm."""
-    return frozenset(where for where, value in maps(sublayer) if isinstance(value, NormSpec) and where != "skip")
+    return frozenset(at for at, value in maps(sublayer) if isinstance(value, NormSpec) and at != "skip")
 
 
 def looks_up(term: Spec) -> bool:

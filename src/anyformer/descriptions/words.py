@@ -171,8 +171,8 @@ def kind(value: Spec) -> str:
     return KINDS.get(value.kind, value.kind)
 
 
-def _with(kind: str, said: Sequence[str]) -> str:
-    return f"{kind} ({', '.join(said)})" if said else kind
+def _with(called: str, said: Sequence[str]) -> str:
+    return f"{called} ({', '.join(said)})" if said else called
 
 
 def scale(value: ScaleSpec, width: str) -> str:
@@ -188,11 +188,11 @@ def scale(value: ScaleSpec, width: str) -> str:
 def residual(value: ResidualSpec) -> str:
     """What becomes of the stream x when a branch writes to it."""
     if value.n_streams > 1:
-        kind = "streams" if isinstance(value, StreamsSpec) else f"{KINDS.get(value.kind, value.kind)} streams"
-        return phrase(value, f"{value.n_streams} {kind}", without=("n",))
+        streams = "streams" if isinstance(value, StreamsSpec) else f"{kind(value)} streams"
+        return phrase(value, f"{value.n_streams} {streams}", without=("n",))
     if isinstance(value, AddByDepthSpec):
-        each = (ScaleSpec(power=value.power), value.branch)
-        x, y = (f"{scale(n, 'branches')} · " if n != ScaleSpec() else "" for n in each)
+        factors = (ScaleSpec(power=value.power), value.branch)
+        x, y = (f"{scale(n, 'branches')} · " if n != ScaleSpec() else "" for n in factors)
         return f"{x}x + {y}branch"
     if not isinstance(value, AddSpec):
         return phrase(value)

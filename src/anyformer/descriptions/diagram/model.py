@@ -272,8 +272,8 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
     said += one_map(projection).split(", ")[1:]
     said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
     said += ["sink"] if mixer.sink else []
-    beside = mixer.compressor or mixer.transient
-    said += [f"blocks of {beside.every:,}"] if beside else []
+    blocks = mixer.compressor or mixer.transient
+    said += [f"blocks of {blocks.every:,}"] if blocks else []
     said += [f"{options.best(mixer.indexer)} by an indexer"] if mixer.indexer else []
     said += ["differences of pairs"] if mixer.difference else []
     said += ["convolved values"] if mixer.convolution else []

@@ -79,15 +79,15 @@ def _positions(stack: StackSpec) -> str:
         parts = (part for attention in attentions(block) for part in position_parts(attention))
         return words.each(map(words.position, parts), " + ") or "none"
 
-    layers = in_words(by_layer(stack, of))
-    return " + ".join([*terms, *([layers] if layers != "none" or not terms else [])])
+    said = in_words(by_layer(stack, of))
+    return " + ".join([*terms, *([said] if said != "none" or not terms else [])])
 
 
 def _placement(stack: StackSpec) -> str:
-    layers = in_words(by_layer(stack, lambda block: words.each(map(placed, block.sublayers))))
+    said = in_words(by_layer(stack, lambda block: words.each(map(placed, block.sublayers))))
     final = "no final norm" if stack.norm is None else "final norm"
     other = "" if stack.norm is None or isinstance(stack.norm, NormSpec) else f" ({words.phrase(stack.norm)})"
-    return f"{layers}; {final}{other}"
+    return f"{said}; {final}{other}"
 
 
 def placed(sublayer: SublayerSpec) -> str:
@@ -115,8 +115,8 @@ def _attention(attention: AttentionSpec) -> str:
     projection = attention.projection
     if isinstance(projection, MLASpec):
         queries = f", queries from {projection.query_rank:,}" if projection.query_rank else ""
-        norms = words.norm(projection.norm_kv, exact=True) if projection.norm_kv else "no norm"
-        said = f"multi-head latent (MLA), keys and values from {projection.kv_rank:,}{queries}, {norms} of latents"
+        norm = words.norm(projection.norm_kv, exact=True) if projection.norm_kv else "no norm"
+        said = f"multi-head latent (MLA), keys and values from {projection.kv_rank:,}{queries}, {norm} of latents"
         return ", ".join([said, *words.scale_correction(projection)])
     if isinstance(projection, MoASpec):
         said = f"mixture of heads (MoA), {projection.kv_heads} key/value heads{one_map(projection)}"

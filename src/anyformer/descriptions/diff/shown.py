@@ -48,12 +48,12 @@ def table(found: Comparison, *, everything: bool = False) -> Table:
     cells = [{"header": name, "overflow": "fold", "ratio": 1} for name in found.names]
     measured = () if effects is None else ("parameters", "FLOPs/token", "cache/token", "tensors")
     cells += [{"header": title, "style": "dim", **FIGURE} for title in measured]
-    shown = plain_table("", {"header": "part", **NAME}, *cells, **HEADED)
+    made = plain_table("", {"header": "part", **NAME}, *cells, **HEADED)
     for row in found.rows:
         if row.differs or everything or (effects is None and row.part in CORE):
             cells = () if effects is None else _effect_cells(row, effects)
-            shown.add_row(row.part, *row.values, *cells, style=None if row.differs else "dim")
-    return shown
+            made.add_row(row.part, *row.values, *cells, style=None if row.differs else "dim")
+    return made
 
 
 def totals(found: Comparison) -> Table:
@@ -61,14 +61,14 @@ def totals(found: Comparison) -> Table:
     change = getattr(found, "change", None)
     titles = found.names if change is None else (*found.names, "difference")
     cells = ({"header": title, **FIGURE} for title in titles)
-    shown = plain_table("", {"header": "all together", **NAME}, *cells, **HEADED)
+    made = plain_table("", {"header": "all together", **NAME}, *cells, **HEADED)
     for title, name, text in FIGURES:
         values = [getattr(measure, name) for measure in found.totals]
         if name == "active" and all(m.active == m.parameters for m in found.totals):
             continue
         more = () if change is None else (_both(values[0], getattr(change, name), text),)
-        shown.add_row(title.format(seq_len=f"{found.seq_len:,}"), *(text(value) for value in values), *more)
-    return shown
+        made.add_row(title.format(seq_len=f"{found.seq_len:,}"), *(text(value) for value in values), *more)
+    return made
 
 
 def _prefixed(step: int, units: Sequence[str], gap: str, value: float) -> str:

@@ -232,10 +232,10 @@ class Checkpoints:
 
     def _prune(self, new: Path) -> None:
         complete = [path for path in checkpoints_in(self.directory) if is_complete(path)]
-        latest = {step_of(path): path for path in complete}  # of each step, the one saved last
-        kept = {new, self.best(), *list(latest.values())[-self.keep_last :]}
+        by_step = {step_of(path): path for path in complete}  # of each step, the one saved last
+        kept = {new, self.best(), *list(by_step.values())[-self.keep_last :]}
         for path in checkpoints_in(self.directory):
-            if path not in kept or path != latest.get(step_of(path), path):
+            if path not in kept or path != by_step.get(step_of(path), path):
                 atomic.remove_directory(path)
 
     def _failure(self, target: Path, at: Path, needed: int, error: Exception) -> str:

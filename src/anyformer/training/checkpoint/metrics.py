@@ -149,11 +149,11 @@ class MetricsLog:
 def read_metrics(path: str | Path) -> MetricsLog:
     """The metrics in a run's directory, or in its file of them, up to the first line that can't be read."""
     path = Path(path)
-    log = MetricsLog()
+    found = MetricsLog()
     file = path / METRICS if path.is_dir() else path
     for line, entry in _read(file.read_bytes() if file.exists() else b""):
-        log._keep(entry, line)
-    return log
+        found._keep(entry, line)
+    return found
 
 
 def check_metrics(run: Path, checkpoint: Path) -> None:

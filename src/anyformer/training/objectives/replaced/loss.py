@@ -156,22 +156,22 @@ class ReplacedObjective(Objective[ReplacedTokens]):
         drawn = sampled(beside.head, read, on(by.device, rows.draw)[hidden], self.said.temperature)
         filled = ids.masked_scatter(hidden, drawn)
         real = originals != NOT_PREDICTED
-        replaced = (filled != originals) & hidden  # one that happens to be the text's own counts as the text's
+        swapped = (filled != originals) & hidden  # one that happens to be the text's own counts as the text's
         out = by.forward(**inputs | {"input_ids": filled}, output_logits=False, dropout=by.dropout)
         scores = by.head(out.read_by(by.head))[..., 0].float()
-        each = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="none") * real
+        each = F.binary_cross_entropy_with_logits(scores, swapped.float(), reduction="none") * real
         smoothing = by.options.label_smoothing
         learnt = each
         if smoothing:
-            wanted = replaced.float() * (1 - smoothing) + smoothing / 2
+            wanted = swapped.float() * (1 - smoothing) + smoothing / 2
             learnt = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none") * real
         # The sum is going to be divided by the number of tokens in the batch; the generator's mean is over hidden ones.
         total = self.said.weight * learnt.sum() + float(rows.judged_per_hidden[0, 0]) * of_generator
         parts = {
             "generator": LossPart(nats.sum(), hidden.sum()),
-            "replaced": LossPart(each.detach()[replaced].sum(), replaced.sum(), (scores[replaced] > 0).sum()),
+            "replaced": LossPart(each.detach()[swapped].sum(), swapped.sum(), (scores[swapped] > 0).sum()),
         }
-        return Losses(total, each.detach(), out.notes, parts, torch.where(real, replaced.long(), NOT_PREDICTED))
+        return Losses(total, each.detach(), out.notes, parts, torch.where(real, swapped.long(), NOT_PREDICTED))
 
     def _generator(self) -> ModelSpec:
         said = self.said

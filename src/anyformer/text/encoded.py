@@ -94,6 +94,17 @@ def encoded_when_read(corpus: Corpus, tokenizer: Tokenizer) -> EncodedCorpus:
     return _Deferred(_Encoding.of(corpus, tokenizer, None))
 
 
+def delimiters(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The ids that open and that close a document. Raises TextError for a tokenizer without a token that ends a text."""
+    end = tokenizer.end_of_text
+    if end is None:
+        raise TextError(
+            f"this {tokenizer.kind} tokenizer names no token that ends a text; name one as eos_token in "
+            f"tokenizer_config.json beside it"
+        )
+    return end if tokenizer.begin_of_text is None else tokenizer.begin_of_text, end
+
+
 @dataclass(frozen=True)
 class _Encoding:
     """How a corpus is encoded, and by which key it lies in the cache."""
@@ -107,13 +118,7 @@ class _Encoding:
 
     @classmethod
     def of(cls, corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None) -> _Encoding:
-        end = tokenizer.end_of_text
-        if end is None:
-            raise TextError(
-                f"this {tokenizer.kind} tokenizer names no token that ends a text; name one as eos_token in "
-                f"tokenizer_config.json beside it"
-            )
-        begin = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
+        begin, end = delimiters(tokenizer)
         form = _FORMATS.get(tokenizer.kind, _FORMAT)
         key = hashlib.sha256(f"{form} {corpus.fingerprint} {tokenizer.fingerprint}".encode()).hexdigest()
         return cls(corpus, tokenizer, begin, end, key, cache)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from anyformer.descriptions.diagram.grid import Box, Diagram, Frame, Stroke
@@ -40,9 +39,9 @@ def as_picture(drawn: Diagram, form: str, title: str = "block diagram") -> bytes
     except (ImportError, OSError) as error:  # OSError: the package is there, and the cairo library is not
         missing = "the package cairosvg" if isinstance(error, ImportError) else "the library cairo (libcairo2)"
         raise UsageError(f"{form} needs {missing}; pip install 'anyformer[pictures]', or write an .svg") from None
-    png = form == ".png"
-    picture: Any = cairosvg.svg2png(bytestring=svg, scale=SCALE) if png else cairosvg.svg2pdf(bytestring=svg)
-    return picture
+    if form == ".png":
+        return cairosvg.svg2png(bytestring=svg, scale=SCALE)
+    return cairosvg.svg2pdf(bytestring=svg)
 
 
 def as_svg(drawn: Diagram, title: str = "block diagram") -> str:

@@ -326,12 +326,12 @@ class Run:
         return evaluation
 
     def _evaluate(self, validation: Validation, most_tokens: int | None = None) -> Evaluation:
-        by, precision = self.trainer, self.recipe.precision
+        by = self.trainer
         return evaluate(
             self.model,
             by.objective,
             validation,
-            precision=precision,
+            precision=self.recipe.precision,
             most_tokens=most_tokens,
             auxiliary=by.auxiliary,
             world=self.world,

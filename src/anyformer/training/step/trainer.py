@@ -77,16 +77,14 @@ class Trainer:
         teacher: Teacher | None = None,
     ) -> None:
         asked = objective.auxiliary()
-        tied, beside = asked is not None and bool(asked.tied), asked is not None
-        by_place = objective.by_place()
         refuse_on_mesh(
             model.spec,
             recipe,
             world,
-            tied=tied,
+            tied=asked is not None and bool(asked.tied),
             compiled=compiled,
-            beside=beside,
-            by_place=by_place,
+            beside=asked is not None,
+            by_place=objective.by_place(),
             one_pass=objective.one_pass,
         )
         if micro_tokens is not None and (reason := indivisible(model.spec, recipe)):

@@ -13,6 +13,7 @@ from anyformer.errors import TextError, UsageError
 from anyformer.spec import Workload
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
 from anyformer.text import noise as noises
+from anyformer.text.encoded import delimiters
 from anyformer.text.noise import Example
 from anyformer.training.data.noise import Noise, check_hides
 from anyformer.training.data.vocabulary import ends_sentence, lacking, specials, token_of_role
@@ -49,13 +50,8 @@ class PairNoise(Noise):
     @classmethod
     def of(cls, corrupt: Corrupt, most: int, as_one: int, tokenizer: Tokenizer) -> PairNoise:
         """Raises TextError for a tokenizer that names no token that ends a text."""
-        end, begin = tokenizer.end_of_text, tokenizer.start_of_answer
-        if end is None or begin is None:
-            raise TextError(
-                f"this {tokenizer.kind} tokenizer names no token that ends a text; name one as eos_token in "
-                "tokenizer_config.json beside it"
-            )
-        opening = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
+        (opening, end), begin = delimiters(tokenizer), tokenizer.start_of_answer
+        assert begin is not None  # what ends a text would begin it
         return cls(corrupt, most, as_one, opening, begin, end)
 
     def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> NoisyPairs:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from anyformer.model import Transformer
-from anyformer.training.cluster.world import World
+from anyformer.training.cluster.world import World, groups_of
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,6 @@ def stretch_rows(model: Transformer, world: World) -> None:
 
 def of_row(world: World) -> dist.ProcessGroup:
     """The processes that share this one's rows."""
-    return _groups(world.size, world.cp, world.tp, dist.group.WORLD)[world.rank]
-
-
-@cache
-def _groups(size: int, cp: int, tp: int, processes: dist.ProcessGroup | None) -> dict[int, Any]:
-    """That of each rank, made once for the processes that are joined, by all of them."""
-    found = {}
-    for first in (row + part for row in range(0, size, cp * tp) for part in range(tp)):
-        ranks = range(first, first + cp * tp, tp)
-        found.update(dict.fromkeys(ranks, dist.new_group(ranks)))
-    return found
+    cp, tp = world.cp, world.tp
+    firsts = (row + part for row in range(0, world.size, cp * tp) for part in range(tp))
+    return groups_of(tuple(range(first, first + cp * tp, tp) for first in firsts), dist.group.WORLD)[world.rank]

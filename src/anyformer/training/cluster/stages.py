@@ -20,7 +20,7 @@ from anyformer.model import Transformer, build
 from anyformer.spec import MixerSpec, ModelSpec, Place, Workload, tensors
 from anyformer.training.cluster.meeting import reached
 from anyformer.training.cluster.mesh import Mesh
-from anyformer.training.cluster.world import World
+from anyformer.training.cluster.world import World, groups_of
 
 ROW = 4096  # tokens of the rows by which the work of layers is told
 
@@ -94,19 +94,9 @@ def lenders(spec: ModelSpec, cut: int) -> dict[tuple[str, str], MixerSpec]:
 
 def column(world: World, numbers: Sequence[int]) -> dist.ProcessGroup | None:
     """The processes that have this one's part of the stages with these numbers; None where its own is none. All call it."""
-    return _columns(world.size, world.pp, tuple(numbers), dist.group.WORLD).get(world.rank)
-
-
-@cache
-def _columns(
-    size: int, pp: int, numbers: tuple[int, ...], processes: dist.ProcessGroup | None
-) -> dict[int, dist.ProcessGroup]:
-    """That of each rank, made once for the processes that are joined, by all of them."""
-    each, found = size // pp, {}
-    for place in range(each):
-        ranks = [number * each + place for number in numbers]
-        found.update(dict.fromkeys(ranks, dist.new_group(ranks)))
-    return found
+    each = world.size // world.pp
+    columns = tuple(tuple(number * each + place for number in numbers) for place in range(each))
+    return groups_of(columns, dist.group.WORLD).get(world.rank)
 
 
 def _modules(model: Transformer, stage: Stage) -> Iterator[nn.Module]:

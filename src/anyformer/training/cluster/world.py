@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -179,6 +180,15 @@ class World:
         which = self.rank // self.tp
         mixed = np.random.SeedSequence((*numbers, *([which] if which else []))).generate_state(1, np.uint64)[0]
         return int(mixed) >> 1
+
+
+@cache
+def groups_of(parts: tuple[Sequence[int], ...], processes: dist.ProcessGroup | None) -> dict[int, Any]:
+    """By rank, the group of the ranks in its part, made once for the `processes` that are joined, by all of them."""
+    found = {}
+    for ranks in parts:
+        found.update(dict.fromkeys(ranks, dist.new_group(ranks)))
+    return found
 
 
 ALONE = World()

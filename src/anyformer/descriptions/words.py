@@ -220,7 +220,9 @@ def _drawn(value: Spec) -> str:
     called, factor = ("normal, std", value.scale) if isinstance(value, Normal) else ("Xavier uniform, gain", value.gain)
     powers = {"fan-in": getattr(value, "fan_in_power", 0.0), "branches": value.depth_power}
     factors = [scale(ScaleSpec(power=power), of) for of, power in powers.items() if power]
-    return f"{called} {' · '.join([number(factor)] * (factor != 1 or not factors) + factors)}"
+    if factor != 1 or not factors:
+        factors = [number(factor), *factors]
+    return f"{called} {' · '.join(factors)}"
 
 
 def norm(value: MapSpec | None, *, exact: bool = False) -> str:

@@ -137,7 +137,11 @@ class Runs:
         if len(rates) < 2:
             return [], next(iter(rates), None), True
         left = EXTENSIONS
-        while (tried := self._tried(cells := self._grid(model.name, size, rates))) is not None:
+        while True:
+            cells = self._grid(model.name, size, rates)
+            tried = self._tried(cells)
+            if tried is None:
+                return cells, None, False
             losses = {rate: fmean(rank(run, LOSS)[0] for run in runs) for rate, runs in tried.items()}
             best = min(rates, key=losses.__getitem__)
             if best not in (rates[0], rates[-1]) or not left:
@@ -147,7 +151,6 @@ class Runs:
                 return cells, next(rate for rate in rates if losses[rate] <= tied), True
             rates = [best / 2, *rates] if best == rates[0] else [*rates, best * 2]
             left -= 1
-        return cells, None, False
 
     def _tried(self, cells: Sequence[Cell]) -> dict[float, list[RunResult]] | None:
         """The runs that choose a rate, by rate, seed by seed; None as long as one is missing."""

@@ -57,9 +57,9 @@ class Chat:
 
     def text(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), answers: bool = True) -> str:
         """The text of a conversation, up to where the assistant's answer begins if it `answers`. Raises TextError."""
-        called = any(each.get("tool_calls") for each in messages)
-        for name in ["tools"] * bool(tools) + ["tool_calls"] * called:
-            if name not in self.template:
+        used = {"tools": bool(tools), "tool_calls": any(each.get("tool_calls") for each in messages)}
+        for name, is_used in used.items():
+            if is_used and name not in self.template:
                 raise TextError(f"the chat template knows no {name}, and would leave them out; use one that does")
         named = {name: content_of(self.tokenizer.config.get(name)) for name in ROLES}
         values = {name: token for name, token in named.items() if token is not None}

@@ -109,8 +109,7 @@ def stack_rows(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow
     yield from _embedding(stack, section)
     if stack.residual != AddSpec():
         factor = getattr(stack.residual, "scale", None)
-        said = words.residual(stack.residual)
-        yield CardRow(section, "residual", "residual", said, factor)
+        yield CardRow(section, "residual", "residual", words.residual(stack.residual), factor)
     connections = by_layer(stack, lambda block: block.connection and words.phrase(block.connection))
     if any(connections):
         yield CardRow(section, "connection", "connection", in_words(connections))

@@ -76,9 +76,9 @@ def _unspreadable(spec: ModelSpec, ep: int, compiled: bool) -> str | None:
 
 
 def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_place: bool) -> str | None:
-    asked = list(spec.nested(MixerSpec, TokenDropoutSpec, TokensSpec))
-    if reasons := [f"{part.kind} {reason}" for part in asked if (reason := part.together())]:
-        return f"under cp a process has a stretch of each row, and {reasons[0]}"
+    for part in spec.nested(MixerSpec, TokenDropoutSpec, TokensSpec):
+        if reason := part.together():
+            return f"under cp a process has a stretch of each row, and {part.kind} {reason}"
     if not by_place:
         return f"the loss of {recipe.objective.kind} is of whole rows, of which a process has a stretch under cp"
     if recipe.seq_len < cp:

@@ -38,7 +38,8 @@ class EncodedExchanges(ABC):
         for number, answers in enumerate(_laid_out(corpus, tokenizer)):
             line = corpus.rows[number].line
             for texts in self.texts(answers, line):
-                if (most := max(len(text.ids) - 1 for text in texts)) > (longest or most) and not truncate:
+                most = max(len(text.ids) - 1 for text in texts)
+                if longest is not None and most > longest and not truncate:
                     remedy = "make rows longer (--seq-len), or have what is too long cut (--truncate)"
                     raise wrong(corpus.where, line, f"it is {most} tokens long, and a row holds {longest}; {remedy}")
                 kept = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import zip_longest
@@ -95,9 +96,9 @@ def _fields(spec: ModelSpec, goal: ModelSpec) -> Mapping[str, list[str]]:
     """Fields of the goal's parts, `Kind.field` and the value, that differ where the parts are of one kind."""
     found: dict[str, list[str]] = {}
     for path, *_ in differences(spec, goal):
-        owner, _, field = (path.rpartition("[")[0] if path.endswith("]") else path).rpartition(".")
+        owner, _, field = re.sub(r"\[\d+\]$", "", path).rpartition(".")
         part: Any = goal
-        for name in owner.replace("]", "").replace("[", ".").split(".") if owner else ():
+        for name in re.findall(r"\w+", owner):
             part = part[int(name)] if name.isdigit() else getattr(part, name)
         if len(value := text_of(getattr(part, field))) <= LONGEST:
             found.setdefault(f"{part.kind}.{field}", [value])

@@ -136,7 +136,7 @@ class Placer:
         tensor += (2 if stages == 1 else 1) * self._all_reduce(mesh, tokens)
         pipeline = 0.0
         if stages > 1:
-            pipeline = 2 * mesh.vp * tokens * self.spec.stack.d_model * HALF / mesh.tp / self._rate(mesh, mesh.devices)
+            pipeline = 2 * mesh.vp * tokens * self.spec.stack.d_model * HALF / mesh.tp / self._rate(mesh.devices)
         micro = each + tensor + context + pipeline
         data = self._data(mesh, n)
         return {
@@ -219,7 +219,7 @@ class Placer:
             self._seen[recompute] = alike
         return self._seen[recompute]
 
-    def _rate(self, mesh: Mesh, group: int) -> float:
+    def _rate(self, group: int) -> float:
         """Bytes a second of a device in a group of so many neighbours."""
         return self.where.nbytes_per_second_among(group) * self.shares.links
 
@@ -232,7 +232,7 @@ class Placer:
         if mesh.tp == 1:
             return 0.0
         volume = 2 * (mesh.tp - 1) / mesh.tp * tokens * self.spec.stack.d_model * HALF
-        return volume / self._rate(mesh, mesh.tp)
+        return volume / self._rate(mesh.tp)
 
     def _context(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
         """Seconds of bringing keys and values together, forward, and of adding up their gradients backward."""
@@ -240,7 +240,7 @@ class Placer:
             return 0.0
         times = 3 if recompute == "full" else 2
         volume = (mesh.cp - 1) * tokens * self._kept_numbers * HALF / mesh.tp
-        return times * volume / self._rate(mesh, mesh.tp * mesh.cp)
+        return times * volume / self._rate(mesh.tp * mesh.cp)
 
     def _expert(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
         """Seconds of bringing tokens to their experts and back, forward and backward; once a node over the network."""
@@ -248,7 +248,7 @@ class Placer:
             return 0.0
         times, total = 6 if recompute == "full" else 4, 0.0
         group = mesh.ep * mesh.tp
-        rate = self._rate(mesh, group)
+        rate = self._rate(group)
         for moe, n in self._mixtures.items():
             router = moe.router
             copies = router.n_used
@@ -277,7 +277,7 @@ class Placer:
             volume = numel * nbytes * (group - 1) / group
             local = max(1, min(group, self.where.devices_per_node // min(spread, self.where.devices_per_node)))
             crossing = group > local
-            rate = self._rate(mesh, group * spread if crossing else 1)
+            rate = self._rate(group * spread if crossing else 1)
             total += volume / (rate * (local if crossing else 1))
         return total
 

@@ -56,10 +56,10 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
     if "dp" in groups and "fsdp" not in groups:
         _add(held, groups["dp"])
     if model.stack.stage is not None:
-        _add_of_stages(model, parameters, world)
+        _add_of_stages(model, world)
 
 
-def _add_of_stages(model: Transformer, parameters: Sequence[nn.Parameter], world: World) -> None:
+def _add_of_stages(model: Transformer, world: World) -> None:
     """Give what several stages have, a tied table or a shared layer, what it gets in all of them."""
     from anyformer.training.cluster.stages import column
 

@@ -105,9 +105,17 @@ class Routed:
         """The part that these tokens have in the losses of a batch, of which `whole` is the load."""
         if not self.calls:
             return torch.zeros(())
-        by = (self.calls, whole, self.mixtures.here, self.world)
-        each = [loss.weight * _LOSSES[type(loss)](loss, *by) for loss in losses]
-        return torch.stack(each).sum()
+        return torch.stack([loss.weight * self._of_kind(loss, whole) for loss in losses]).sum()
+
+    def _of_kind(self, loss: RouterLossSpec, whole: ExpertLoad) -> Tensor:
+        match loss:
+            case LoadBalance(over=over):
+                return _load_balance(over, self.calls, whole, self.mixtures.here)
+            case SequenceBalance():
+                return _sequence_balance(self.calls, whole.rows, self.world)
+            case RouterZLoss():
+                return _z_loss(self.calls) / sum(whole.tokens)
+        raise TypeError(f"{loss.kind} has no loss")
 
 
 def routers_of(model: Transformer) -> list[Router]:
@@ -185,10 +193,9 @@ def _probabilities(router: Router, note: Notes) -> Tensor:
     return found * note["real"][..., None]
 
 
-def _load_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, here: slice, world: World) -> Tensor:
-    assert isinstance(loss, LoadBalance)
+def _load_balance(over: str, calls: Calls, whole: ExpertLoad, here: slice) -> Tensor:
     sums = [_probabilities(*call).sum((0, 1)) for call in calls]
-    if loss.over == "layers":  # the counts, which have no gradient, are of all layers
+    if over == "layers":  # the counts, which have no gradient, are of all layers
         tokens, n = sum(whole.tokens), len(sums[0])
         counts = sum(count.to(sums[0]) for count in whole.counts)
         return n * (counts / tokens * (sum(sums) / tokens)).sum()  # type: ignore[operator]
@@ -197,7 +204,7 @@ def _load_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, here: s
     return torch.stack([len(total) * (count / n * (total / n)).sum() for count, total, n in each]).sum()
 
 
-def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, here: slice, world: World) -> Tensor:
+def _sequence_balance(calls: Calls, rows: int, world: World) -> Tensor:
     each = []
     for router, note in calls:
         real, chosen, spec = note["real"], note["chosen"], router.spec
@@ -206,13 +213,10 @@ def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, her
         counts = counts.scatter_add_(1, chosen.flatten(1), real.float().repeat_interleave(spec.top_k, 1))
         counts = world.whole(counts) / tokens
         means = _probabilities(router, note).sum(1) / tokens
-        each.append(spec.n_choices / spec.top_k * (counts * means).sum() / whole.rows)
+        each.append(spec.n_choices / spec.top_k * (counts * means).sum() / rows)
     return torch.stack(each).sum()
 
 
-def _z_loss(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, here: slice, world: World) -> Tensor:
+def _z_loss(calls: Calls) -> Tensor:
     squares = [(note["router_logits"].logsumexp(-1).square() * note["real"]).sum() for _, note in calls]
-    return torch.stack(squares).sum() / sum(whole.tokens)
-
-
-_LOSSES = {LoadBalance: _load_balance, SequenceBalance: _sequence_balance, RouterZLoss: _z_loss}
+    return torch.stack(squares).sum()

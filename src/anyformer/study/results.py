@@ -245,7 +245,7 @@ class Study:
     def peak_flops_per_second(self) -> float | None:
         """The machine's; None where none was measured, or one that a run passes: it was measured while the machine was busy."""
         peak = self.machine.peak_flops_per_second
-        reached = max(run.tokens_per_second * run.flops_per_token for run in self.runs)
+        reached = max((run.tokens_per_second * run.flops_per_token for run in self.runs), default=0.0)
         return None if peak is None or reached > peak else peak
 
     @property

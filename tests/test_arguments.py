@@ -72,7 +72,7 @@ def test_zero_is_what_was_asked_for(tmp_path: Path) -> None:
     for call in (af.train, lambda spec, *given, **named: af.compare([spec], *given, out=tmp_path / "runs", **named)):
         with pytest.raises(TextError, match="a byte-level vocabulary of 0 tokens is too small"):
             call(SPEC, tmp_path / "text.txt", vocab_size=0, tokens=1024)
-    with pytest.raises(InputError, match="beams = 0 must be at least 1; 1 is greedy"):
+    with pytest.raises(InputError, match="beams = 0 must be from 1, which is greedy, to 10,000"):
         af.generate("x", None, "a", beams=0)
 
 

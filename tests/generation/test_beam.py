@@ -190,7 +190,7 @@ def test_a_row_is_the_same_alone_and_in_a_batch(name: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"beams": 0}, "beams = 0 must be at least 1"),
+        ({"beams": 0}, "beams = 0 must be from 1"),
         ({"beams": 2, "length_penalty": float("nan")}, "length_penalty = nan must be a number"),
         ({"beams": 2, "stopping": "never"}, "stopping = 'never' must be one of estimate, first, bound"),
     ],

@@ -63,7 +63,7 @@ def say(directory: Path, said: dict[str, Any]) -> None:
     """Have the directory's generation_config.json say this beside which tokens begin and end a text."""
     path = directory / "generation_config.json"
     ids = {name: value for name, value in json.loads(path.read_text()).items() if name.endswith("_token_id")}
-    path.write_text(json.dumps({**{k: v for k, v in ids.items() if k != "forced_eos_token_id"}, **said}))
+    path.write_text(json.dumps({**{k: v for k, v in ids.items() if not k.startswith("forced")}, **said}))
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -100,6 +100,20 @@ def test_texts_are_those_of_transformers(directories: dict[str, Path], name: str
     assert af.generate(directory, None, PROMPT, as_released=True) == json.loads(stdout)["text"]
     plain = json.loads(run("generate", "--model", str(directory), PROMPT, "--json", "--device=cpu")[1])["token_ids"]
     assert plain != expected
+
+
+@pytest.mark.parametrize("most", [1, 2, 12])
+def test_what_an_answer_always_begins_with_is_one_of_its_new_tokens(directories: dict[str, Path], most: int) -> None:
+    """`forced_bos_token_id` is written, so that it counts where a file says how many are; what is asked for comes behind."""
+    directory = directories["bart-base"]
+    said = {"forced_bos_token_id": 5, "max_new_tokens": most, "min_new_tokens": min(most, 9)}
+    say(directory, said)
+    expected = theirs(directory, PROMPT)
+    assert expected[0] == 5
+    written = json.loads(run("generate", "--model", str(directory), PROMPT, "--as-released", "--json")[1])
+    assert written["token_ids"] == expected[1:]
+    asked = run("generate", "--model", str(directory), PROMPT, "--as-released", "--json", "--max-new-tokens", "3")
+    assert len(json.loads(asked[1])["token_ids"]) == 3
 
 
 @pytest.mark.parametrize("said", [SUMMARIES, OTHERS], ids=["sums", "others"])
@@ -154,15 +168,19 @@ def test_what_is_given_wins() -> None:
     assert said.chosen({}, {}) == (Sampling(0.6, 7, 0.9), None)
     assert said.chosen({"temperature": 0.2}, {}) == (Sampling(0.2, 7, 0.9), None)
     assert said.chosen({}, {"beams": 3}) == (Sampling(), BeamSearch(3))
+    assert said.chosen({"temperature": 0.0}, {}) == (Sampling(), None)
     searched = released(SUMMARIES)
     assert searched.chosen({}, {"length_penalty": 0.5})[1] == BeamSearch(4, 0.5, "first")
     assert searched.chosen({"temperature": 0.5, "no_repeat_ngram_size": 0}, {}) == (Sampling(0.5, last_token=0), None)
-    assert searched.behind(2, None).chosen({}, {})[0].min_new_tokens == 10
-    assert [searched.behind(2, most).most for most in (None, 0, 40)] == [22, 0, 40]
+    assert searched.chosen({}, {"beams": 1}) == (Sampling(no_repeat_ngram_size=3, last_token=0), None)
+    assert searched.chosen({"temperature": 0.0}, {})[1] == BeamSearch(4, 2.0, "first")
+    assert searched.behind(2, 1, None).chosen({}, {})[0].min_new_tokens == 10
+    assert released({"min_length": 9, "min_new_tokens": 3}).behind(2, 0, None).least == 3
+    assert [searched.behind(2, 1, most).most for most in (None, 0, 40)] == [22, 0, 40]
     assert released({"eos_token_id": 3}) == UNSAID
     assert str(UNSAID) == "nothing says how tokens are chosen"
     with pytest.raises(UsageError, match="max_length = 24, and 24 tokens stand before; give max_new_tokens"):
-        searched.behind(24, None)
+        searched.behind(24, 0, None)
     with pytest.raises(AnyformerError, match="beams search for the likeliest text"):
         said.chosen({"temperature": 0.3}, {"beams": 2})
 
@@ -185,6 +203,10 @@ def test_what_is_given_wins() -> None:
         ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping = 'soon' must be true, false or \"never\""),
         ({"num_beams": 2, "early_stopping": []}, r"early_stopping = \[\] must"),
         ({"max_length": -3}, "a length of -3"),
+        ({"min_length": 10**30}, "min_length = 1000000.* is beyond 1,000,000,000; leave that out"),
+        ({"num_beams": 0}, "num_beams = 0 searches nothing"),
+        ({"num_beams": 10_001}, "beams = 10001 must be from 1, which is greedy, to 10,000"),
+        ({"repetition_penalty": 10**400}, "is beyond"),
         ({"top_k": -5, "do_sample": True}, "top_k = -5 keeps no token"),
     ],
 )

@@ -149,7 +149,7 @@ def command(
     found = opened(model, **options).between(source_language, target_language)
     found.model.cache_dtype = cache_dtype
     if not chat:
-        said = said.behind(found.before([prompt]), given["max_new_tokens"])
+        said = said.behind(*found.before([prompt]), given["max_new_tokens"])
         how, search = said.chosen(sampling, searched)
     if given["max_new_tokens"] is None:
         given["max_new_tokens"] = said.most

@@ -21,6 +21,7 @@ from anyformer.generation.sampling import GREEDY, Sampling, numbers
 from anyformer.model import Transformer
 
 Stopping = Literal["estimate", "first", "bound"]
+MOST_BEAMS = 10_000
 MOST_WEIGHT = 600.0  # log of n ** length_penalty, which a float and what is divided by it hold
 
 
@@ -40,8 +41,8 @@ class BeamSearch:
     renormalised: bool = False  # probabilities of what penalties and bans leave add up to 1 again
 
     def __post_init__(self) -> None:
-        if self.beams < 1:
-            raise InputError(f"beams = {self.beams} must be at least 1; 1 is greedy")
+        if not 1 <= self.beams <= MOST_BEAMS:
+            raise InputError(f"beams = {self.beams} must be from 1, which is greedy, to {MOST_BEAMS:,}")
         if not math.isfinite(self.length_penalty):
             raise InputError(f"length_penalty = {self.length_penalty} must be a number; 1 compares means, 0 sums")
         if self.stopping not in get_args(Stopping):

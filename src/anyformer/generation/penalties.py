@@ -93,7 +93,7 @@ class Penalties:
         n_written = torch.arange(self.n_written, self.n_written + 1 + len(guesses), device=written.device)[:, None]
         forbidden = repeating(self._texts(guesses), how.no_repeat_ngram_size, logits.shape[1])
         forbidden[:, self.suppressed] = True
-        forbidden[:, self.closing] |= n_written < how.min_new_tokens
+        forbidden[:, self.closing] |= n_written < min(how.min_new_tokens, self.max_new_tokens)
         # Where all are forbidden, none is: something has to be written.
         logits = logits.masked_fill(forbidden & ~forbidden.all(-1, keepdim=True), -math.inf)
         if how.last_token is None:

@@ -15,6 +15,7 @@ TOP_K = 50  # among which transformers draws where nothing is said
 DRAWING = ("temperature", "top_k", "top_p", "min_p")
 STOPPING: Mapping[Any, Stopping] = {True: "first", False: "estimate", "never": "bound"}
 KINDS: Mapping[type, str] = {float: "a number", int: "a whole number", bool: "true or false"}
+MOST = 10**9  # that a number is, be it of tokens
 REMEDY = "leave that out, and say how tokens are chosen"
 
 
@@ -23,7 +24,7 @@ class Released(NamedTuple):
 
     sampling: dict[str, Any]  # of `Sampling`
     search: dict[str, Any]  # of `BeamSearch`
-    least: int = 0  # new tokens
+    least: int | None = None  # new tokens
     most: int | None = None
     shortest: int = 0  # with all that stands before: a prompt, or what opens an answer
     longest: int | None = None
@@ -38,19 +39,21 @@ class Released(NamedTuple):
         said = {**self.sampling, **self.search, **{name: n for name, n in lengths.items() if n}}
         return ", ".join(f"{name} {value}" for name, value in said.items()) or "nothing says how tokens are chosen"
 
-    def behind(self, before: int, most: int | None) -> Released:
+    def behind(self, before: int, forced: int, most: int | None) -> Released:
         """The same of new tokens alone, behind so many of a prompt or of what opens an answer; `most` wins where it is given.
 
-        Raises UsageError where there is no room.
+        `forced` of those are what an answer always begins with, which count as new in what is said. Raises UsageError where
+        there is no room.
         """
-        most = self.most if most is None else most
+        most = max(0, self.most - forced) if most is None and self.most is not None else most
         if most is None and self.longest is not None:
             most = self.longest - before
             if most < 1:
                 raise UsageError(
                     f"{GENERATION} says max_length = {self.longest}, and {before} tokens stand before; give max_new_tokens"
                 )
-        return self._replace(least=max(self.least, self.shortest - before), most=most, shortest=0, longest=None)
+        least = self.shortest - before if self.least is None else self.least - forced
+        return self._replace(least=max(least, 0), most=most, shortest=0, longest=None)
 
     def chosen(
         self, sampling: Mapping[str, Any], search: Mapping[str, Any], usual: Sampling = GREEDY
@@ -58,15 +61,15 @@ class Released(NamedTuple):
         """How tokens are chosen, and the search, where a user gives some of it too: what is given wins,
         and what nobody says is as `usual`.
 
-        A search that is given draws nothing, and what is to be drawn is no search. Raises UsageError for options of a search
-        without one, and of drawing where nothing is drawn, or searched.
+        A search that is given draws nothing, nor does temperature 0; one beam, and what is to be drawn, is no search. Raises
+        UsageError for options of a search without one, and of drawing where nothing is drawn, or searched.
         """
-        said, searched = self.sampling, self.search
-        if search.get("beams", 1) > 1:
+        said, searched, beams = self.sampling, self.search, search.get("beams")
+        if (beams or 1) > 1 or sampling.get("temperature") == 0:
             said = {name: value for name, value in said.items() if name not in DRAWING}
-        elif sampling.get("temperature"):
+        if beams == 1 or sampling.get("temperature"):
             searched = {}
-        how = replace(usual, **{"min_new_tokens": self.least, **said, **sampling})
+        how = replace(usual, **{"min_new_tokens": self.least or 0, **said, **sampling})
         options = BeamSearch(**{"beams": 1, **searched, **search})
         if options.beams == 1 and options != BeamSearch(1):
             raise UsageError("length_penalty and stopping are of a search; give beams, at least 2, or leave them out")
@@ -92,7 +95,10 @@ def released(said: Mapping[str, Any]) -> Released:
             raise _refused(name, said[name], "is not done here")
     if all(said.get(name) is None for name in CHOOSING):
         return UNSAID
-    draws, beams = _value(said, "do_sample", bool), _value(said, "num_beams", int) or 1
+    draws, beams = _value(said, "do_sample", bool), _value(said, "num_beams", int)
+    beams = 1 if beams is None else beams
+    if beams < 1:
+        raise _refused("num_beams", beams, "searches nothing")
     if draws and beams > 1:
         raise _refused("num_beams", beams, "draws among beams, which is not done here")
     temperature, top_k, top_p, min_p = (_value(said, name, int if name == "top_k" else float) for name in DRAWING)
@@ -122,7 +128,7 @@ def released(said: Mapping[str, Any]) -> Released:
     if wrong := [each for each in lengths if each is not None and each < 0]:
         raise TextError(f"{GENERATION} says a length of {wrong[0]}, which no text has; {REMEDY}")
     least, shortest, most, longest = lengths
-    found = Released(_said(sampling), _said(search) if beams > 1 else {}, least or 0, most, shortest or 0, longest)
+    found = Released(_said(sampling), _said(search) if beams > 1 else {}, least, most, shortest or 0, longest)
     try:
         found.chosen({}, {})
     except InputError as error:
@@ -152,8 +158,12 @@ def _ids(said: Mapping[str, Any], name: str, most: int | None = None) -> list[in
 def _value(said: Mapping[str, Any], name: str, kind: type) -> Any:
     """What a field says; None where it says nothing."""
     value = said.get(name)
-    if value is not None and (type(value) is not kind and (kind is not float or type(value) is not int)):
+    if value is None:
+        return None
+    if type(value) is not kind and (kind is not float or type(value) is not int):
         raise _refused(name, value, f"must be {KINDS[kind]}")
+    if kind is not bool and abs(value) > MOST:
+        raise _refused(name, value, f"is beyond {MOST:,}")
     return value
 
 

@@ -275,7 +275,7 @@ def _text(
         sources, references = zip(*validation.corpus.pairs, strict=True)
         how: dict[str, Any] = {"search": way}
         if isinstance(way, Released):
-            said = way.behind(found.before(sources), None)
+            said = way.behind(*found.before(sources), None)
             sampling, searched = said.chosen({}, {})
             how = {"search": searched, "sampling": sampling, "max_new_tokens": said.most}
         search = how["search"] or BeamSearch(1)

@@ -50,11 +50,13 @@ class Opened(NamedTuple):
             )
         return self._replace(tokenizer=self.tokenizer.between(source, target))
 
-    def before(self, prompts: Sequence[str]) -> int:
-        """Tokens before what is written: of the longest prompt, or of what opens an answer where the model has an encoder."""
+    def before(self, prompts: Sequence[str]) -> tuple[int, int]:
+        """Tokens before what is written: of the longest prompt, or of what opens an answer where the model has an encoder;
+        and how many of those stand behind the one that starts it."""
         if self.model.encoder is not None:
-            return len(self.tokenizer.answer_opening)
-        return max((len(encode_prompt(self.tokenizer, prompt)) for prompt in prompts), default=0)
+            n = len(self.tokenizer.answer_opening)
+            return n, max(n - 1, 0)
+        return max((len(encode_prompt(self.tokenizer, prompt)) for prompt in prompts), default=0), 0
 
     def beside(self, model: TrainedModel, **options: Any) -> Opened:
         """A second model, of the first one's tokenizer where it comes without; the options are those of `opened`."""

@@ -95,7 +95,7 @@ def generate(
     beside = None if draft is None else found.beside(draft, device=device, prepare=prepare)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
     said = released(found.tokenizer.generation) if as_released else UNSAID
-    said = said.behind(found.before(prompts), max_new_tokens)
+    said = said.behind(*found.before(prompts), max_new_tokens)
     sampling, search = said.chosen(given, searched)
     written = generate_text(
         found.model,

@@ -114,6 +114,9 @@ def test_what_an_answer_always_begins_with_is_one_of_its_new_tokens(directories:
     assert written["token_ids"] == expected[1:]
     asked = run("generate", "--model", str(directory), PROMPT, "--as-released", "--json", "--max-new-tokens", "3")
     assert len(json.loads(asked[1])["token_ids"]) == 3
+    assert (
+        asked[2] == f"as released: temperature 0.0, min_new_tokens {min(most, 9)}, max_new_tokens {most}\n"
+    )  # what is found
 
 
 @pytest.mark.parametrize("said", [SUMMARIES, OTHERS], ids=["sums", "others"])
@@ -178,6 +181,7 @@ def test_what_is_given_wins() -> None:
     assert released({"min_length": 9, "min_new_tokens": 3}).behind(2, 0, None).least == 3
     assert [searched.behind(2, 1, most).most for most in (None, 0, 40)] == [22, 0, 40]
     assert released({"eos_token_id": 3}) == UNSAID
+    assert str(searched.of_new_tokens()).endswith("stopping first")
     assert str(UNSAID) == "nothing says how tokens are chosen"
     with pytest.raises(UsageError, match="max_length = 24, and 24 tokens stand before; give max_new_tokens"):
         searched.behind(24, 0, None)

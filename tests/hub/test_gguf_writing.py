@@ -340,6 +340,25 @@ def test_every_token_that_ends_a_text_goes_along(tmp_path: Path) -> None:
         assert Tokenizer.load(tmp_path / "read").closing_ids == tuple(ids[:3])
 
 
+def test_how_texts_are_drawn_goes_along(tmp_path: Path) -> None:
+    drawn = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    said = {"repetition_penalty": 1.05, "min_p": -1, "typical_p": 1.0, "guidance_scale": 2.0}
+    bytewise().save(tmp_path)
+    for generation, expected, lost in (
+        (drawn, drawn, ""),
+        ({**drawn, **said}, drawn, "min_p, repetition_penalty, guidance_scale"),
+        ({"temperature": 0.6, "max_length": 9}, {}, "max_length"),
+    ):
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+        found, notes = metadata_of_tokenizer(Tokenizer.load(tmp_path), len(WORDS))
+        held = {key: torch.tensor(v).item() if isinstance(v, float) else v for key, v in found.items()}  # 32 bits
+        assert tokenizer_in(held).generation == expected
+        assert notes == [f"its generation_config.json says {lost} too, for which files have no key"] * bool(lost)
+    found, _ = metadata_of_tokenizer(bytewise(), len(WORDS))
+    with pytest.raises(TextError, match=r"general.sampling.temp = 'hot' is no number; take the model's Hugging Face"):
+        tokenizer_in({**found, "general.sampling.temp": "hot"})
+
+
 def test_what_no_file_would_say_is_refused(tmp_path: Path) -> None:
     for name, says in (("gpt2", "no architecture of GGUF files"), ("gemma2-27b", "files would say")):
         saved(shrink(preset(name).spec), tmp_path / name)

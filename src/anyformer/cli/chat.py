@@ -77,7 +77,7 @@ def command(
     from anyformer.text.conversations import read_tools
 
     known = () if tools is None else read_tools(tools)
-    said = what_is_released(directory, as_released)
+    said = what_is_released(directory, as_released).of_new_tokens()
     how, search = said.chosen(sampling, {}, Sampling(temperature=0.7))
     refuse_search(search)
     if max_new_tokens is None:

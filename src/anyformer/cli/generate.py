@@ -148,11 +148,11 @@ def command(
     options: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
     found = opened(model, **options).between(source_language, target_language)
     found.model.cache_dtype = cache_dtype
-    if not chat:
-        said = said.behind(*found.before([prompt]), given["max_new_tokens"])
-        how, search = said.chosen(sampling, searched)
+    said = said.of_new_tokens() if chat else said
+    here = said if chat else said.behind(*found.before([prompt]), given["max_new_tokens"])
+    how, search = here.chosen(sampling, searched)
     if given["max_new_tokens"] is None:
-        given["max_new_tokens"] = said.most
+        given["max_new_tokens"] = here.most
     if as_released:
         say(f"as released: {said}", stderr=True)
     beside = None if draft is None else found.beside(draft, **options)

@@ -88,7 +88,7 @@ def command(
     from anyformer.inference.opened import opened
     from anyformer.serving import USUAL, Limits, application, serve
 
-    said = what_is_released(directory, as_released)
+    said = what_is_released(directory, as_released).of_new_tokens()._replace(most=None)  # requests say it
     usual, search = said.chosen({}, {}, USUAL)
     refuse_search(search)
     found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, several=True))

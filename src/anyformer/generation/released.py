@@ -39,6 +39,10 @@ class Released(NamedTuple):
         said = {**self.sampling, **self.search, **{name: n for name, n in lengths.items() if n}}
         return ", ".join(f"{name} {value}" for name, value in said.items()) or "nothing says how tokens are chosen"
 
+    def of_new_tokens(self) -> Released:
+        """The same without the lengths that count what stands before, too."""
+        return self._replace(shortest=0, longest=None)
+
     def behind(self, before: int, forced: int, most: int | None) -> Released:
         """The same of new tokens alone, behind so many of a prompt or of what opens an answer; `most` wins where it is given.
 
@@ -53,7 +57,7 @@ class Released(NamedTuple):
                     f"{GENERATION} says max_length = {self.longest}, and {before} tokens stand before; give max_new_tokens"
                 )
         least = self.shortest - before if self.least is None else self.least - forced
-        return self._replace(least=max(least, 0), most=most, shortest=0, longest=None)
+        return self._replace(least=max(least, 0), most=most).of_new_tokens()
 
     def chosen(
         self, sampling: Mapping[str, Any], search: Mapping[str, Any], usual: Sampling = GREEDY

@@ -6,6 +6,7 @@ transformers writes it beside weights. Without one it takes the same fields from
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,12 @@ CHOOSING = (
     ),
     *("min_length", "min_new_tokens", "max_length", "max_new_tokens"),
 )
-# The same, of what is not done here, each with the values that change nothing.
+# What GGUF files have a key for too: how texts are drawn.
+KEYS: Mapping[str, str] = {
+    "temperature": "general.sampling.temp",
+    **{name: f"general.sampling.{name}" for name in ("top_k", "top_p", "min_p")},
+}
+# The same as CHOOSING, of what is not done here, each with the values that change nothing.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "typical_p": (1,),
     "top_h": (),
@@ -79,6 +85,30 @@ def with_defaults(files: Mapping[str, bytes], config: Mapping[str, Any]) -> dict
     return {**files, **({GENERATION: json.dumps(said, indent=2).encode() + b"\n"} if said else {})}
 
 
+def of_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a GGUF file says of how texts are drawn, as generation_config.json says it. Raises TextError for what is no number."""
+    said = {name: metadata[key] for name, key in KEYS.items() if key in metadata}
+    for name, value in said.items():
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise TextError(
+                f"the file's {KEYS[name]} = {value!r} is no number; take the model's Hugging Face directory"
+            )
+    # A file holds 32 bits of a number: 0.6 is 0.6000000238418579 there.
+    said = {name: value if type(value) is int else float(f"{value:.7g}") for name, value in said.items()}
+    return {"do_sample": True, **said} if said else {}
+
+
+def as_metadata(said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(what a GGUF file says of how texts are drawn, the names of what it has no key for)."""
+    draws = said.get("do_sample") is True
+    held = {name: said[name] for name in KEYS if draws and name in said and _is_held(said[name])}
+    idle = ("do_sample", *held, *(() if draws else KEYS))
+    lost = [name for name in CHOOSING if name not in idle and said.get(name) is not None]
+    lost += [name for name, neutral in NEUTRAL.items() if said.get(name) not in (None, *neutral)]
+    found = {KEYS[name]: value if name == "top_k" else float(value) for name, value in held.items()}
+    return found, lost
+
+
 def closing_ids(said: Mapping[str, Any]) -> tuple[int, ...]:
     """The ids that end a text, a number or a list; none where nothing is said. Raises TextError for anything else."""
     value = said.get("eos_token_id")
@@ -95,6 +125,10 @@ def answer_ids(said: Mapping[str, Any]) -> list[int | None]:
         if value is not None and not _is_id(value):
             raise TextError(f"{GENERATION}: {name} = {value!r} must be a token's id")
     return found
+
+
+def _is_held(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < MOST_IDS
 
 
 def _is_id(value: Any) -> bool:

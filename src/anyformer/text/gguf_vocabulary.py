@@ -9,6 +9,7 @@ from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
 from anyformer.text.companions import rewritten
+from anyformer.text.generation_config import of_metadata
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.text.tokenizer_file import guarded
 from anyformer.text.wordpiece import CONTINUES
@@ -68,9 +69,11 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
         _add(inner, tokens, types)
     config = _config(metadata, tokens)
     closing = [i for part in ("eos", *ALSO_CLOSING) if (i := _id(metadata, part, tokens)) is not None]
-    if {*closing} <= {_id(metadata, "eos", tokens)}:
+    said = of_metadata(metadata)
+    if not {*closing} <= {_id(metadata, "eos", tokens)}:
+        said |= {"eos_token_id": list(dict.fromkeys(closing))}
+    if not said:
         return Tokenizer(inner, config)
-    said = {"eos_token_id": list(dict.fromkeys(closing))}
     return Tokenizer(inner, config, rewritten({}, inner.to_str(pretty=True), config, said))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from anyformer.errors import TextError
 from anyformer.text.byte_level import BYTE_OF
 from anyformer.text.companions import content_of
+from anyformer.text.generation_config import as_metadata
 from anyformer.text.gguf_vocabulary import (
     ALSO_CLOSING,
     BYTE,
@@ -78,6 +79,10 @@ def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, An
     ids |= dict(zip(ALSO_CLOSING, others, strict=False))
     notes += [f"it ends a text at {tokenizer.spelling(i)} too, for which files have no key" for i in others[2:]]
     said |= {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items() if i is not None}
+    drawn, lost = as_metadata(tokenizer.generation)
+    said |= drawn
+    if lost:
+        notes.append(f"its generation_config.json says {', '.join(lost)} too, for which files have no key")
     if tokenizer.chat_template is not None:
         said["tokenizer.chat_template"] = tokenizer.chat_template
     if (data.get("normalizer") or {}).get("type") == "NFC" and kind == "gpt2":

@@ -76,6 +76,14 @@ def test_zero_is_what_was_asked_for(tmp_path: Path) -> None:
         af.generate("x", None, "a", beams=0)
 
 
+def test_numbers_that_no_float_holds_are_refused() -> None:
+    for n in (10**400, -(10**5000)):
+        with pytest.raises(
+            UsageError, match=r"generate: temperature = a whole number of [\d,]+ bits must be a finite number"
+        ):
+            af.generate("x", None, "a", temperature=n)
+
+
 def test_going_on_needs_a_run() -> None:
     with pytest.raises(CheckpointError, match="--resume: no run is named by --out; leave --resume out"):
         af.train(SPEC, "none", resume=True)

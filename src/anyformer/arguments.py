@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
@@ -42,8 +42,7 @@ def held(function: F, module: str) -> F:
             elif kind is not inspect.Parameter.VAR_POSITIONAL:
                 given.arguments[name] = value = _plain(value, options)
                 if options and not any(_is(value, option) for option in options):
-                    said = repr(value) if isinstance(value, bool | int | float | str | None) else _of(value)
-                    raise UsageError(f"{function.__name__}: {name} = {said} must be {_wanted(value, options)}")
+                    raise UsageError(f"{function.__name__}: {name} = {_said(value)} must be {_wanted(value, options)}")
         return function(*given.args, **given.kwargs)
 
     checked.__module__ = module  # so that it is pickled as what is found there
@@ -87,8 +86,8 @@ def _is(value: Any, option: Any) -> bool:
     if origin is Literal:
         return value in get_args(option)
     if option in (int, float):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return whole or (option is float and isinstance(value, float) and math.isfinite(value))
+        number = isinstance(value, (int, option)) and not isinstance(value, bool)
+        return number and (option is int or abs(value) <= sys.float_info.max)
     if option is Path:
         return isinstance(value, os.PathLike)
     if origin is Callable:
@@ -113,9 +112,15 @@ def _word(value: Any, option: Any) -> str:
     if origin is not None:
         listed = "a list" if not isinstance(value, str) else "a list; put one text into brackets"
         return "a mapping" if issubclass(origin, Mapping) else listed
-    if option is float and isinstance(value, float):
+    if option is float and isinstance(value, int | float):
         return "a finite number"
     return WORDS.get(option) or f"a {option.__name__}"
+
+
+def _said(value: object) -> str:
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return f"a whole number of {value.bit_length():,} bits"
+    return repr(value) if isinstance(value, bool | int | float | str | None) else _of(value)
 
 
 def _of(value: object) -> str:

@@ -141,6 +141,25 @@ def test_older_releases_say_it_in_config_json(
     assert {name: copied[name] for name in said} == said
 
 
+def test_what_asks_otherwise_is_named(directories: dict[str, Path], tmp_path: Path) -> None:
+    """What a file says is not taken for what a user gave: the line says that the file asks for it, and what to give."""
+    directory, line = directories["bart-base"], tmp_path / "line.txt"
+    line.write_text("if x\n")
+    say(directory, SUMMARIES)
+    asked = ("generate", "--model", str(directory), "--as-released")
+    for option in (("--lookup", "3"), ("--compile",), ("--chat",)):
+        status, _, stderr = run(*asked, PROMPT, *option)
+        assert (status, stderr.count("\n")) == (2, 1)
+        assert "the model's files ask for 4 beams" in stderr
+        assert "give --beams 1, or leave --as-released out" in stderr
+    assert run(*asked, PROMPT, "--lookup", "3", "--beams", "1")[0] == 0
+    say(directory, {"do_sample": True, "top_k": 5})
+    assert "give --temperature 0, or leave --as-released out" in run(*asked, "--data", str(line))[2]
+    assert run(*asked, "--data", str(line), "--temperature", "0")[0] == 0
+    pairs = ("--source", str(line), "--target", str(line), "--bleu", "--as-released")
+    assert "the model's files draw tokens" in run("evaluate", str(directory), *pairs)[2]
+
+
 DRAWN: tuple[dict[str, Any], ...] = (
     {"do_sample": True},
     {"do_sample": True, "temperature": 0.6, "top_p": 0.9},

@@ -24,7 +24,7 @@ from anyformer.cli.options import (
     sampling_options,
     weights_option,
 )
-from anyformer.cli.terminal import compiled_step, tell, what_is_released
+from anyformer.cli.terminal import compiled_step, refuse_search, tell, what_is_released
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
@@ -121,13 +121,21 @@ def command(
 
     With `--compile` the tokens after the first are written by a compiled graph; the text is the same.
     """
-    from anyformer.generation import lay_out_for_decoding
+    from anyformer.generation import DRAWING, lay_out_for_decoding
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
 
     searched = {name: value for name in SEARCH if (value := given.pop(name)) is not None}
     said = what_is_released(model, as_released)
     how, search = said.chosen(sampling, searched)
+    guessed = draft is not None or lookup is not None or ahead
+    if (chat or guessed or compiled) and not searched:
+        refuse_search(search, "give --beams 1, or leave --as-released out")
+    if data is not None and how.draws and not sampling.keys() & DRAWING:
+        raise UsageError(
+            "the model's files draw tokens, and every line is answered by the likeliest text; give --temperature 0, or leave "
+            "--as-released out"
+        )
     if data is not None and (prompt or given["stop"] or how.draws):
         raise UsageError(
             "--data takes no PROMPT, --stop or --temperature: every line is answered by the likeliest text"
@@ -136,7 +144,6 @@ def command(
         raise UsageError("--system is said in a conversation; give --chat too, or put it into PROMPT")
     if chat and (search is not None or data is not None):
         raise UsageError("--chat answers one PROMPT token by token; leave --beams and --data out")
-    guessed = draft is not None or lookup is not None or ahead
     if guessed and (search is not None or data is not None or chat):
         raise UsageError("--draft, --lookup and --ahead continue one PROMPT; leave --beams, --data and --chat out")
     if compiled and (search is not None or data is not None or guessed):

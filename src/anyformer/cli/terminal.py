@@ -47,11 +47,11 @@ def what_is_released(model: str | Path, asked: bool) -> Released:
     return UNSAID if tokenizer is None else released(tokenizer.generation)
 
 
-def refuse_search(search: BeamSearch | None) -> None:
+def refuse_search(search: BeamSearch | None, remedy: str = "leave --as-released out") -> None:
     """Raise UsageError for a search that a model's files ask for where texts are written token by token."""
     if search is not None:
         raise UsageError(
-            f"the model's files ask for {search.beams} beams, and here a text is written token by token; leave --as-released out"
+            f"the model's files ask for {search.beams} beams, and here a text is written token by token; {remedy}"
         )
 
 

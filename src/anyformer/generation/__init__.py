@@ -6,7 +6,7 @@ from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, generate_ids
 from anyformer.generation.guesses import DraftModel, Guessing, OwnModules, PromptLookup
 from anyformer.generation.layout import lay_out_for_decoding
-from anyformer.generation.released import UNSAID, Released, released
+from anyformer.generation.released import DRAWING, UNSAID, Released, released
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.generation.static_cache import StaticCache
@@ -14,6 +14,7 @@ from anyformer.generation.text import Continuation, GrowingText, StopStrings, ge
 from anyformer.text.prompts import encode_prompt
 
 __all__ = [
+    "DRAWING",
     "GREEDY",
     "UNSAID",
     "Batch",

@@ -277,6 +277,10 @@ def _text(
         if isinstance(way, Released):
             said = way.behind(*found.before(sources), None)
             sampling, searched = said.chosen({}, {})
+            if sampling.draws:
+                raise UsageError(
+                    "--as-released: the model's files draw tokens, and lines are answered by their likeliest texts; leave it out"
+                )
             how = {"search": searched, "sampling": sampling, "max_new_tokens": said.most}
         search = how["search"] or BeamSearch(1)
         score = bleu(translate(lay_out_for_decoding(model), tokenizer, sources, **how), references)

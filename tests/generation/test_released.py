@@ -202,6 +202,8 @@ def test_what_is_given_wins() -> None:
     assert released({"eos_token_id": 3}) == UNSAID
     assert str(searched.of_new_tokens()).endswith("stopping first")
     assert str(UNSAID) == "nothing says how tokens are chosen"
+    shown = [str(released({"suppress_tokens": list(range(n))})) for n in (3, 2000)]
+    assert shown == ["temperature 0.0, suppressed (0, 1, 2)", "temperature 0.0, suppressed 2,000 tokens"]
     with pytest.raises(UsageError, match="max_length = 24, and 24 tokens stand before; give max_new_tokens"):
         searched.behind(24, 0, None)
     with pytest.raises(AnyformerError, match="beams search for the likeliest text"):

@@ -16,6 +16,7 @@ DRAWING = ("temperature", "top_k", "top_p", "min_p")
 STOPPING: Mapping[Any, Stopping] = {True: "first", False: "estimate", "never": "bound"}
 KINDS: Mapping[type, str] = {float: "a number", int: "a whole number", bool: "true or false"}
 MOST = 10**9  # that a number is, be it of tokens
+MOST_SHOWN = 8  # of tokens that are never written
 REMEDY = "leave that out, and say how tokens are chosen"
 
 
@@ -37,6 +38,8 @@ class Released(NamedTuple):
             "max_length": self.longest,
         }
         said = {**self.sampling, **self.search, **{name: n for name, n in lengths.items() if n}}
+        if len(self.sampling.get("suppressed", ())) > MOST_SHOWN:
+            said["suppressed"] = f"{len(self.sampling['suppressed']):,} tokens"
         return ", ".join(f"{name} {value}" for name, value in said.items()) or "nothing says how tokens are chosen"
 
     def of_new_tokens(self) -> Released:

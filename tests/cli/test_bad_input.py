@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from anyformer.cli import main as cli
 from anyformer.disk.lock import Lock
 from anyformer.disk.seal import read_manifest, sealed
 from anyformer.training.checkpoint import checkpoints as checkpoint
+from anyformer.training.step import StepResult, Trainer
 from tests.cli.running import SIZES, SMALL, everything, failed, refused, run, succeeded
 
 pytestmark = pytest.mark.usefixtures("_quick")
@@ -322,15 +324,26 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, text: Path) -> None:
     failed(run("compare", "gpt2", "--data", text, "--out", place, *SMALL), str(place), "Not a directory")
 
 
-def test_a_loss_that_is_no_number(tmp_path: Path, text: Path) -> None:
-    out = tmp_path / "out"
-    result = train(text, out, lr="1e30", tokens="2048")  # 8 steps: a checkpoint at each
+def test_a_loss_that_is_no_number(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the fifth of 8 steps, with a checkpoint at each."""
+    out, real = tmp_path / "out", Trainer.step
+
+    def poisoned(self: Trainer, number: int, batch: Any) -> StepResult:
+        result = real(self, number, batch)
+        return result._replace(loss=float("nan")) if number == 5 else result
+
+    monkeypatch.setattr(Trainer, "step", poisoned)
+    result = train(text, out, tokens="2048")
     kept = max((out / "checkpoints").glob("step-*"))
-    step = int(kept.name.removeprefix("step-"))
-    failed(result, "is not finite at step ", f"the last good checkpoint is {kept}", "lower learning rate")
+    failed(result, "loss is not finite at step 5;", f"the last good checkpoint is {kept}", "lower learning rate")
     sealed(kept)
-    assert read_manifest(kept)["step"] == step
-    assert f"at step {step + 1};" in result.stderr
+    assert read_manifest(kept)["step"] == 4
+
+
+def test_a_learning_rate_that_blows_weights_up_leaves_no_checkpoint_of_them(tmp_path: Path, text: Path) -> None:
+    result = train(text, tmp_path / "out", lr="1e30", tokens="2048")
+    failed(result, "the validation loss is not finite after step 1; there is no checkpoint yet", "lower learning rate")
+    assert not list((tmp_path / "out/checkpoints").glob("step-*"))
 
 
 def test_nothing_leaks_a_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

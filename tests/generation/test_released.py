@@ -191,6 +191,7 @@ def test_what_is_given_wins() -> None:
     assert said.chosen({"temperature": 0.2}, {}) == (Sampling(0.2, 7, 0.9), None)
     assert said.chosen({}, {"beams": 3}) == (Sampling(), BeamSearch(3))
     assert said.chosen({"temperature": 0.0}, {}) == (Sampling(), None)
+    assert released(TRANSLATIONS).search == {"beams": 3, "stopping": "estimate", "renormalised": True}
     searched = released(SUMMARIES)
     assert searched.chosen({}, {"length_penalty": 0.5})[1] == BeamSearch(4, 0.5, "first")
     assert searched.chosen({"temperature": 0.5, "no_repeat_ngram_size": 0}, {}) == (Sampling(0.5, last_token=0), None)

@@ -156,8 +156,10 @@ def command(
     found = opened(model, **options).between(source_language, target_language)
     found.model.cache_dtype = cache_dtype
     said = said.of_new_tokens() if chat else said
-    here = said if chat else said.behind(*found.before([prompt]), given["max_new_tokens"])
-    how, search = here.chosen(sampling, searched)
+    here = said
+    if as_released and not chat:
+        here = said.behind(*found.before([prompt]), given["max_new_tokens"])
+        how, search = here.chosen(sampling, searched)
     if given["max_new_tokens"] is None:
         given["max_new_tokens"] = here.most
     if as_released:

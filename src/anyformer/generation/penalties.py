@@ -91,11 +91,12 @@ class Penalties:
         logits = logits - how.presence_penalty * (written > 0) - how.frequency_penalty * written
         logits = logits.index_add_(1, self.biased, self.bias.expand(len(logits), -1))
         n_written = torch.arange(self.n_written, self.n_written + 1 + len(guesses), device=written.device)[:, None]
-        forbidden = repeating(self._texts(guesses), how.no_repeat_ngram_size, logits.shape[1])
-        forbidden[:, self.suppressed] = True
-        forbidden[:, self.closing] |= n_written < min(how.min_new_tokens, self.max_new_tokens)
-        # Where all are forbidden, none is: something has to be written.
-        logits = logits.masked_fill(forbidden & ~forbidden.all(-1, keepdim=True), -math.inf)
+        if how.no_repeat_ngram_size or how.suppressed or how.min_new_tokens:
+            forbidden = repeating(self._texts(guesses), how.no_repeat_ngram_size, logits.shape[1])
+            forbidden[:, self.suppressed] = True
+            forbidden[:, self.closing] |= n_written < min(how.min_new_tokens, self.max_new_tokens)
+            # Where all are forbidden, none is: something has to be written.
+            logits = logits.masked_fill(forbidden & ~forbidden.all(-1, keepdim=True), -math.inf)
         if how.last_token is None:
             return logits
         last = torch.full_like(logits, -math.inf)

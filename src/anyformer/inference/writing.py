@@ -94,8 +94,9 @@ def generate(
     found = opened(model, tokenizer, device=device, prepare=prepare).between(source_language, target_language)
     beside = None if draft is None else found.beside(draft, device=device, prepare=prepare)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
-    said = released(found.tokenizer.generation) if as_released else UNSAID
-    said = said.behind(*found.before(prompts), max_new_tokens)
+    said = UNSAID._replace(most=max_new_tokens)
+    if as_released:
+        said = released(found.tokenizer.generation).behind(*found.before(prompts), max_new_tokens)
     sampling, search = said.chosen(given, searched)
     written = generate_text(
         found.model,

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from anyformer.inference.opened import Opened
 
 JSON_VERSION = 1
-DEFAULT = 50  # new tokens
 SEARCH = ("beams", "length_penalty", "stopping")
 
 
@@ -124,6 +123,7 @@ def command(
     from anyformer.generation import DRAWING, lay_out_for_decoding
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
+    from anyformer.inference.writing import USUAL
 
     searched = {name: value for name in SEARCH if (value := given.pop(name)) is not None}
     said = what_is_released(model, as_released)
@@ -161,7 +161,7 @@ def command(
         here = said.behind(*found.before([prompt]), given["max_new_tokens"])
         how, search = here.chosen(sampling, searched)
     if given["max_new_tokens"] is None:
-        given["max_new_tokens"] = here.most
+        given["max_new_tokens"] = USUAL if here.most is None and data is None else here.most
     if as_released:
         say(f"as released: {said}", stderr=True)
     beside = None if draft is None else found.beside(draft, **options)
@@ -182,8 +182,6 @@ def _continue(
     guesses: Guessing | None,
     step: CompiledStep | None,
     as_json: bool,
-    *,
-    max_new_tokens: int | None,
     **rest: Any,
 ) -> None:
     """Print what follows a prompt, as it is written."""
@@ -197,8 +195,7 @@ def _continue(
             begun.clear()
 
     start = time.perf_counter()
-    n_tokens = DEFAULT if max_new_tokens is None else max_new_tokens
-    options = {"max_new_tokens": n_tokens, "search": search, "guessing": guesses, "compiled": step, **rest}
+    options = {"search": search, "guessing": guesses, "compiled": step, **rest}
     (written,) = generate_text(found.model, found.tokenizer, [prompt], on_text=show, **options)
     show(0, "")
     _end(prompt, written, time.perf_counter() - start, as_json)
@@ -213,8 +210,6 @@ def _converse(
     system: str | None,
     step: CompiledStep | None,
     as_json: bool,
-    *,
-    max_new_tokens: int | None,
     **rest: Any,
 ) -> None:
     """Print the answer to a prompt, as it is written."""
@@ -224,7 +219,6 @@ def _converse(
     with Conversation(found, system, step) as conversation:
         written = conversation.answer(
             prompt,
-            max_new_tokens=DEFAULT if max_new_tokens is None else max_new_tokens,
             on_text=None if as_json else lambda _, piece: say(piece, end=""),
             **rest,
         )

@@ -70,6 +70,40 @@ def test_a_compiled_step_writes_the_same(directory: Path, monkeypatch: pytest.Mo
     assert (status, stdout.startswith("the fox")) == (0, True)
 
 
+def test_texts_are_held_to_a_form(directory: Path, tmp_path: Path) -> None:
+    schema, grammar = tmp_path / "schema.json", tmp_path / "answer.gbnf"
+    schema.write_text('{"type": "array", "items": {"enum": [1, "ä"]}, "minItems": 2, "maxItems": 3}')
+    grammar.write_text('root ::= "yes" | "no"\n')
+    asked = ("the fox: ", "--model", str(directory), "--max-new-tokens=60", "--device=cpu")
+    for given in (str(schema), schema.read_text()):
+        for more in (), ("--temperature=1", "--seed=3"), ("--beams=2",), ("--lookup=3",):
+            status, stdout, _ = run(*asked, "--json-schema", given, *more)
+            assert status == 0
+            assert stdout.startswith("the fox: ")
+            value = json.loads(stdout.removeprefix("the fox: "))
+            assert set(value) <= {1, "ä"}
+            assert 2 <= len(value) <= 3
+    assert run(*asked, "--grammar", str(grammar))[1] in ("the fox: yes\n", "the fox: no\n")
+    assert run(*asked, "--regex", "[^ -~]x")[1].endswith("x\n")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\x00\xff")
+    for arguments, words in (
+        (("--json-schema", "{"), "--json-schema is not JSON"),
+        (("--json-schema", str(grammar)), "answer.gbnf is not JSON"),
+        (("--json-schema", "nowhere"), "File 'nowhere' does not exist"),
+        (("--json-schema", '{"type": 3}'), "type must be a string or array of strings"),
+        (("--regex", "(a"), "unclosed group"),
+        (("--grammar", str(binary)), "is binary, not text"),
+        (("--grammar", str(schema)), "error: grammar: "),
+        (("--regex", "a", "--grammar", str(grammar)), "leave one of regex and grammar out"),
+    ):
+        status, stdout, stderr = run(*asked, *arguments)
+        assert (status, stdout) == (2, ""), stderr
+        assert words in stderr
+        assert stderr.startswith("error: ")
+        assert stderr.count("\n") == 1
+
+
 def test_a_preset_has_no_weights() -> None:
     assert run("--model", "llama2-7b", "x") == (
         2,

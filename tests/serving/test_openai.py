@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import openai
@@ -12,6 +15,7 @@ import torch
 
 from anyformer.generation import Sampling, encode_prompt, generate_text
 from anyformer.inference import embed
+from anyformer.text.chat import Chat
 from tests.serving.conftest import Running, Start
 
 
@@ -351,3 +355,86 @@ def test_many_texts_let_streams_go_on(running: Running, client: openai.OpenAI, m
     assert len(batches) > 1
     with pytest.raises(openai.BadRequestError, match="2,048 texts at most"):
         client.embeddings.create(model="tiny", input=["x"] * 2049)
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Ürümqi"]}, "degrees": {"type": "integer", "minimum": -60, "maximum": 60}},
+    "required": ["city", "degrees"],
+    "additionalProperties": False,
+}
+
+
+def test_answers_have_the_schema_that_is_asked_for(client: openai.OpenAI, running: Running) -> None:
+    """Each of two choices, whole and as streams, beside another that nothing holds, and as the function writes it."""
+    asked: Any = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "the fox"}],
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "weather", "schema": WEATHER, "strict": True},
+        },
+        "max_tokens": 150,
+        "seed": 4,
+        "n": 2,
+    }
+    told = client.chat.completions.create(**asked)
+    texts = [choice.message.content or "" for choice in told.choices]
+    for text in texts:
+        value = json.loads(text)
+        assert set(value) == {"city", "degrees"}
+        assert value["city"] in ("Oslo", "Ürümqi")
+        assert value["degrees"] in range(-60, 61)
+    streamed = ["", ""]
+    with client.chat.completions.create(**asked, stream=True) as stream:
+        for event in stream:
+            for choice in event.choices:
+                streamed[choice.index] += choice.delta.content or ""
+    assert streamed == texts
+    how = Sampling(temperature=1.0, grammar=running.found.grammar({"json_schema": WEATHER}))
+    with closing(Chat(running.found.tokenizer)) as template:
+        prompt = template.token_ids(asked["messages"])
+    (expected,) = generate_text(
+        running.found.model, running.found.tokenizer, [prompt], max_new_tokens=150, sampling=how, seed=4
+    )
+    assert texts[0] == expected.text
+
+
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ({"type": "json_object"}, r"\{.*"),
+        ({"type": "grammar", "syntax": "regex", "definition": "[a-c]{4}"}, "[a-c]{4}"),
+        ({"type": "grammar", "syntax": "lark", "definition": 'start: "yes" | "no"'}, "yes|no"),
+    ],
+)
+def test_completions_are_held_to_a_form(client: openai.OpenAI, form: Any, pattern: str) -> None:
+    told = client.completions.create(
+        model="tiny", prompt="if x", max_tokens=30, temperature=0, extra_body={"response_format": form}
+    )
+    assert re.fullmatch(pattern, told.choices[0].text, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("json", "response_format must be {'type': 'text'} or"),
+        ({"type": "json_schema", "json_schema": {"name": "x"}}, "response_format must be"),
+        ({"type": "json_object", "more": 1}, "response_format must be"),
+        ({"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}}, "json_schema: Invalid type: objekt"),
+        ({"type": "grammar", "syntax": "regex", "definition": "(a"}, "unclosed group"),
+    ],
+)
+def test_a_form_that_is_none_is_refused_by_name(client: openai.OpenAI, form: Any, said: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=re.escape(said)) as refused:
+        client.completions.create(model="tiny", prompt="x", extra_body={"response_format": form})
+    assert refused.value.param == "response_format"
+
+
+def test_a_form_that_is_too_much_ends_its_own_answer(client: openai.OpenAI) -> None:
+    heavy = {"type": "grammar", "syntax": "regex", "definition": "(a{1000}){1000}b"}
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(client.completions.create, model="tiny", prompt="if x", max_tokens=60, temperature=0)
+        with pytest.raises(openai.BadRequestError, match="the text can't be held to its grammar"):
+            client.completions.create(model="tiny", prompt="x", max_tokens=9, extra_body={"response_format": heavy})
+        assert other.result().choices[0].finish_reason in ("stop", "length")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from anyformer.cli.options import (
     cache_option,
     compile_option,
     device_option,
+    form_options,
     sampling_options,
     weights_option,
 )
@@ -44,6 +46,7 @@ COMMANDS = {
     "--max-new-tokens", type=click.IntRange(1, 10**9), help="Of an answer.  [default: 1024, or what there is room for]"
 )
 @sampling_options(temperature=0.7)
+@form_options
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Answer i draws with this seed + i.")
 @device_option
 @weights_option
@@ -58,6 +61,7 @@ def command(
     max_new_tokens: int | None,
     sampling: dict[str, Any],
     as_released: bool,
+    forms: dict[Any, Any],
     seed: int,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
@@ -84,6 +88,7 @@ def command(
         max_new_tokens = said.most
     found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, compiled=compiled))
     found.model.cache_dtype = cache_dtype
+    how = replace(how, grammar=found.grammar(forms))
     if as_released:
         say(f"as released: {said}", stderr=True)
     step = compiled_step(found.model) if compiled else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from anyformer.cli.options import (
     cache_option,
     compile_option,
     device_option,
+    form_options,
     json_option,
     language_options,
     sampling_options,
@@ -46,6 +48,7 @@ SEARCH = ("beams", "length_penalty", "stopping")
 )
 @sampling_options(temperature=0.0)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="The same seed writes the same text.")
+@form_options
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text. May be given several times.")
 @click.option(
     "--beams", type=click.IntRange(1, 10**4), help="Search so many continuations side by side.  [default: 1, greedy]"
@@ -101,6 +104,7 @@ def command(
     as_json: bool,
     sampling: dict[str, Any],
     as_released: bool,
+    forms: dict[Any, Any],
     **given: Any,
 ) -> None:
     """Continue PROMPT with a model; without one, begin a text. A model with an encoder reads PROMPT and answers.
@@ -117,6 +121,8 @@ def command(
 
     With `--draft`, `--lookup` or `--ahead` a pass checks several guesses: the greedy text is the same, a drawn one is another of
     the same distribution. How many tokens came of a pass is said on stderr.
+
+    With `--json-schema`, `--regex` or `--grammar` only tokens are written by which the text can still become one of that form.
 
     With `--compile` the tokens after the first are written by a compiled graph; the text is the same.
     """
@@ -162,6 +168,7 @@ def command(
         how, search = here.chosen(sampling, searched)
     if given["max_new_tokens"] is None:
         given["max_new_tokens"] = USUAL if here.most is None and data is None else here.most
+    how = replace(how, grammar=found.grammar(forms))
     if as_released:
         say(f"as released: {said}", stderr=True)
     beside = None if draft is None else found.beside(draft, **options)

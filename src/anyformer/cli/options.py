@@ -230,6 +230,51 @@ def sampling_options(temperature: float) -> Callable[..., Any]:
     return add
 
 
+FORMS: dict[str, dict[str, Any]] = {
+    "json_schema": {
+        "metavar": "FILE|JSON",
+        "callback": lambda context, option, given: None if given is None else _schema(given),
+        "help": "Write a JSON value that has this schema.",
+    },
+    "regex": {"metavar": "PATTERN", "help": "Write a text that this regular expression matches from end to end."},
+    "grammar": {
+        "type": ONE_FILE,
+        "callback": lambda context, option, file: None if file is None else _text(file),
+        "help": "Write a text of this grammar, in Lark's notation or in llama.cpp's (GBNF).",
+    },
+}
+
+
+def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of what a text is held to: a command gets those that are given, as `forms`."""
+
+    @wraps(command)
+    def told(*args: Any, **given: Any) -> Any:
+        each = {name: given.pop(name) for name in FORMS}
+        return command(*args, forms={name: value for name, value in each.items() if value is not None}, **given)
+
+    found: Callable[..., Any] = told
+    for name, how in reversed(FORMS.items()):
+        found = click.option("--" + name.replace("_", "-"), **how)(found)
+    return found
+
+
+def _schema(given: str) -> Any:
+    """A JSON schema: itself, which begins with {, or what a file holds."""
+    from anyformer.disk.foreign import parse_json, read_json
+    from anyformer.errors import InputError
+
+    if given.lstrip().startswith("{"):
+        return parse_json(given.encode(), "--json-schema", InputError, "mend it")
+    return read_json(ONE_FILE.convert(given, None, None), InputError)
+
+
+def _text(file: Path) -> str:
+    from anyformer.text.sources import read_text
+
+    return read_text(file)
+
+
 as_released_option = click.option(
     "--as-released",
     is_flag=True,

@@ -4,6 +4,7 @@ from anyformer.generation.batch import Batch, Chosen, Row, Wanted
 from anyformer.generation.beam import BeamSearch, Hypothesis, Stopping, search_ids
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, generate_ids
+from anyformer.generation.grammar import Form, Grammar, Grammars, grammars_of
 from anyformer.generation.guesses import DraftModel, Guessing, OwnModules, PromptLookup
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.released import DRAWING, UNSAID, Released, released
@@ -24,6 +25,9 @@ __all__ = [
     "Continuation",
     "Decoding",
     "DraftModel",
+    "Form",
+    "Grammar",
+    "Grammars",
     "GrowingText",
     "Guessing",
     "Hypothesis",
@@ -40,6 +44,7 @@ __all__ = [
     "encode_prompt",
     "generate_ids",
     "generate_text",
+    "grammars_of",
     "lay_out_for_decoding",
     "released",
     "search_ids",

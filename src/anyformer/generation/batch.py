@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.cache import KVCache
-from anyformer.errors import InputError
+from anyformer.errors import InputError, RunFailed
 from anyformer.generation.decode import check_prompts, next_logits, prompt_types
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling
@@ -54,6 +54,7 @@ class Row:
     last: int = 0  # the token that was chosen last, which no cache holds yet
     written: int = 0
     ended: bool = False
+    error: RunFailed | None = None  # that ended it
 
 
 class Batch:
@@ -78,7 +79,7 @@ class Batch:
     def add(self, wanted: Wanted) -> tuple[Row, Chosen | None]:
         """Read a prompt; return its row and the first token after it, None where none is wanted.
 
-        Raises InputError for a prompt that the model cannot continue, and where there is no room.
+        Raises InputError for a prompt that the model cannot continue, and where there is no room; RunFailed as a step does.
         """
         self._drop_ended()
         if self.most is not None and len(self.rows) >= self.most:
@@ -111,7 +112,9 @@ class Batch:
         if not wanted.max_new_tokens:
             row.ended = True
             return row, None
-        chosen = self._choose(logits, [row])[row]
+        chosen = self._choose(logits, [row]).get(row)
+        if row.error is not None:
+            raise row.error
         if not row.ended:
             if self.cache is None:
                 self.cache = cache
@@ -122,7 +125,7 @@ class Batch:
 
     @torch.inference_mode()
     def step(self) -> dict[Row, Chosen]:
-        """One more token of each row that grows."""
+        """One more token of each row that grows, but of those that an `error` ends."""
         self._drop_ended()
         if not self.rows:
             return {}
@@ -138,12 +141,16 @@ class Batch:
     def _choose(self, logits: Tensor, rows: list[Row]) -> dict[Row, Chosen]:
         """The next token of each row, for logits [row, vocab]; rows that have all they wanted end."""
         found: dict[Row, Chosen] = {}
-        by_way: dict[Sampling, list[int]] = {}
+        by_way: dict[Sampling, dict[int, Tensor]] = {}
         for i, row in enumerate(rows):
-            by_way.setdefault(row.wanted.sampling, []).append(i)
+            try:
+                lowered = row.penalties.applied(logits[i : i + 1])
+            except RunFailed as error:  # of a grammar; others go on
+                row.error, row.ended = error, True
+            else:
+                by_way.setdefault(row.wanted.sampling, {})[i] = lowered
         for sampling, places in by_way.items():
-            lowered = torch.cat([rows[i].penalties.applied(logits[i : i + 1]) for i in places])
-            ids = sampling(lowered, [rows[i].generator for i in places]).tolist()
+            ids = sampling(torch.cat(list(places.values())), [rows[i].generator for i in places]).tolist()
             for i, token in zip(places, ids, strict=True):
                 row = rows[i]
                 row.penalties.add([[token]])

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
+from anyformer.generation.grammar import Parsers
 from anyformer.generation.sampling import Sampling
 
 ABSENT = -1  # in the place of a token that pads a prompt
@@ -50,6 +51,7 @@ class Penalties:
         if self.idle:
             return
         self.n_written, self.max_new_tokens = 0, max_new_tokens
+        self.parsers = None if how.grammar is None else Parsers(how.grammar, len(ids))
         self.biased = ids.new_tensor(named["bias"])
         self.bias = torch.tensor([more for _, more in how.bias], dtype=torch.float64, device=ids.device)
         self.suppressed, self.closing = (
@@ -70,11 +72,16 @@ class Penalties:
         self.written.scatter_add_(1, new, torch.ones_like(new))
         if self.how.no_repeat_ngram_size:
             self.text = torch.cat((self.text, new), 1)
+        if self.parsers is not None:
+            self.parsers.add(new.tolist())
 
     def select(self, rows: list[int]) -> None:
         """Take these rows, in this order; one may be taken several times."""
-        if not self.idle:
-            self.written, self.prompt, self.text = self.written[rows], self.prompt[rows], self.text[rows]
+        if self.idle:
+            return
+        self.written, self.prompt, self.text = self.written[rows], self.prompt[rows], self.text[rows]
+        if self.parsers is not None:
+            self.parsers.select(rows)
 
     def applied(self, logits: Tensor, guesses: Sequence[int] = ()) -> Tensor:
         """Logits [row, vocab], float64 if changed; of one row and guesses [1 + guess, vocab]: behind none, behind the first …"""
@@ -91,17 +98,20 @@ class Penalties:
         logits = logits - how.presence_penalty * (written > 0) - how.frequency_penalty * written
         logits = logits.index_add_(1, self.biased, self.bias.expand(len(logits), -1))
         n_written = torch.arange(self.n_written, self.n_written + 1 + len(guesses), device=written.device)[:, None]
-        if how.no_repeat_ngram_size or how.suppressed or how.min_new_tokens:
-            forbidden = repeating(self._texts(guesses), how.no_repeat_ngram_size, logits.shape[1])
-            forbidden[:, self.suppressed] = True
-            forbidden[:, self.closing] |= n_written < min(how.min_new_tokens, self.max_new_tokens)
-            # Where all are forbidden, none is: something has to be written.
-            logits = logits.masked_fill(forbidden & ~forbidden.all(-1, keepdim=True), -math.inf)
+        outside = torch.zeros_like(logits, dtype=torch.bool)  # of the grammar
+        if self.parsers is not None:
+            outside = self.parsers.forbidden(guesses).to(written.device)
+        forbidden = outside | repeating(self._texts(guesses), how.no_repeat_ngram_size, logits.shape[1])
+        forbidden[:, self.suppressed] = True
+        forbidden[:, self.closing] |= n_written < min(how.min_new_tokens, self.max_new_tokens)
+        # Where all are forbidden, none is but what a grammar leaves out: something has to be written.
+        logits = logits.masked_fill(torch.where(forbidden.all(-1, keepdim=True), outside, forbidden), -math.inf)
         if how.last_token is None:
             return logits
         last = torch.full_like(logits, -math.inf)
         last[:, how.last_token] = 0.0
-        return torch.where(n_written == self.max_new_tokens - 1, last, logits)
+        at_limit = (n_written == self.max_new_tokens - 1) & ~outside[:, how.last_token, None]
+        return torch.where(at_limit, last, logits)
 
     def _texts(self, guesses: Sequence[int]) -> Tensor:
         """The tokens before each row of logits [row, token]: with no guess, with the first …, absent ones in front."""

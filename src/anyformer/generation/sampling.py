@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError, RunFailed
+from anyformer.generation.grammar import Grammar
 
 FEW = 1024  # tokens among which a nucleus is looked for first
 PART = 128  # tokens among which a block of a GPU finds the likeliest
@@ -40,6 +41,7 @@ class Sampling:
     min_new_tokens: int = 0  # no token that ends a text is written before so many others
     suppressed: tuple[int, ...] = ()  # tokens that are never written
     last_token: int | None = None  # which alone is written where a text reaches its limit
+    grammar: Grammar | None = None  # outside of which no text grows
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from anyformer.disk.hub_cache import located
 from anyformer.errors import UsageError
 from anyformer.families import find as find_preset
+from anyformer.generation import Form, Grammar, grammars_of
 from anyformer.hub import load
 from anyformer.hub.loading import load_tokenizer
 from anyformer.hub.prompts import Prompts, prompts_of
@@ -57,6 +58,18 @@ class Opened(NamedTuple):
             n = len(self.tokenizer.answer_opening)
             return n, max(n - 1, 0)
         return max((len(encode_prompt(self.tokenizer, prompt)) for prompt in prompts), default=0), 0
+
+    def grammar(self, forms: Mapping[Form, Any]) -> Grammar | None:
+        """What texts are held to: the one form that is given, or nothing.
+
+        Raises UsageError for several forms, and as `Grammars` does.
+        """
+        if not forms:
+            return None
+        if len(forms) > 1:
+            raise UsageError(f"a text is held to one form: leave one of {' and '.join(forms)} out")
+        ((form, content),) = forms.items()
+        return grammars_of(self.tokenizer, self.model.spec.n_scored).read(form, content)
 
     def beside(self, model: TrainedModel, **options: Any) -> Opened:
         """A second model, of the first one's tokenizer where it comes without; the options are those of `opened`."""

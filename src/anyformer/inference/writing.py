@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from anyformer.generation import (
     UNSAID,
     BeamSearch,
     CompiledStep,
+    Form,
     Sampling,
     Stopping,
     generate_text,
@@ -47,6 +49,9 @@ def generate(
     frequency_penalty: float | None = None,
     no_repeat_ngram_size: int | None = None,
     min_new_tokens: int | None = None,
+    json_schema: Mapping[str, Any] | None = None,
+    regex: str | None = None,
+    grammar: str | None = None,
     seed: int = 0,
     stop: Sequence[str] = (),
     on_text: Callable[[int, str], None] | None = None,
@@ -70,6 +75,7 @@ def generate(
     `draft`, a smaller model of the same vocabulary, guesses `draft_tokens` at a time (4), `lookup` as many from what the text
     said before, `ahead` lets the model's own modules guess: the same text in fewer passes (`SpeculativeDecoding`). `compiled`:
     the step behind the prompt is compiled first (`CompiledStep`), once for texts of like length; the text is the same.
+    Texts are values of a `json_schema`, match a `regex`, or are of a `grammar` in Lark's or llama.cpp's notation (`Grammars`).
     The languages of a translation are special tokens by their spelling (`Tokenizer.between`).
     """
     given = {
@@ -98,12 +104,14 @@ def generate(
     if as_released:
         said = released(found.tokenizer.generation).behind(*found.before(prompts), max_new_tokens)
     sampling, search = said.chosen(given, searched)
+    forms: dict[Form, Any] = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
+    held_to = found.grammar({form: content for form, content in forms.items() if content is not None})
     written = generate_text(
         found.model,
         found.tokenizer,
         prompts,
         max_new_tokens=USUAL if said.most is None else said.most,
-        sampling=sampling,
+        sampling=replace(sampling, grammar=held_to),
         seed=seed,
         stop=stop,
         on_text=on_text,

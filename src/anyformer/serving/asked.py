@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anyformer.generation import Sampling
+from anyformer.generation import Form, Sampling
 from anyformer.inference.embedding import Way
 from anyformer.serving.limits import Refusal
 
@@ -25,7 +25,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
     "parallel_tool_calls": (True, False),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "reasoning_effort": (),
     "verbosity": ("medium",),
@@ -55,6 +54,7 @@ WAYS = (
     "n",
     "max_tokens",
     "logprobs",
+    "response_format",
 )
 
 
@@ -130,6 +130,7 @@ class Asked:
     max_tokens: int | None
     limit: str  # the field that says how many
     likeliest: int | None  # tokens told of beside each chosen one; None: no probabilities
+    form: dict[Form, Any]  # that texts are held to, one or none
     echo: bool = False
 
 
@@ -171,6 +172,7 @@ def read_way(
         max_tokens=max_tokens,
         limit=limit,
         likeliest=likeliest,
+        form=_form(fields),
         echo=echo,
     )
 
@@ -272,6 +274,25 @@ def _bias(fields: Fields) -> tuple[tuple[int, float], ...]:
             "logit_bias must be an object of token ids, each with a number from -100 to 100", param="logit_bias"
         )
     return tuple((int(token), float(more)) for token, more in given.items())
+
+
+def _form(fields: Fields) -> dict[Form, Any]:
+    """What a response format holds texts to: nothing, any JSON object, values of a schema, or a grammar's texts."""
+    given = fields.body.get("response_format", {"type": "text"})
+    match given:
+        case {"type": "text", **rest} if not rest:
+            return {}
+        case {"type": "json_object", **rest} if not rest:
+            return {"json_schema": {"type": "object"}}
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return {"json_schema": schema}
+        case {"type": "grammar", "syntax": "regex" | "lark" as syntax, "definition": str(definition)}:
+            return {"regex" if syntax == "regex" else "grammar": definition}
+    raise Refusal(
+        "response_format must be {'type': 'text'} or {'type': 'json_object'}, {'type': 'json_schema', 'json_schema': "
+        "{'name': …, 'schema': {…}}}, or {'type': 'grammar', 'syntax': 'regex' or 'lark', 'definition': …}",
+        param="response_format",
+    )
 
 
 def _usage(fields: Fields) -> bool:

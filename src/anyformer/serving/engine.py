@@ -118,6 +118,8 @@ class Engine:
                 ticket.tell(error)
             self.growing.clear()
             return
+        for row in [row for row in self.growing if row.error is not None]:
+            self.growing.pop(row).tell(row.error)
         for row, token in chosen.items():
             ticket = self.growing.pop(row, None)
             if ticket is not None:

@@ -1,0 +1,144 @@
+"""Texts held to a JSON schema, a regular expression or a grammar: which tokens may follow, found anew behind each.
+
+Willard and Louf 2023, arXiv:2307.09702. The parsing is llguidance's: Earley's algorithm over a trie of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError, RunFailed, UsageError
+from anyformer.text import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+Form = Literal["json_schema", "regex", "grammar"]
+# Between the parts of a JSON value: nothing, a space, or a new line and what indents the next. Without an end to it a model
+# may write blanks for ever.
+BLANKS = r"(\n[ \t]{0,40}| )?"
+BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # that occur in UTF-8
+BYTEWISE = "take a model whose tokens spell every byte"
+MOST_SAID = 300  # characters of an error
+
+
+class Grammars:
+    """What the texts of a vocabulary can be held to; its tokens are put into a trie once."""
+
+    def __init__(self, tokenizer: Tokenizer, n_scored: int) -> None:
+        """`n_scored`: tokens that the model chooses among.
+
+        Raises UsageError without llguidance, and InputError for a vocabulary that does not say what ends a text, or that has
+        bytes without a token: a text might stop where no token goes on.
+        """
+        try:
+            from llguidance import LLTokenizer
+        except ImportError:
+            raise UsageError("grammars need llguidance; install it with `pip install 'anyformer[grammars]'`") from None
+        closing = [token for token in tokenizer.closing_ids if token < n_scored]
+        if not closing:
+            raise InputError("this model has no token that ends a text, so one held to a grammar could not end")
+        try:
+            self.tokens = LLTokenizer(
+                json.dumps(tokenizer.data), n_vocab=max(n_scored, tokenizer.vocab_size), eos_token=closing
+            )
+        except ValueError:
+            raise InputError(f"no grammar holds a vocabulary of this kind ({tokenizer.kind}); {BYTEWISE}") from None
+        self.n_scored = n_scored
+        known = (
+            token for token in range(min(n_scored, tokenizer.vocab_size)) if not self.tokens.is_special_token(token)
+        )
+        spelled = {self.tokens.decode_bytes([token]) for token in known}
+        if missing := [byte for byte in BYTES if bytes([byte]) not in spelled]:
+            raise InputError(f"this vocabulary has no token of the byte 0x{missing[0]:02x} alone; {BYTEWISE}")
+
+    def read(self, form: Form, content: Any) -> Grammar:
+        """The grammar of a JSON schema (what JSON gives), of a regular expression, or one in Lark's or llama.cpp's notation.
+
+        Raises InputError for what is none, and for what llguidance does not know.
+        """
+        from llguidance import LLMatcher, grammar_from
+
+        try:
+            match form, content:
+                case "json_schema", dict():
+                    written = LLMatcher.grammar_from_json_schema(content, defaults={"whitespace_pattern": BLANKS})
+                case "json_schema", _:
+                    raise InputError("json_schema: a schema is an object, such as {'type': 'object'}")
+                case _, str():
+                    written = grammar_from(form, content)
+                case _:
+                    raise InputError(f"{form}: it is a text, not {type(content).__name__}")
+        except ValueError as error:
+            raise InputError(f"{form}: {_one_line(error)}") from None
+        parser = LLMatcher(self.tokens, written, log_level=0)
+        if parser.is_error():
+            raise InputError(f"{form}: {_one_line(parser.get_error())}")
+        return Grammar(parser, self.n_scored)
+
+
+@lru_cache(maxsize=1)
+def grammars_of(tokenizer: Tokenizer, n_scored: int) -> Grammars:
+    """The `Grammars` of a vocabulary, kept for the next text."""
+    return Grammars(tokenizer, n_scored)
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """The texts that may be written with one vocabulary; each grows in a parser of its own (`Parsers`)."""
+
+    parser: LLMatcher  # of no text yet
+    n_scored: int
+
+
+class Parsers:
+    """The texts of a batch's rows, each as far as it has grown in a grammar."""
+
+    def __init__(self, grammar: Grammar, n_rows: int) -> None:
+        self.grammar = grammar
+        self.rows = [grammar.parser.deep_copy() for _ in range(n_rows)]
+
+    def add(self, ids: Sequence[Sequence[int]]) -> None:
+        """Take the tokens that rows have chosen [row, token]; where a text is whole nothing follows."""
+        for parser, tokens in zip(self.rows, ids, strict=True):
+            for token in tokens:
+                if not parser.is_stopped():
+                    parser.consume_token(token)
+
+    def select(self, rows: list[int]) -> None:
+        """Take these rows, in this order; one may be taken several times."""
+        self.rows = [self.rows[row].deep_copy() for row in rows]
+
+    def forbidden(self, guesses: Sequence[int] = ()) -> Tensor:
+        """The tokens that may not follow, bool [row, vocab]; of one row [1 + guess, vocab]: behind no guess, the first …
+
+        Behind a guess that may not stand anything may, since nothing comes of it. Raises RunFailed for a text that has become
+        too much for the parser.
+        """
+        if not guesses:
+            return torch.stack([self._forbidden(parser) for parser in self.rows])
+        parser = self.rows[0].deep_copy()
+        found = [self._forbidden(parser)]
+        for guess in guesses:
+            stands = not bool(found[-1][guess]) and not parser.is_stopped() and parser.consume_token(guess)
+            found.append(self._forbidden(parser) if stands else torch.zeros_like(found[-1]))
+        return torch.stack(found)
+
+    def _forbidden(self, parser: LLMatcher) -> Tensor:
+        bits = np.frombuffer(parser.compute_bitmask(), np.uint8)
+        if parser.is_error():
+            raise RunFailed(f"the text can't be held to its grammar: {_one_line(parser.get_error())}")
+        allowed = np.unpackbits(bits, count=self.grammar.n_scored, bitorder="little")
+        return torch.from_numpy(allowed == 0)
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).partition("<state>")[0].split())[:MOST_SAID]

@@ -346,6 +346,20 @@ def test_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
         Grammars(VOCABULARIES["bytes"], 320)
 
 
+def test_any_token_that_ends_a_text_ends_it_and_nothing_follows() -> None:
+    """Rows that have ended may stay in a batch, where tokens are chosen for them that nobody reads."""
+    plain = VOCABULARIES["bytes"].with_specials(["<end>"])
+    said = json.dumps({"eos_token_id": [0, plain.vocab_size - 1]}).encode()
+    tokenizer = Tokenizer(plain._inner, plain.config, {"generation_config.json": said})
+    n = tokenizer.vocab_size
+    how = Sampling(grammar=Grammars(tokenizer, n).read("regex", "x"))
+    penalties = Penalties(how, torch.zeros(1, 1, dtype=torch.long), None, n, tokenizer.closing_ids, 9)
+    x = tokenizer.encode("x")[-1]
+    for token in (x, 0, x, x):
+        penalties.add([[token]])
+        assert penalties.applied(torch.zeros(1, n)).isfinite().nonzero()[:, 1].tolist() == [0, n - 1]
+
+
 def test_a_text_goes_on_where_another_began(tokenizer: Tokenizer) -> None:
     """Rows may be taken several times, as beams are, and then grow apart."""
     how = held(tokenizer, "regex", "ab|ax")

@@ -128,7 +128,7 @@ class Parsers:
         parser = self.rows[0].deep_copy()
         found = [self._forbidden(parser)]
         for guess in guesses:
-            stands = not bool(found[-1][guess]) and not parser.is_stopped() and parser.consume_token(guess)
+            stands = parser.consume_token(guess)
             found.append(self._forbidden(parser) if stands else torch.zeros_like(found[-1]))
         return torch.stack(found)
 

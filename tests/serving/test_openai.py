@@ -167,8 +167,10 @@ def test_a_message_is_role_and_content(client: openai.OpenAI) -> None:
     message = {"role": "assistant", "content": "", "refusal": None, "annotations": []}
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     client.chat.completions.create(model="tiny", messages=[message], max_tokens=1)  # type: ignore[list-item]
-    with pytest.raises(openai.BadRequestError, match=r"messages\[0\].tool_calls is not supported"):
+    with pytest.raises(openai.BadRequestError, match="the chat template knows no tool_calls"):
         client.chat.completions.create(model="tiny", messages=[{**message, "tool_calls": [call]}], max_tokens=1)  # type: ignore[list-item]
+    with pytest.raises(openai.BadRequestError, match=r"messages\[0\].name is not supported here; such a message has"):
+        client.chat.completions.create(model="tiny", messages=[{**message, "name": "fox"}], max_tokens=1)  # type: ignore[list-item]
 
 
 def test_log_probabilities_of_a_chat(client: openai.OpenAI) -> None:

@@ -4,7 +4,7 @@ from anyformer.generation.batch import Batch, Chosen, Row, Wanted
 from anyformer.generation.beam import BeamSearch, Hypothesis, Stopping, search_ids
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, generate_ids
-from anyformer.generation.grammar import Form, Grammar, Grammars, grammars_of
+from anyformer.generation.grammar import Form, Grammar, Grammars, grammars_of, spaced
 from anyformer.generation.guesses import DraftModel, Guessing, OwnModules, PromptLookup
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.released import DRAWING, UNSAID, Released, released
@@ -48,4 +48,5 @@ __all__ = [
     "lay_out_for_decoding",
     "released",
     "search_ids",
+    "spaced",
 ]

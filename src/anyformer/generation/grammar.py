@@ -6,7 +6,7 @@ Willard and Louf 2023, arXiv:2307.09702. The parsing is llguidance's: Earley's a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,7 +70,7 @@ class Grammars:
         try:
             match form, content:
                 case "json_schema", dict():
-                    written = LLMatcher.grammar_from_json_schema(content, defaults={"whitespace_pattern": BLANKS})
+                    written = LLMatcher.grammar_from_json_schema(spaced(content))
                 case "json_schema", _:
                     raise InputError("json_schema: a schema is an object, such as {'type': 'object'}")
                 case _, str():
@@ -83,6 +83,11 @@ class Grammars:
         if parser.is_error():
             raise InputError(f"{form}: {_one_line(parser.get_error())}")
         return Grammar(parser, self.n_scored)
+
+
+def spaced(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON schema that says, unless it does already, which blanks may stand between the parts of a value."""
+    return {"x-guidance": {"whitespace_pattern": BLANKS}, **schema}
 
 
 @lru_cache(maxsize=1)

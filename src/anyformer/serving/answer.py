@@ -38,39 +38,49 @@ class Answer:
         for choice in choices:
             text, tokens = choice.taken()
             before, read = echoed[choice.index] if echoed else ("", [])
-            content = (
-                {"text": before + text}
-                if self.form == "completion"
-                else {"message": {"role": "assistant", "content": text}}
-            )
+            said, reason = self._said(choice, text)
+            content = {"text": before + text}
+            if self.form == "chat":
+                content = {"message": {"role": "assistant", "content": text, **said}}
             placed = read_tokens(self.tokenizer, read, before)
             placed += [(token, len(before) + at) for token, at in tokens]
-            found.append(self._choice(choice, content, placed))
+            found.append(self._choice(choice, content, placed, reason))
         return {**self.heading, "object": self.whole_object, "choices": found, "usage": self.usage(choices)}
 
     def begin(self, choice: Choice) -> dict[str, Any] | None:
         """The piece before the first text of a choice: a chat says who speaks."""
         if self.form == "completion":
             return None
-        return self._piece(self._choice(choice, {"delta": {"role": "assistant", "content": ""}}, [], reason=False))
+        return self._piece(self._choice(choice, {"delta": {"role": "assistant", "content": ""}}, [], None))
 
     def piece(self, choice: Choice) -> dict[str, Any] | None:
-        """What is new of a choice; None where nothing is."""
-        if not choice.text and not choice.ended:
+        """What is new of a choice; None where nothing is. What may be a call is told when it is whole."""
+        if not choice.ended and (not choice.text or self.asked.tools.callable):
             return None
         text, tokens = choice.taken()
-        content = {"text": text} if self.form == "completion" else {"delta": {"content": text} if text else {}}
-        return self._piece(self._choice(choice, content, tokens))
+        said, reason = self._said(choice, text)
+        for i, call in enumerate(said.get("tool_calls", [])):
+            call["index"] = i
+        content = {"text": text} if self.form == "completion" else {"delta": said}
+        return self._piece(self._choice(choice, content, tokens, reason))
 
     def last(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The piece of how many tokens there were."""
         return {**self.heading, "object": self.piece_object, "choices": [], "usage": self.usage(choices)}
 
+    def _said(self, choice: Choice, text: str) -> tuple[dict[str, Any], str | None]:
+        """(content and calls of tools, those that there are, why the choice ended) of what is new of a chat."""
+        said, calls = self.asked.tools.read(text)
+        told = {"content": said} if said else {"content": None} if calls else {}
+        if not calls:
+            return told, choice.finish_reason
+        return told | {"tool_calls": calls}, "tool_calls" if choice.finish_reason == "stop" else choice.finish_reason
+
     def _piece(self, choice: dict[str, Any]) -> dict[str, Any]:
         return {**self.heading, "object": self.piece_object, "choices": [choice]}
 
     def _choice(
-        self, choice: Choice, content: dict[str, Any], tokens: Sequence[tuple[Chosen, int]], reason: bool = True
+        self, choice: Choice, content: dict[str, Any], tokens: Sequence[tuple[Chosen, int]], reason: str | None
     ) -> dict[str, Any]:
         said = None
         if self.asked.likeliest is not None and tokens:
@@ -80,5 +90,5 @@ class Answer:
             "index": choice.index,
             **content,
             "logprobs": said,
-            "finish_reason": choice.finish_reason if reason else None,
+            "finish_reason": reason,
         }

@@ -6,12 +6,13 @@ import json
 import secrets
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anyformer.generation import Form, Sampling
 from anyformer.inference.embedding import Way
 from anyformer.serving.limits import Refusal
+from anyformer.serving.tools import Tools, read_calls, read_tools
 
 MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES, MOST_TEXTS = 16, 20, 64, 2048
 USUAL = Sampling(temperature=1.0)  # as OpenAI has it
@@ -20,7 +21,7 @@ MOST_ID = 2**31 - 1  # which numbers of tensors and of tokenizers hold; the mode
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "best_of": (1,),
-    "tools": ([],),
+    "tools": ([],),  # of completions
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
@@ -35,6 +36,7 @@ IGNORED = (
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
     *("prompt_cache_key", "prompt_cache_retention"),
 )
+TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 WAYS = (
     "model",
     "temperature",
@@ -102,9 +104,9 @@ class Fields:
             raise Refusal(f"{name} must be a number from {least:g} to {most:g}", param=name)
         return float(value)
 
-    def flag(self, name: str) -> bool:
-        """True or, as it is by default, false."""
-        value = self.body.get(name, False)
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self.body.get(name, default)
         if type(value) is not bool:
             raise Refusal(f"{name} must be true or false", param=name)
         return value
@@ -131,6 +133,7 @@ class Asked:
     limit: str  # the field that says how many
     likeliest: int | None  # tokens told of beside each chosen one; None: no probabilities
     form: dict[Form, Any]  # that texts are held to, one or none
+    tools: Tools = field(default_factory=Tools)
     echo: bool = False
 
 
@@ -194,9 +197,9 @@ def read_completion(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[str
     return asked, prompts
 
 
-def read_chat(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[dict[str, str]]]:
+def read_chat(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[dict[str, Any]]]:
     """(how, the conversation) of a request for an answer."""
-    fields = Fields(body, {*WAYS, "messages", "top_logprobs", "max_completion_tokens"})
+    fields = Fields(body, {*WAYS, "messages", "top_logprobs", "max_completion_tokens", *TOOLS})
     likeliest = fields.whole("top_logprobs", 0, 0, MOST_LIKELIEST)
     told = fields.flag("logprobs")
     if likeliest and not told:
@@ -204,6 +207,11 @@ def read_chat(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[dict[str,
     limits = {name: fields.whole(name, None, 1, 10**9) for name in ("max_completion_tokens", "max_tokens")}
     limit = next((name for name, n in limits.items() if n), "max_tokens")
     asked = read_way(fields, usual, likeliest if told else None, limits[limit], limit)
+    parallel = fields.flag("parallel_tool_calls", default=True)
+    tools = read_tools(fields.body.get("tools", []), fields.body.get("tool_choice"), parallel)
+    if tools.callable and asked.form:
+        raise Refusal("an answer that may call tools is held to no response_format; leave one out", param="tools")
+    asked = replace(asked, tools=tools, form=tools.form() if tools.must else asked.form)
     messages = fields.body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refusal("messages must be a list of {'role', 'content'}, and not empty", param="messages")
@@ -228,12 +236,20 @@ def read_embedding(body: Any) -> tuple[list[str | list[int]], bool, Way]:
     return texts, coded, Way(prompt_name=name, dimensions=dimensions, may_cut=False)
 
 
-def _message(given: Any, number: int) -> dict[str, str]:
+def _message(given: Any, number: int) -> dict[str, Any]:
     where = f"messages[{number}]"
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise Refusal(f"{where} must be an object with role and content", param="messages")
-    if more := sorted(name for name, value in given.items() if value and name not in ("role", "content")):
-        raise Refusal(f"{where}.{more[0]} is not supported here; a message is its role and content", param="messages")
+    more = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}.get(given["role"], ())
+    known = ("role", "content", *more)
+    if wrong := sorted(name for name, value in given.items() if value and name not in known):
+        message = f"{where}.{wrong[0]} is not supported here; such a message has {', '.join(known)}"
+        raise Refusal(message, param="messages")
+    said = {name: given[name] for name in more if given.get(name)}
+    if "tool_calls" in said:
+        said["tool_calls"] = read_calls(said["tool_calls"], where)
+    elif wrong := [name for name, value in said.items() if not isinstance(value, str)]:
+        raise Refusal(f"{where}.{wrong[0]} must be a text", param="messages")
     content = given.get("content")
     if content is None and given["role"] == "assistant":  # who said nothing, as OpenAI writes it
         content = ""
@@ -246,7 +262,7 @@ def _message(given: Any, number: int) -> dict[str, str]:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise Refusal(f"{where}.content must be a text", param="messages")
-    return {"role": given["role"], "content": content}
+    return {"role": given["role"], "content": content, **said}
 
 
 def _stops(fields: Fields) -> tuple[str, ...]:

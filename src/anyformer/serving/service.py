@@ -71,7 +71,7 @@ class Service:
         self._check_model(body)
         if self.chat_template is None:
             raise Refusal("this model has no chat template; ask /v1/completions", code="no_chat_template")
-        text = await asyncio.to_thread(self.chat_template.text, messages)
+        text = await asyncio.to_thread(partial(self.chat_template.text, messages, tools=asked.tools.told))
         prompt = await self._encoded(partial(self.found.tokenizer.encode, specials=True), text, "messages")
         return await self._answer(request, "chat", asked, [prompt], [])
 
@@ -250,7 +250,7 @@ class Service:
             async with self.encoding:
                 grammar = await asyncio.to_thread(self.found.grammar, asked.form)
         except AnyformerError as error:
-            raise Refusal(str(error), param="response_format") from None
+            raise Refusal(str(error), param="tools" if asked.tools.must else "response_format") from None
         return replace(asked, sampling=replace(asked.sampling, grammar=grammar))
 
     def _wanted(self, form: Form, asked: Asked, prompt: list[int], number: int) -> Wanted:

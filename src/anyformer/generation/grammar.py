@@ -6,6 +6,7 @@ Willard and Louf 2023, arXiv:2307.09702. The parsing is llguidance's: Earley's a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -146,4 +147,6 @@ class Parsers:
 
 
 def _one_line(error: object) -> str:
-    return " ".join(str(error).partition("<state>")[0].split())[:MOST_SAID]
+    """What the parser says, without the lines that draw where."""
+    lines = str(error).partition("<state>")[0].splitlines()
+    return " ".join(line.strip() for line in lines if not re.fullmatch(r" *(\d+ \|.*|\^*)", line))[:MOST_SAID]

@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "anyformer"
 
 # Room → rooms that it may import. Everybody may import EVERYBODYS, and nobody the command line or the public face.
-EVERYBODYS = {"capacity", "errors", "notebook", "screen", "version"}
+EVERYBODYS = {"amounts", "capacity", "errors", "notebook", "screen", "version"}
 # What a room calls by `import_module` while it works, never as it is imported: a name is a model's, a kind a part's.
 LATE = {"spec": {"descriptions", "hub", "layers"}}
 ROOMS: dict[str, set[str]] = {
+    "amounts": set(),
     "arguments": set(),
     "errors": set(),
     "version": set(),
@@ -84,7 +85,7 @@ OBJECTIVES = {"specification"} | {
     path.name for path in (PACKAGE / "training" / "objectives").iterdir() if (path / "loss.py").is_file()
 }
 
-LIGHT = ("errors", "notebook", "screen", "version", "disk", "spec", "recipe")  # what is known without torch
+LIGHT = ("amounts", "errors", "notebook", "screen", "version", "disk", "spec", "recipe")  # what is known without torch
 HEAVY = {"torch", "numpy", "scipy", "matplotlib", "tokenizers", "tiktoken", "safetensors"}
 LONGEST_FILE = 400  # lines
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "managers"}

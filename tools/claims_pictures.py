@@ -16,11 +16,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anyformer.study.table import quantity
+from anyformer.amounts import prefixed
 from tools.claims import rows
 
 MARKS = "osv^D<>pP*Xdh8"
-UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
 LOSSES = "| model | parameters | tokens | lr | loss by seed"
 WINDOWS = "| model | parameters | tokens | window |"
 RATES = "Learning rates, chosen on"
@@ -79,7 +79,7 @@ def tried(page: str) -> Iterator[tuple[str, float, float]]:
 
 
 def number(text: str) -> float:
-    """What `1.25M`, `820` or `1,024` say."""
+    """What `1.25M`, `13.5 T`, `820` or `1,024` say; pages of before have FLOPs without the space."""
     digits = text.replace(",", "")
     return float(digits[:-1]) * UNITS[digits[-1]] if digits[-1] in UNITS else float(digits)
 
@@ -106,7 +106,7 @@ def _by_flops(axes: Axes, models: list[str], losses: list[Row]) -> None:
             means = [fmean(row.losses) for row in of]
             axes.plot([row.flops for row in of], means, marker=mark, markersize=5, color=f"C{at % 10}", label=label)
     axes.set(title="nats a token, each seed and their means", xlabel="FLOPs", xscale="log")
-    _ticks(axes, [row.flops for row in losses], quantity)
+    _ticks(axes, [row.flops for row in losses], prefixed)
     axes.legend(fontsize="small")
 
 

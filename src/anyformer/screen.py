@@ -40,11 +40,6 @@ def _spelled(found: re.Match[str]) -> str:
     return f"\\u{number:04x}" if number >= 0xD800 and not 0xDC80 <= number < 0xDD00 else f"\\x{number & 0xFF:02x}"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number of things: "1 document", "1,200 documents"."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
 class Screen:
     """A text stream that writes what is visible of a text, and "?" for what its encoding lacks; `raw` is the stream itself."""
 
@@ -209,36 +204,6 @@ def columns(title: str, *names: str) -> Table:
         for name, look in zip(names, looks, strict=True)
     ]
     return plain_table(title, *cells, padding=(0, 2, 0, 0))
-
-
-def seconds(value: float) -> str:
-    """A time in the unit that suits it."""
-    if value >= 3600:
-        return f"{_three(value / 3600)} h" if value < 72 * 3600 else f"{_three(value / 86400)} days"
-    if value >= 1:
-        return f"{_three(value)} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
-
-
-def gigabytes(nbytes: float) -> str:
-    """Bytes in decimal units."""
-    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
-        if nbytes >= 0.9995 * 1000**power:
-            return f"{_three(nbytes / 1000**power)} {unit}"
-    return f"{nbytes:.0f} bytes"
-
-
-def short(value: float) -> str:
-    """A number with a prefix: "3.4 T"; a space ends it where there is none."""
-    for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if value >= 0.9995 * 10**power:
-            return f"{_three(value / 10**power)} {prefix}"
-    return f"{_three(value)} "
-
-
-def _three(value: float) -> str:
-    """Three digits, or all of a larger number."""
-    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 @contextmanager

@@ -10,34 +10,11 @@ import anyformer as af
 from anyformer import capacity
 from anyformer.cli import history, main, runs
 from anyformer.errors import UsageError
-from anyformer.screen import console, counted, gigabytes, seconds, short
+from anyformer.screen import console
 from anyformer.training.checkpoint.listing import list_runs
 from tests.cli.running import SIZES, refused, run, succeeded
 
 pytestmark = pytest.mark.usefixtures("_quick")
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(0, "0 "), (999.4, "999 "), (999.7, "1 k"), (999.7e6, "1 G"), (3.4e12, "3.4 T"), (999.7e18, "1,000 E")],
-)
-def test_no_number_has_an_exponent_before_its_prefix(value: float, said: str) -> None:
-    assert short(value) == said
-    if value > 1e6:
-        assert "e+" not in gigabytes(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(2e-6, "2 µs"), (0.0123, "12.3 ms"), (61.86, "61.9 s"), (1500, "1,500 s"), (9000, "2.5 h"), (1e9, "11,574 days")],
-)
-def test_no_time_has_an_exponent(value: float, said: str) -> None:
-    assert seconds(value) == said
-
-
-def test_one_is_not_several() -> None:
-    said = [counted(0, "byte"), counted(1, "byte"), counted(1200, "byte"), counted(2, "class", "classes")]
-    assert said == ["0 bytes", "1 byte", "1,200 bytes", "2 classes"]
 
 
 @pytest.fixture

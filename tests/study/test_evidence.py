@@ -60,7 +60,7 @@ def test_a_picture_shows_what_the_page_says() -> None:
         row, "|---|---:|---:|---:|---|---:|---:|---:|",
         "| a | 1.25M | 500k | 0.002 | 4.1000, failed: diverged | 4.1000 | 4.25T | 9 |",
         "| b | 1.25M | 500k | 0.002 | failed: diverged | – | 4.25T | 9 |",
-        "| a | 2.25M | 1.00M | 0.002 | 4.0000, 4.2000 | 4.1000 | 13.5T | 1,234 |", "",
+        "| a | 2.25M | 1.00M | 0.002 | 4.0000, 4.2000 | 4.1000 | 13.5 T | 1,234 |", "",
         "Learning rates, chosen on a part", "", "- a: 0.001 4.5, 0.002 failed; chosen 0.001",
     ])  # fmt: skip
     found = [(row[0], pictures.number(row[2]), pictures.number(row[6])) for row in pictures.rows(page, pictures.LOSSES)]
@@ -68,4 +68,4 @@ def test_a_picture_shows_what_the_page_says() -> None:
     assert list(pictures.tried(page)) == [("a", 0.001, 4.5)]
     drawn = pictures.draw(page)
     assert drawn.count(">a</text>") == 2  # a legend each
-    assert all(f">{tick}</text>" in drawn for tick in ("4.25T", "13.5T", "0.001"))
+    assert all(f">{tick}</text>" in drawn for tick in ("4.25 T", "13.5 T", "0.001"))

@@ -209,7 +209,7 @@ def test_a_study_of_sizes_and_budgets_says_what_is_best(tmp_path: Path) -> None:
     found = find(spec, "", runs, ())
     page = as_markdown(found, "command")
     assert "| model | E | A | B | α | β | a | D/N |" in page
-    assert "tokens a parameter at 192T FLOPs" in page  # 6 × 4M × 8M
+    assert "tokens a parameter at 192 TFLOPs" in page  # 6 × 4M × 8M
     (row,) = (line for line in page.splitlines() if line.startswith("| a | ") and line.count(" to ") == 7)
     assert row.count("(") == 7
     told = found.as_json()

@@ -19,7 +19,7 @@ from anyformer.study.statistics import (
     paired_t_test,
     t_interval,
 )
-from anyformer.study.verdict import ONE_SEED, signed
+from anyformer.study.verdict import ONE_SEED
 from tests.study.studies import one_seed, run, three_seeds
 
 
@@ -259,11 +259,6 @@ def test_a_single_shared_seed_allows_no_claim() -> None:
     assert other.difference.low is None
     assert other.p_value is None
     assert other.verdict == "no difference can be claimed: it shares 1 finished seed with first"
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.0314, "+0.031"), (-0.25, "−0.250"), (-0.0001, "0.000"), (0.0, "0.000")])
-def test_signed(value: float, text: str) -> None:
-    assert signed(value) == text
 
 
 def test_seeds_that_only_the_other_finished_are_left_out_of_the_difference() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from anyformer.study.results import Study
 from anyformer.study.statistics import analyse
-from anyformer.study.table import as_json, quantity, result_rows, results_table
+from anyformer.study.table import as_json, result_rows, results_table
 from tests.study.studies import one_seed, three_seeds
 
 JSON_DOCS = Path(__file__).parents[2] / "docs" / "json.md"
@@ -82,14 +82,3 @@ def test_no_share_is_told_of_a_peak_that_training_passes() -> None:
     assert shares[1] is None
     assert all(share is None or share <= 1 for share in shares)
     assert shares == [None] * 3, "of the others neither: the peak is wrong for all"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (3_004_416, "3.00M"), (835_584, "836k"), (999_600, "1.00M"), (820, "820"),
-        (1.27e9, "1.27G"), (12_345, "12.3k"), (0, "0"), (6e15, "6.00P"),
-    ],
-)  # fmt: skip
-def test_quantity(value: float, text: str) -> None:
-    assert quantity(value) == text

@@ -248,10 +248,10 @@ def test_a_full_disk_is_seen_before_the_start(tmp_path: Path, monkeypatch: pytes
 
 
 def test_how_much_room_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a need of 2 MB and 2 MB that are free nobody knows what to do."""
+    """Of a need of 2.4 MB and 2.4 MB that are free nobody knows what to do."""
     needed = plans.disk_needed(1_200_000, 1, tmp_path)
     monkeypatch.setattr(plans.shutil, "disk_usage", lambda _: type("Usage", (), {"free": needed - 500}))
-    with pytest.raises(UsageError, match=r"need 2 MB, 500 B more than are free; choose another --out"):
+    with pytest.raises(UsageError, match=r"need 2.4 MB, 500 bytes more than are free; choose another --out"):
         plans.disk_needed(1_200_000, 1, tmp_path)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from anyformer.amounts import gigabytes
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import IMPORTED, PresetName, import_option
 from anyformer.cli.options import (
@@ -25,7 +26,7 @@ from anyformer.cli.options import (
 )
 from anyformer.cli.terminal import console, tell
 from anyformer.errors import AnyformerError, UsageError
-from anyformer.screen import figures, gigabytes, say
+from anyformer.screen import figures, say
 
 if TYPE_CHECKING:
     from anyformer.costs.hardware.plan import Plan

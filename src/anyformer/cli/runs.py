@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
+from anyformer.amounts import count
 from anyformer.cli.options import json_option
 from anyformer.cli.terminal import console, tell
-from anyformer.screen import columns, say, short
+from anyformer.screen import columns, say
 
 LESS = ("begun (UTC)", "architecture", "parameters", "loss")  # what a narrow terminal leaves out, in this order
 GAP = 2  # between columns
@@ -36,7 +37,7 @@ def command(directory: Path, as_json: bool) -> None:
     shown = {
         "run": [run.name for run in runs],
         "architecture": [run.architecture or "" for run in runs],
-        "parameters": ["" if run.n_params is None else f"{short(run.n_params)}".rstrip() for run in runs],
+        "parameters": ["" if run.n_params is None else count(run.n_params) for run in runs],
         "step": [f"{run.step:,}/{run.steps:,}" if run.steps is not None else "" for run in runs],
         "loss": ["" if run.train_loss is None else f"{run.train_loss:.3f}" for run in runs],
         "validation": ["" if run.validation_loss is None else f"{run.validation_loss:.3f}" for run in runs],

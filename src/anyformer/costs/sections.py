@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyformer.amounts import gibibytes, prefixed
 from anyformer.costs.conventions import CONVENTIONS
 from anyformer.costs.state import LAYOUTS
-from anyformer.screen import figures, short
+from anyformer.screen import figures
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,23 +73,23 @@ def _parameters(report: CostReport) -> Iterator[FigureLine]:
 def _flops(report: CostReport) -> Iterator[FigureLine]:
     convention, unit = CONVENTIONS[report.convention], report.unit
     step = report.training_flops_total
-    yield FigureLine("forward", f"{short(report.forward_flops_per_token)}{unit}/token", convention.says)
-    training = f"{short(report.training_flops_per_token)}{unit}/token"
-    yield FigureLine("training", training, f"{short(step)}{unit} a step; {convention.source}")
+    yield FigureLine("forward", f"{prefixed(report.forward_flops_per_token, unit)}/token", convention.says)
+    training = f"{prefixed(report.training_flops_per_token, unit)}/token"
+    yield FigureLine("training", training, f"{prefixed(step, unit)} a step; {convention.source}")
     if report.decode_flops:
-        decoding = f"{short(report.decode_flops_per_token)}FLOPs/token"
+        decoding = f"{prefixed(report.decode_flops_per_token, 'FLOPs')}/token"
         yield FigureLine("decoding", decoding, "the last token, all others cached, visible pairs alone")
     for part, flops in report.training_flops.items():
         forward = report.forward_flops.get(part, 0)
         shares = f"{forward / report.forward_flops_total:6.1%} of forward, {flops / step:6.1%} of training"
-        yield FigureLine(f"  {part}", f"{short(forward)}{unit}", shares)
+        yield FigureLine(f"  {part}", prefixed(forward, unit), shares)
 
 
 def _state(report: CostReport) -> Iterator[FigureLine]:
     says = f"with AdamW; {LAYOUTS[report.precision].source}"
-    yield FigureLine("training state", binary(report.training_nbytes), says)
+    yield FigureLine("training state", gibibytes(report.training_nbytes), says)
     for name in ("weights", "gradients", "optimizer"):
-        yield FigureLine(f"  {name}", binary(getattr(report.state, name)))
+        yield FigureLine(f"  {name}", gibibytes(getattr(report.state, name)))
 
 
 def _activations(report: CostReport) -> Iterator[FigureLine]:
@@ -97,26 +98,20 @@ def _activations(report: CostReport) -> Iterator[FigureLine]:
         why = report.unobserved or "a part has no module yet, so there is no pass to observe"
         yield FigureLine("activations", "unknown", why)
         return
-    yield FigureLine("activations", binary(found.nbytes), f"at the peak of a step of {report.tokens:,} tokens")
+    yield FigureLine("activations", gibibytes(found.nbytes), f"at the peak of a step of {report.tokens:,} tokens")
     for part, nbytes in found.saved.items():
-        yield FigureLine(f"  {part}", binary(nbytes), f"{nbytes / found.saved_nbytes:6.1%}")
+        yield FigureLine(f"  {part}", gibibytes(nbytes), f"{nbytes / found.saved_nbytes:6.1%}")
     for part, nbytes in found.passing.items():
-        yield FigureLine(f"  {part}", binary(nbytes), "for a while")
+        yield FigureLine(f"  {part}", gibibytes(nbytes), "for a while")
 
 
 def _inference(report: CostReport) -> Iterator[FigureLine]:
-    yield FigureLine("weights", binary(report.weights_nbytes), report.dtype)
+    yield FigureLine("weights", gibibytes(report.weights_nbytes), report.dtype)
     if report.cache:
-        yield FigureLine("cache", binary(report.cache_nbytes), f"{report.cache_dtype}, the whole batch at this context")
+        yield FigureLine(
+            "cache", gibibytes(report.cache_nbytes), f"{report.cache_dtype}, the whole batch at this context"
+        )
     for kind in report.cache:
         of_tokens = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
         says = f"in {kind.calls} layers, float32, the same for any length" if kind.kind == "state" else of_tokens
-        yield FigureLine(f"  {kind.kind}", binary(kind.nbytes), says)
-
-
-def binary(nbytes: float) -> str:
-    """Bytes in a unit of powers of 1,024."""
-    for power, unit in ((5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if nbytes >= 1024**power:
-            return f"{nbytes / 1024**power:.3g} {unit}"
-    return f"{nbytes} bytes"
+        yield FigureLine(f"  {kind.kind}", gibibytes(kind.nbytes), says)

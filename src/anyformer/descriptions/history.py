@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from anyformer.amounts import count
 from anyformer.descriptions import feed_forwards, options, words
 from anyformer.descriptions.diff.diff import DiffRow, rows_of
 from anyformer.descriptions.diff.rows import SIZES
@@ -94,16 +95,10 @@ def rows(found: History) -> tuple[list[list[str]], list[str]]:
         for mark in entry.marks:
             notes.append(f"{entry.model}, {mark.column}: often printed as {mark.printed}; {mark.reason}")
             cells[mark.column] += f" [{len(notes)}]"
-        lines.append([str(entry.year), entry.model, _size(entry), *(cells[column] for column in found.columns)])
+        lines.append(
+            [str(entry.year), entry.model, count(entry.parameters), *(cells[column] for column in found.columns)]
+        )
     return lines, notes
-
-
-def _size(entry: Entry) -> str:
-    for power, unit in ((9, "B"), (6, "M")):
-        if entry.parameters >= 10**power:
-            size = entry.parameters / 10**power
-            return f"{size:.0f}{unit}" if size >= 99.5 else f"{size:.3g}{unit}"
-    return f"{entry.parameters:,}"
 
 
 def shown(found: History, width: int) -> Iterator[RenderableType]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from anyformer.amounts import counted
 from anyformer.inference.likelihood import Likelihood, log_likelihoods, pair_of
 from anyformer.inference.opened import TrainedModel, at_least_one, opened
 from anyformer.layers.packing import Packing
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
-from anyformer.screen import counted
 from anyformer.text import Tokenizer
 from anyformer.text.tasks import Question, Task, read_task
 

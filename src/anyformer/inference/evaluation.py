@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from anyformer.amounts import counted
 from anyformer.errors import UsageError
 from anyformer.generation import BeamSearch, Released, lay_out_for_decoding
 from anyformer.hub import load_auxiliary
@@ -21,7 +22,6 @@ from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import DPO, OBJECTIVES, SFT, Contrastive, Examples, Labelled, ObjectiveSpec, Precision, Recipe
-from anyformer.screen import counted
 from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, split_labelled, split_pairs
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled

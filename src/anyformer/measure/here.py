@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
+from anyformer.amounts import counted, gigabytes, prefixed, seconds
 from anyformer.costs.hardware.devices import THIS, Device, Efficiency
 from anyformer.costs.hardware.devices import device as known_device
 from anyformer.costs.hardware.plan import Hardware, Plan, hardware
@@ -23,7 +24,7 @@ from anyformer.errors import UsageError, among
 from anyformer.measure.calibrate import Machine, Say, dtype_name
 from anyformer.measure.calibrate import calibrate as measure_peaks
 from anyformer.notebook import ShowsItself
-from anyformer.screen import counted, figures, gigabytes, printed, short
+from anyformer.screen import figures, printed
 from anyformer.spec import Architecture
 from anyformer.training.step.device import best_device, choose_device, keep_heap
 
@@ -60,17 +61,19 @@ class Calibration(ShowsItself):
         found, rates = self.device, self.rates
         table = figures(found.source)
         for each, peak in found.peak_flops_per_second.items():
-            table.add_row(f"products, {each}", f"{short(peak)}FLOP/s", "the best of large squares")
+            table.add_row(f"products, {each}", f"{prefixed(peak, 'FLOP/s')}", "the best of large squares")
         for each, grid in rates.products.items():
             few, many = (1 / grid.at(m, 1024, 1024) for m in (1, 1024))
             table.add_row(
-                f"1024 × 1024, {each}", f"{short(few)}FLOP/s", f"with one row; {short(many)}FLOP/s with 1,024"
+                f"1024 × 1024, {each}",
+                f"{prefixed(few, 'FLOP/s')}",
+                f"with one row; {prefixed(many, 'FLOP/s')} with 1,024",
             )
         reading = f"{gigabytes(found.nbytes_per_second)}/s"
         table.add_row("reading memory", reading, "weights in turn, one row, as decoding does")
         table.add_row("copying memory", f"{gigabytes(rates.copying[-1][1])}/s", "read and written")
         for passes, each in rates.overhead_seconds.items():
-            table.add_row(f"overhead, {passes}", f"{each * 1e6:.3g} µs", "an operator, beside its work")
+            table.add_row(f"overhead, {passes}", seconds(each), "an operator, beside its work")
         table.add_row("memory", gigabytes(found.memory_nbytes), "")
         took = self.seconds
         table.add_row("", "", f"measured in {took:.0f} s" if took else "measured before; --anew measures again")

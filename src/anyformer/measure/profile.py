@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from anyformer.amounts import count, gigabytes, prefixed, seconds
 from anyformer.cache import KVCache
 from anyformer.capacity import free_nbytes, refuse_beyond_memory
 from anyformer.costs import cost
@@ -26,7 +27,7 @@ from anyformer.notebook import ShowsItself
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import Precision
-from anyformer.screen import columns, gigabytes, printed, seconds, short
+from anyformer.screen import columns, printed
 from anyformer.spec import Architecture, ModelSpec, parameters, specification
 from anyformer.training.prepare import resized
 from anyformer.training.step import Trainer
@@ -104,7 +105,7 @@ class Profile(ShowsItself):
         """What `anyformer profile` prints: what was measured beside what was predicted, and time by class of each phase."""
         from rich.text import Text
 
-        size = f"{short(self.n_params).strip()} parameters, {self.batch} × {self.seq_len:,} tokens"
+        size = f"{count(self.n_params)} parameters, {self.batch} × {self.seq_len:,} tokens"
         table = columns(f"{model}, {size}, {self.precision}", "", "measured", "predicted", "error")
         for phase, beside in self.seconds.items():
             what = "training step" if phase == "training" else "decoding, a token a row"
@@ -119,7 +120,7 @@ class Profile(ShowsItself):
             table = columns(phase, "", "FLOPs", "share of FLOPs", "time", "share of time")
             for name, found in classes.items():
                 shares = f"{found['share_of_flops']:.2%}", f"{found['share_of_seconds']:.1%}"
-                table.add_row(name, short(found["flops"]).strip(), shares[0], seconds(found["seconds"]), shares[1])
+                table.add_row(name, prefixed(found["flops"]), shares[0], seconds(found["seconds"]), shares[1])
             yield table
 
 

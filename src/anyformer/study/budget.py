@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from anyformer.amounts import counted
 from anyformer.disk.atomic import create_directories, replace_file
 from anyformer.disk.foreign import read_json
 from anyformer.disk.seal import seal
 from anyformer.errors import UsageError
-from anyformer.screen import counted
 from anyformer.study.compare import Question
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.prepare import Say

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from anyformer.amounts import count, prefixed
 from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.errors import UsageError
 from anyformer.study.paired import Spread, least_detectable, least_margin, spread_of
@@ -16,7 +17,6 @@ from anyformer.study.ruling import Reported, Verdict, judged, losses_of
 from anyformer.study.scaling import Scaling, scaling_of
 from anyformer.study.specification import LessSensitive, LossPairSpec, StudySpec
 from anyformer.study.statistics import Interval
-from anyformer.study.table import quantity
 from anyformer.study.windows import WindowLoss
 
 
@@ -133,7 +133,7 @@ def _by_length(found: Findings) -> Iterator[str]:
         for length, each in sorted(by_length.items()):
             means = [_mean(one.loss() for one in each), _mean(one.loss(LAST) for one in each) if length > LAST else "–"]
             means += [_mean(one.between(*span) for one in each) if span[1] <= length else "–" for span in spans]
-            yield f"| {_cell(name)} | {quantity(size)} | {quantity(tokens)} | {length:,} | {' | '.join(means)} |"
+            yield f"| {_cell(name)} | {count(size)} | {count(tokens)} | {length:,} | {' | '.join(means)} |"
 
 
 def _cell(text: str | None) -> str:
@@ -155,7 +155,7 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
     ratio = max(spec.tokens) / max(spec.sizes)
     yield f"# {spec.title}"
     yield ""
-    yield f"Up to {quantity(max(spec.sizes))} parameters and {quantity(max(spec.tokens))} tokens, {ratio:.2g} tokens a parameter."
+    yield f"Up to {count(max(spec.sizes))} parameters and {count(max(spec.tokens))} tokens, {ratio:.2g} tokens a parameter."
     yield f"Data: {found.about}. {found.seconds / 60:.1f} minutes of training in the reported runs. Command: `{command}`."
     yield ""
     yield f"Said before the runs: {foreseen(spec)}."
@@ -171,9 +171,9 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
         mean = f"{sum(losses.values()) / len(losses):.4f}" if losses else "–"
         each = [f"{losses[run.seed]:.4f}" if run.seed in losses else f"failed: {_cell(run.failure)}" for run in runs]
         one, done = runs[0], [run for run in runs if run.finished]
-        cost = f"{quantity(done[0].flops)} | {fmean(run.tokens_per_second for run in done):,.0f}" if done else "– | –"
+        cost = f"{prefixed(done[0].flops)} | {fmean(run.tokens_per_second for run in done):,.0f}" if done else "– | –"
         yield (
-            f"| {_cell(name)} | {quantity(one.n_params)} | {quantity(tokens)} | {one.learning_rate:g} | {', '.join(each)} | "
+            f"| {_cell(name)} | {count(one.n_params)} | {count(tokens)} | {one.learning_rate:g} | {', '.join(each)} | "
             f"{mean} | {cost} |"
         )
     yield from _by_length(found)
@@ -214,7 +214,7 @@ def _laws(found: Findings) -> Iterator[str]:
     }
     yield ""
     yield "L(N, D) = E + A / N^α + B / D^β in nats a token, for the range that was run alone. The best size goes with FLOPs^a;"
-    yield f"D/N is its tokens a parameter at {quantity(flops)} FLOPs, by 6 N D. In brackets: the middle 95 % of fits to runs"
+    yield f"D/N is its tokens a parameter at {prefixed(flops, 'FLOPs')}, by 6 N D. In brackets: the middle 95 % of fits to runs"
     yield "drawn with replacement."
     yield ""
     yield f"| model | {' | '.join(asked)} |"
@@ -231,9 +231,9 @@ def _laws(found: Findings) -> Iterator[str]:
         yield "|---|---:|---|---:|---:|"
     for name, one in found.scaling.items():
         for level in one.levels:
-            losses = ", ".join(f"{quantity(n)} {loss:.4f}" for n, loss in level.losses.items())
-            best = f"{quantity(level.best[0])} | {level.best[1]:.4f}" if level.best else "– | –"
-            yield f"| {_cell(name)} | {quantity(level.flops)} | {losses} | {best} |"
+            losses = ", ".join(f"{count(n)} {loss:.4f}" for n, loss in level.losses.items())
+            best = f"{count(level.best[0])} | {level.best[1]:.4f}" if level.best else "– | –"
+            yield f"| {_cell(name)} | {prefixed(level.flops)} | {losses} | {best} |"
 
 
 def _between(interval: Interval | None, digits: str) -> str:

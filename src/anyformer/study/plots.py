@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from anyformer.amounts import prefixed, signed
 from anyformer.study.curves import Axis, Curve, PlotLine, curves, thin
 from anyformer.study.results import Study
 from anyformer.study.statistics import Analysis, Interval
-from anyformer.study.table import quantity
-from anyformer.study.verdict import signed
 
 Drawing = dict[str, Any]  # what the template draws, by the names that it has there
 N_COLOURS = 8
@@ -142,7 +141,7 @@ def _plain(value: float, decimals: int) -> str:
 
 
 def _tick_text(value: float, decimals: int) -> str:
-    return quantity(value).replace(".00", "").replace(".0", "") if value >= 1000 else f"{value:.{decimals}f}"
+    return prefixed(value) if value >= 1000 else f"{value:.{decimals}f}"
 
 
 def _loss_range(lines: list[PlotLine], floor: float | None) -> tuple[float, float]:

@@ -3,14 +3,13 @@
 from importlib.resources import files
 from pathlib import Path
 
+from anyformer.amounts import count, counted, gigabytes, prefixed, signed
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed
-from anyformer.screen import counted
 from anyformer.study.plots import difference_chart, loss_chart, score_chart
 from anyformer.study.results import Study
 from anyformer.study.statistics import Analysis
-from anyformer.study.table import ResultRow, fixed, quantity, result_rows
-from anyformer.study.verdict import signed
+from anyformer.study.table import ResultRow, fixed, result_rows
 
 WIDE, HALF = 1040, 506  # pixels: the page's text width, and half of it less the gap
 
@@ -52,7 +51,7 @@ def render_report(study: Study, analysis: Analysis) -> str:
         verdicts=[(at, one) for at, one in enumerate(analysis.findings) if one.architecture != analysis.first],
         css=Markup((own / "report.css").read_text(encoding="utf-8")),  # ours, not the user's
         js=Markup((own / "report.js").read_text(encoding="utf-8")),
-        quantity=quantity, fixed=fixed, signed=signed, counted=counted,
+        count=count, counted=counted, fixed=fixed, gigabytes=gigabytes, prefixed=prefixed, signed=signed,
     )  # fmt: skip
 
 

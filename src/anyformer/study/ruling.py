@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from anyformer.amounts import signed
 from anyformer.study.order import agreement
 from anyformer.study.paired import (
     Difference,
@@ -36,7 +37,6 @@ from anyformer.study.specification import (
     StudySpec,
 )
 from anyformer.study.statistics import CONFIDENCE, Interval
-from anyformer.study.verdict import signed
 
 Reported = Mapping[tuple[str, int, int], Sequence[RunResult]]  # runs by model, size and budget
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from anyformer import measure
+from anyformer.amounts import count, counted, duration, prefixed
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed, UsageError
-from anyformer.screen import counted
 from anyformer.study.cells import Cell, Runs, read_texts
 from anyformer.study.compare import Question
 from anyformer.study.describe import describe
@@ -28,11 +28,9 @@ from anyformer.study.report import write_report
 from anyformer.study.results import RunResult
 from anyformer.study.specification import read_study
 from anyformer.study.statistics import analyse
-from anyformer.study.table import quantity
 from anyformer.training.cluster.joining import end_with_parent
 from anyformer.training.prepare import Say, to_stderr
 from anyformer.training.run import RunOptions
-from anyformer.training.run.plan import duration
 from anyformer.training.step.device import choose_device, compute_dtype
 
 FINDINGS = "findings.json"
@@ -53,8 +51,8 @@ class StudyPlan:
 
     def __str__(self) -> str:
         return (
-            f"{counted(self.runs, 'run')}, {self.done:,} of them made; {quantity(self.tokens)} tokens, "
-            f"{quantity(self.flops)}FLOP, about {self.seconds / 60:,.0f} minutes for what is left\n{self.sees}"
+            f"{counted(self.runs, 'run')}, {self.done:,} of them made; {count(self.tokens)} tokens, "
+            f"{prefixed(self.flops, 'FLOP')}, about {duration(self.seconds)} for what is left\n{self.sees}"
         )
 
 
@@ -227,5 +225,5 @@ def _report(
     said = tuple(f"{one.claim.says}: {one.ruling}. {one.said}." for one in findings.verdicts)
     rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning if one.size == size)
     notes = (*said, f"Rates chosen on a text and a seed that are not reported: {rates}.") if rates else said
-    study = replace(study, title=f"{spec.title}, {quantity(size)} parameters, {quantity(tokens)} tokens", notes=notes)
+    study = replace(study, title=f"{spec.title}, {count(size)} parameters, {count(tokens)} tokens", notes=notes)
     write_report(study, file, analyse(study))

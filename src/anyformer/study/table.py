@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from anyformer.amounts import count, prefixed, signed
 from anyformer.study.encoding import encode
 from anyformer.study.results import RunResult, Study
 from anyformer.study.statistics import Analysis, Finding, Interval
-from anyformer.study.verdict import signed
 from anyformer.tables import FittedTable
 
 JSON_VERSION = 2
@@ -99,16 +99,6 @@ def _mean(values: list[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def quantity(value: float, gap: str = "") -> str:
-    """`value` to three digits with its SI prefix after `gap`: 3.01M, 1.27G, 820."""
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor * 0.9995:
-            scaled = value / factor
-            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-            return f"{scaled:.{digits}f}{gap}{prefix}"
-    return f"{value:.0f}{gap}"
-
-
 def fixed(value: float | None, digits: int) -> str:
     return NO_VALUE if value is None else f"{value:,.{digits}f}"
 
@@ -146,7 +136,7 @@ def _cells(study: Study, row: ResultRow, *, full: bool, best: float | None) -> l
     if row.failures:
         n_runs = len(row.failures) + len(row.seeds)
         name.append(f"\n{len(row.failures)} of {n_runs} failed" if row.seeds else "\nfailed", style="red")
-    params = _two(quantity(row.n_params), f"{quantity(row.n_params_embedding)} emb")
+    params = _two(count(row.n_params), f"{count(row.n_params_embedding)} emb")
     share = "" if row.share_of_peak is None else f"{row.share_of_peak:.0%} peak"
     speed = _two(fixed(row.tokens_per_second, 0), share)
     failed = Text("failed", style="red")
@@ -155,7 +145,7 @@ def _cells(study: Study, row: ResultRow, *, full: bool, best: float | None) -> l
     if full:
         text = [Text(fixed(row.perplexity, 2))] if study.score == "bits_per_byte" else []
         early = Text(fixed(row.early_loss, 3))
-        middle = [params, Text(quantity(row.flops_per_token)), speed, early, *loss, *text]
+        middle = [params, Text(prefixed(row.flops_per_token)), speed, early, *loss, *text]
     score, difference = row.finding.score, row.finding.difference
     style = "bold green" if score is not None and score.value == best else ""
     return [

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec
 
 import torch
 
+from anyformer.amounts import counted
 from anyformer.disk.run_layout import CHECKPOINTS, is_run
 from anyformer.disk.seal import latest
 from anyformer.errors import CheckpointError, UsageError
@@ -19,7 +20,6 @@ from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import DPO, SFT, Contrastive, Mixture, Recipe, dumps, of_run
-from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
 from anyformer.training.chosen_recipe import recipe_for

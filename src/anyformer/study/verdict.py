@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anyformer.amounts import signed
+
 if TYPE_CHECKING:
     from anyformer.study.results import Score
     from anyformer.study.statistics import Interval
@@ -16,12 +18,6 @@ ONE_SEED = (
 NONE_FINISHED = "no run finished"
 NOTHING_TO_COMPARE = "No run finished, so that nothing can be compared."
 FEW_DOCUMENTS = 20
-
-
-def signed(value: float, digits: int = 3) -> str:
-    """`value` with its sign, a true minus, and `digits` decimals; a rounded zero has no sign."""
-    text = f"{abs(value):.{digits}f}"
-    return text if float(text) == 0 else f"{'−' if value < 0 else '+'}{text}"
 
 
 def _span(interval: Interval) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
+from anyformer.amounts import counted
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import UsageError
 from anyformer.families import compose
@@ -27,7 +28,7 @@ from anyformer.recipe import (
     mixture_of,
 )
 from anyformer.resizing import resize
-from anyformer.screen import counted, say
+from anyformer.screen import say
 from anyformer.spec import ModelSpec
 from anyformer.text import (
     Corpus,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from anyformer.amounts import count, counted, gigabytes, prefixed, seconds
 from anyformer.costs.hardware.devices import FITTED, devices
 from anyformer.costs.hardware.roofline import JOULES_PER_KWH, PhaseTime, Roofline
 from anyformer.costs.sections import FigureLine, Section
-from anyformer.screen import counted, gigabytes, seconds, short
 
 if TYPE_CHECKING:
     from anyformer.costs.hardware.inference import InferencePlan
@@ -24,7 +24,9 @@ STEPS = {
 def roofline_sections(found: Roofline) -> Iterator[Section]:
     """The tables of a roofline: what it is on, then each phase by part."""
     device, e = found.device, found.efficiency
-    peak = f"{short(device.peak(found.dtype))}FLOP/s in {found.dtype}, {short(device.nbytes_per_second)}B/s"
+    peak = (
+        f"{prefixed(device.peak(found.dtype), 'FLOP/s')} in {found.dtype}, {prefixed(device.nbytes_per_second, 'B/s')}"
+    )
     says = f"{peak}, ridge {device.ridge(found.dtype):,.0f} FLOPs/byte; {device.source}"
     lines = [FigureLine("device", device.name, says)]
     if device.rates is None:
@@ -41,7 +43,7 @@ def roofline_sections(found: Roofline) -> Iterator[Section]:
 
 def _phase(phase: PhaseTime) -> Iterator[FigureLine]:
     facts = phase.as_json()
-    speed = f"{short(facts['tokens_per_second'])}tokens/s, {facts['share_of_peak']:.1%} of the peak"
+    speed = f"{count(facts['tokens_per_second'])} tokens/s, {facts['share_of_peak']:.1%} of the peak"
     says = f"{speed}, {facts['intensity']:,.1f} FLOPs/byte, bound by {phase.bound}"
     yield FigureLine("time", seconds(phase.seconds), says)
     for part in phase.parts:
@@ -58,10 +60,10 @@ def _phase(phase: PhaseTime) -> Iterator[FigureLine]:
 def plan_sections(plan: Plan, model: str = "training") -> Iterator[Section]:
     """The tables of a plan of training: what it is, what it gives, a device's memory and a step by part."""
     facts, best = plan.as_json(), plan.best
-    rows, count = plan.batch_tokens // plan.seq_len, plan.parameters
+    rows, params = plan.batch_tokens // plan.seq_len, plan.parameters
     of = f"{counted(rows, 'sequence')} of {counted(plan.seq_len, 'token')}"
     said = [
-        FigureLine("parameters", f"{count.total:,}", f"{count.active:,} active" if count.inactive else ""),
+        FigureLine("parameters", f"{params.total:,}", f"{params.active:,} active" if params.inactive else ""),
         FigureLine("batch", counted(plan.batch_tokens, "token"), of),
     ]
     title = f"{model} on {plan.hardware}"
@@ -81,12 +83,12 @@ def plan_sections(plan: Plan, model: str = "training") -> Iterator[Section]:
         FigureLine("recomputation", best.recompute, f"state: {plan.precision}"),
         FigureLine("memory", gigabytes(best.nbytes), f"a device, of {usable} to use"),
         FigureLine("step", seconds(best.step_seconds), f"at {plan.efficiency}"),
-        FigureLine("speed", f"{short(plan.tokens_per_second)}tokens/s", f"{plan.share_of_peak:.1%} of the peak (MFU)"),
+        FigureLine("speed", f"{count(plan.tokens_per_second)} tokens/s", f"{plan.share_of_peak:.1%} of the peak (MFU)"),
     ]
     if plan.hours_needed is not None:
-        said.append(FigureLine("time", seconds(plan.hours_needed * 3600), f"for {short(plan.tokens or 0)}tokens"))
+        said.append(FigureLine("time", seconds(plan.hours_needed * 3600), f"for {count(plan.tokens or 0)} tokens"))
     if plan.tokens_reached is not None:
-        said.append(FigureLine("tokens", short(plan.tokens_reached).strip(), f"in {plan.hours:g} hours"))
+        said.append(FigureLine("tokens", count(plan.tokens_reached), f"in {plan.hours:g} hours"))
     if facts["device_hours"]:
         said.append(FigureLine("device hours", f"{facts['device_hours']:,.0f}"))
     if facts["kwh"]:
@@ -95,7 +97,7 @@ def plan_sections(plan: Plan, model: str = "training") -> Iterator[Section]:
         said.append(FigureLine("energy", f"{facts['kwh']:,.0f} kWh", says))
     if facts["price"]:
         said.append(FigureLine("price", f"{facts['price']:,.0f}", f"at {plan.price_per_hour:g} an hour a device"))
-    fits = {name: short(value).strip() for name, value in optimal.items()}
+    fits = {name: count(value) for name, value in optimal.items()}
     says = f"20 a parameter (Chinchilla); its fit says {fits['hoffmann_fit']}, the fit of 2024 {fits['besiroglu_fit']}"
     says += f", yours {fits['own_fit']}" if "own_fit" in fits else ""
     yield Section(title, (*said, FigureLine("optimal tokens", fits["20_per_parameter"], says)))
@@ -129,7 +131,7 @@ def serving_section(plan: InferencePlan, model: str = "the model") -> Section:
         says = f"then {1 / way.alone_seconds:,.0f} tokens/s, one sequence alone"
         said.append(FigureLine("  first token", seconds(way.first_token_seconds), says))
         says = f"{seconds(way.token_seconds)} a token of each, most of it {way.bound}"
-        said.append(FigureLine("  all together", f"{short(way.tokens_per_second)}tokens/s", says))
+        said.append(FigureLine("  all together", f"{count(way.tokens_per_second)} tokens/s", says))
         if way.experts_touched is not None and way.expert_nbytes is not None:
             says = f"{way.expert_nbytes / 1e6:,.2f} MB a token sent, were experts spread over the devices"
             touched = f"of a layer touched by a token of each; {says}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 
+from anyformer.amounts import gibibytes
 from anyformer.cache import STATE_NBYTES
 from anyformer.descriptions.facts import Attention, attentions, masks_by_head, own_parts, parts, where
 from anyformer.errors import SpecError
@@ -91,7 +92,7 @@ def _unblocked(attention: Attention, spec: ModelSpec, taken: str) -> str:
         return PLAIN
     n = masks_by_head(attention)
     shape = "[query, key]" if n == 1 else f"[{n} heads, query, key]"
-    return f"sdpa with a dense mask {shape}, {n * length * length / 2**20:,.0f} MiB at {length:,} tokens"
+    return f"sdpa with a dense mask {shape}, {gibibytes(n * length * length)} at {length:,} tokens"
 
 
 def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from anyformer.amounts import three_digits
 from anyformer.descriptions.facts import attentions
 from anyformer.descriptions.grouping import distinct_layers
 from anyformer.descriptions.words import number
@@ -79,7 +80,7 @@ class FieldPosition:
         """A value as it is read."""
         if float(value).is_integer():
             return number(value)
-        return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+        return three_digits(value)
 
     @property
     def strip(self) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from functools import partial
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from anyformer.amounts import count, gibibytes, prefixed
 from anyformer.screen import FIGURE, NAME, plain_table
 
 if TYPE_CHECKING:
@@ -71,28 +71,16 @@ def totals(found: Comparison) -> Table:
     return made
 
 
-def _prefixed(step: int, units: Sequence[str], gap: str, value: float) -> str:
-    size, i = abs(value), 0
-    while size >= step * (1 if step == 1024 else 0.9995) and i + 1 < len(units):
-        size, i = size / step, i + 1
-    whole = size >= 999.5 or (i == 0 and size == int(size))
-    text = f"{size:,.0f}" if whole else f"{size:#.3g}".rstrip(".")
-    return f"{'−' if value < 0 else ''}{text}{gap if units[i] else ''}{units[i]}"
-
-
-count = partial(_prefixed, 1000, ("", "k", "M", "B", "T", "Q"), "")  # of things: 6.74B
-flops = partial(_prefixed, 1000, ("", "k", "M", "G", "T", "P"), " ")  # 13.3 G
-nbytes = partial(_prefixed, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), " ")  # 512 KiB
 FIGURES: tuple[tuple[str, str, Any], ...] = (
     ("parameters", "parameters", count),
     ("active parameters", "active", count),
-    ("forward FLOPs/token at {seq_len} tokens", "flops_per_token", flops),
-    ("cache/token at {seq_len} tokens, bfloat16", "cache_nbytes_per_token", nbytes),
+    ("forward FLOPs/token at {seq_len} tokens", "flops_per_token", prefixed),
+    ("cache/token at {seq_len} tokens, bfloat16", "cache_nbytes_per_token", gibibytes),
 )
 
 
 def _signed(value: float, text: Any) -> str:
-    return "" if value == 0 else text(value) if value < 0 else f"+{text(value)}"
+    return "" if value == 0 else f"{'−' if value < 0 else '+'}{text(abs(value))}"
 
 
 def _both(before: float, change: float, text: Any) -> str:
@@ -117,8 +105,8 @@ def _effect_cells(row: DiffRow, effects: Any) -> tuple[str, ...]:
     keys = " ".join(f"{sign}{n:,}" for kind, sign in SIGNS.items() if (n := getattr(effect, kind)))
     cells = (
         _signed(change.parameters, count),
-        _signed(change.flops_per_token, flops),
-        _signed(change.cache_nbytes_per_token, nbytes),
+        _signed(change.flops_per_token, prefixed),
+        _signed(change.cache_nbytes_per_token, gibibytes),
         keys,
     )
     return tuple(f"{cell or '0'}{mark}" for cell in cells)

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import torch
 
+from anyformer.amounts import count, counted, duration, gigabytes, prefixed
 from anyformer.disk.run_layout import BASE, CHECKPOINTS
 from anyformer.errors import UsageError
-from anyformer.screen import counted
 from anyformer.spec import Cost, ModelSpec, Place, Workload, tensors
 from anyformer.training.cluster.parts import here
 from anyformer.training.data.feed import Rows
@@ -53,20 +53,22 @@ class RunPlan:
 
     def lines(self) -> list[str]:
         """It in words."""
-        beside = f" and {self.n_beside / 1e6:,.2f} M beside the model" if self.n_beside else ""
-        beside += f" and a teacher of {self.n_taught / 1e6:,.2f} M" if self.n_taught else ""
-        size = f"{self.n_params / 1e6:,.2f} M parameters{beside}, {counted(self.steps, 'step')}, {counted(self.tokens, 'token')}"
+        beside = f" and {count(self.n_beside)} beside the model" if self.n_beside else ""
+        beside += f" and a teacher of {count(self.n_taught)}" if self.n_taught else ""
+        size = (
+            f"{count(self.n_params)} parameters{beside}, {counted(self.steps, 'step')}, {counted(self.tokens, 'token')}"
+        )
         where = self.device + (f", mesh {self.mesh}" if self.mesh else "")
-        lines = [f"{size}, {self.flops_per_token / 1e6:,.1f} MFLOP a token, {self.precision} on {where}"]
+        lines = [f"{size}, {prefixed(self.flops_per_token, 'FLOP')} a token, {self.precision} on {where}"]
         needs = [f"about {duration(self.seconds)}"] if self.seconds is not None else []
         if self.memory_nbytes is not None:
-            needs.append(f"{nbytes(self.memory_nbytes)} of memory{' a process' if self.mesh else ''}")
-        needs.append(f"{nbytes(self.disk_nbytes)} of disk" if self.disk_nbytes else "no disk")
+            needs.append(f"{gigabytes(self.memory_nbytes)} of memory{' a process' if self.mesh else ''}")
+        needs.append(f"{gigabytes(self.disk_nbytes)} of disk" if self.disk_nbytes else "no disk")
         new = [f"not in the given weights, so new: {', '.join(self.fresh)}"] if self.fresh else []
         new += [self.beyond] if self.beyond else []
         if self.n_adapted is not None:
             beyond = f"; {', '.join(self.unadapted)} stay as they are" if self.unadapted else ""
-            new.append(f"an adapter of {self.n_adapted / 1e6:,.3f} M parameters is trained{beyond}")
+            new.append(f"an adapter of {count(self.n_adapted)} parameters is trained{beyond}")
         going_on = f"goes on after step {self.done:,}; " if self.done else ""
         return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
 
@@ -138,7 +140,7 @@ def disk_needed(one: int, kept: int, out: Path, once: int = 0) -> int:
     if free < needed:
         remedy = "make room, then start again" if there else "choose another --out"
         raise UsageError(
-            f"checkpoints in {out} need {nbytes(needed)}, {nbytes(needed - free)} more than are free; {remedy}"
+            f"checkpoints in {out} need {gigabytes(needed)}, {gigabytes(needed - free)} more than are free; {remedy}"
         )
     return needed
 
@@ -163,21 +165,3 @@ def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
         else psutil.Process().memory_info().rss
     )
     return min(seconds) * len(batch.labels) / len(part.labels), in_use + state
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    if seconds < 99:
-        return f"{seconds:.0f} s"
-    if seconds < 99 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
-
-
-def nbytes(number: float) -> str:
-    """A number of bytes in the unit that suits it."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"

@@ -7,10 +7,11 @@ from collections import deque
 from statistics import fmean
 from typing import TextIO
 
+from anyformer.amounts import duration
 from anyformer.screen import console
 from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
 from anyformer.training.run.chart import LossCurves
-from anyformer.training.run.plan import RunPlan, duration
+from anyformer.training.run.plan import RunPlan
 
 LINES = 20  # of a whole run, where there is no terminal
 WIDTH = 80  # columns of curves, where there is no terminal

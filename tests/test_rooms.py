@@ -21,6 +21,7 @@ LATE = {"spec": {"descriptions", "hub", "layers"}}
 ROOMS: dict[str, set[str]] = {
     "amounts": set(),
     "arguments": set(),
+    "axes": set(),
     "errors": set(),
     "version": set(),
     "capacity": set(),
@@ -39,14 +40,14 @@ ROOMS: dict[str, set[str]] = {
     "families": {"spec", "layers", "recipe"},
     "resizing": {"spec"},
     "observation": {"spec", "layers", "cache", "model"},
-    "costs": {"disk", "cache", "spec", "layers", "kernels", "recipe", "families", "resizing", "observation"},
+    "costs": {"axes", "disk", "cache", "spec", "layers", "kernels", "recipe", "families", "resizing", "observation"},
     "variants": {"spec", "layers", "families", "resizing"},
     "descriptions": {"cache", "costs", "spec", "layers", "kernels", "model", "recipe", "families", "variants"}
     | {"tables"},
     "text": {"disk"},
     "hub": {"disk", "model", "families", "variants", "text", "spec", "layers", "cache", "resizing"},
     "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"}
-    | {"observation"},
+    | {"axes", "observation"},
     "generation": {"model", "text", "cache", "layers", "spec"},
     "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"}
     | {"new_tokens"},
@@ -85,7 +86,8 @@ OBJECTIVES = {"specification"} | {
     path.name for path in (PACKAGE / "training" / "objectives").iterdir() if (path / "loss.py").is_file()
 }
 
-LIGHT = ("amounts", "errors", "notebook", "screen", "version", "disk", "spec", "recipe")  # what is known without torch
+# What is known without torch.
+LIGHT = ("amounts", "axes", "errors", "notebook", "screen", "version", "disk", "spec", "recipe")
 HEAVY = {"torch", "numpy", "scipy", "matplotlib", "tokenizers", "tiktoken", "safetensors"}
 LONGEST_FILE = 400  # lines
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "managers"}

@@ -123,7 +123,7 @@ def test_divisors() -> None:
         ("zreo=1", "'zreo' is no axis (did you mean 'zero'?)"),
         ("dq=4", "'dq' is no axis; there are dp, tp, pp, cp, vp, ep, zero"),
         ("dp=0", "dp = 0 must be at least 1"),
-        ("zero=4", "zero = 4 must be 0 to 3"),
+        ("zero=4", "zero = 4 must be one of 0, 1, 2, 3"),
         ("dp", "'dp' is no axis and number"),
         ("tp=2,tp=4", "tp = 2 is said before 'tp=4'; leave one out"),
         ("cp=3,tp=4", "2 · cp = 6 does not divide the sequence of 8,192"),

@@ -68,7 +68,7 @@ def test_a_mesh_is_read(text: str, n: int, mesh: Mesh) -> None:
         ("fdsp=2", ("'fdsp' is no axis (did you mean 'fsdp'?)",)),
         ("dp", ("'dp' is no axis and number",)),
         ("dp=2,dp=1", ("dp = 2 is said before 'dp=1'; leave one out",)),
-        ("fsdp=2,zero=1", ("zero = 1 must be 2 or 3",)),
+        ("fsdp=2,zero=1", ("zero = 1 must be one of 2, 3",)),
         ("dp=0", ("dp = 0 must be at least 1",)),
         ("dp=99999999999", ("no axis and number",)),
     ],

@@ -7,13 +7,13 @@ arXiv:2006.16668. Context (cp): Liu et al. 2023, arXiv:2310.01889.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from anyformer.axes import axes_of
 from anyformer.costs.hardware.devices import Device
-from anyformer.errors import UsageError, among
+from anyformer.errors import UsageError
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.moe import MoESpec
 from anyformer.spec import ModelSpec
@@ -75,20 +75,7 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
 
     Raises UsageError.
     """
-    given: dict[str, int] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(\w+)\s*=\s*(-?\d{1,9})", item)
-        if match is None:
-            raise UsageError(f"--mesh {text!r}: {item!r} is no axis and number; write it as dp=4,tp=8")
-        name, number = match[1], int(match[2])
-        if name not in AXES:
-            raise UsageError(f"--mesh {text!r}: {name!r} is no axis{among(name, AXES)}")
-        least, bounds = (0, "0 to 3") if name == "zero" else (1, "at least 1")
-        if number < least or (name == "zero" and number > 3):
-            raise UsageError(f"--mesh {text!r}: {name} = {number} must be {bounds}")
-        if name in given:
-            raise UsageError(f"--mesh {text!r}: {name} = {given[name]} is said before {item!r}; leave one out")
-        given[name] = number
+    given = axes_of(text, AXES, range(4), "dp=4,tp=8")
     mesh = Mesh(**given)
     if "dp" not in given:
         rest = mesh.devices

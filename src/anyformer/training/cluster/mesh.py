@@ -5,11 +5,11 @@ Of those that share weights, `ep` hold different experts.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from anyformer.errors import UsageError, among
+from anyformer.axes import axes_of
+from anyformer.errors import UsageError
 
 AXES = {
     "dp": "copies of the model, each on rows of its own",
@@ -64,25 +64,11 @@ class Mesh:
 
 def parse(text: str, processes: int) -> Mesh:
     """The mesh that "dp=2,fsdp=4" says: an axis left out is 1, dp what remains. Raises UsageError."""
-    given: dict[str, int] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(\w+)\s*=\s*(-?\d{1,9})", item)
-        if match is None:
-            raise UsageError(f"--mesh {text!r}: {item!r} is no axis and number; write it as dp=2,fsdp=4, or auto")
-        name, number = match[1], int(match[2])
-        if name in ELSEWHERE:
-            raise UsageError(
-                f"--mesh {text!r}: {name} ({ELSEWHERE[name]}) can be planned and not run yet; "
-                f"runs have {', '.join(AXES)}"
-            )
-        if name not in AXES:
-            raise UsageError(f"--mesh {text!r}: {name!r} is no axis{among(name, AXES)}")
-        if number < 1 or (name == "zero" and number not in (2, 3)):
-            bounds = "2 or 3" if name == "zero" else "at least 1"
-            raise UsageError(f"--mesh {text!r}: {name} = {number} must be {bounds}")
-        if name in given:
-            raise UsageError(f"--mesh {text!r}: {name} = {given[name]} is said before {item!r}; leave one out")
-        given[name] = number
+    for name in ELSEWHERE.keys() & {item.partition("=")[0].strip() for item in text.split(",")}:
+        raise UsageError(
+            f"--mesh {text!r}: {name} ({ELSEWHERE[name]}) can be planned and not run yet; runs have {', '.join(AXES)}"
+        )
+    given = axes_of(text, AXES, (2, 3), "dp=2,fsdp=4, or auto")
     mesh = Mesh(**given)  # type: ignore[arg-type]
     if "dp" not in given and processes % mesh.processes == 0:
         mesh = replace(mesh, dp=processes // mesh.processes)

@@ -75,6 +75,14 @@ def test_a_source_that_cannot_be_is_refused(name: str, source_len: int, says: st
         cost(preset(name).spec, seq_len=64, source_len=source_len)
 
 
+@pytest.mark.parametrize(
+    ("name", "n"), [("reformer-crime-and-punishment", 512 * 1024), ("sparse-transformer-enwik8", 12_288)]
+)
+def test_positions_of_a_table_a_digit_end_too(name: str, n: int) -> None:
+    with pytest.raises(SpecError, match=f"seq_len = {n + 1:,} goes beyond the {n:,} learned positions"):
+        cost(preset(name).spec, seq_len=n + 1)
+
+
 @pytest.mark.parametrize("option", ["dtype", "precision", "recompute", "convention"])
 def test_a_word_that_is_not_known_is_refused(option: str) -> None:
     with pytest.raises(SpecError, match=f"{option} = 'selectiv' is unknown.*; there are"):

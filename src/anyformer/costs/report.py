@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -16,7 +15,6 @@ from anyformer.costs.conventions import CONVENTIONS
 from anyformer.costs.formulas import active_parameters
 from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import NoModuleError, SpecError, unknown
-from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.packing import PACKINGS, packed_nbytes
 from anyformer.notebook import ShowsItself
@@ -255,9 +253,8 @@ def lengths_of(spec: ModelSpec, seq_len: int | None, source_len: int | None, bat
     each += [("seq_len", seq_len, spec.stack.embedding.terms)]
     each += [("seq_len", seq_len, head.layers.terms) for head in spec.heads if head.layers]
     for name, tokens, term in ((name, tokens, term) for name, tokens, terms in each for term in terms):
-        most = term.n_positions if isinstance(term, LearnedPositionsSpec) else tokens
-        most = math.prod(term.shape) if isinstance(term, FactorisedPositionsSpec) else most
-        if tokens > most:
+        most = term.positions()
+        if most is not None and tokens > most:
             beyond = f"{name} = {tokens:,} goes beyond the {most:,} learned positions of this model"
             raise SpecError(f"{beyond}; take at most {most:,}, or resize its context")
     return seq_len, read

@@ -130,6 +130,9 @@ class LearnedPositionsSpec(TermSpec):
                 "padding", self.padding >= 0 and self.offset > 0, "must be an id, and offset must leave it a row"
             )
 
+    def positions(self) -> int:
+        return self.n_positions
+
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         shape = (self.n_positions + self.offset, place.shape[-1])
         return {"weight": Weight(shape, ("position", "d_model"), "table")}
@@ -137,7 +140,7 @@ class LearnedPositionsSpec(TermSpec):
 
 def learned_positions(spec: Spec) -> int | None:
     """How many positions everything in a specification has vectors for; None: none are learned."""
-    return min((value.n_positions for value in spec.nested(LearnedPositionsSpec)), default=None)
+    return min((n for term in spec.nested(TermSpec) if (n := term.positions()) is not None), default=None)
 
 
 class LearnedPositions(Part[LearnedPositionsSpec]):
@@ -182,6 +185,9 @@ class FactorisedPositionsSpec(TermSpec):
 
     shape: tuple[Whole, ...]
 
+    def positions(self) -> int:
+        return math.prod(self.shape)
+
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         axes = ("position", "d_model")
         return {f"weight_{i}": Weight((n, place.shape[-1]), axes, "table") for i, n in enumerate(self.shape)}
@@ -220,6 +226,9 @@ class AxialPositionsSpec(TermSpec):
         self.require(
             "widths", len(self.widths) + 1 == len(self.shape), "is one fewer than shape: the last has the rest"
         )
+
+    def positions(self) -> int:
+        return math.prod(self.shape)
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         axes = ("position", "d_model")

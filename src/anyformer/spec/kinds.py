@@ -51,6 +51,10 @@ def in_turn(maps: Sequence[MapSpec], place: Place) -> tuple[list[tuple[PartSpec,
 class TermSpec(PartSpec, abstract=True):
     """A summand of the embedding: tokens, positions, segments."""
 
+    def positions(self) -> int | None:
+        """How many positions it has vectors for; None: it learns none."""
+        return None
+
 
 class MixerSpec(PartSpec, abstract=True):
     """What a branch does between its norms: attention, a feed-forward, experts, a convolution."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
 
 from anyformer.descriptions.facts import attentions, maps, own_parts, place_in, reduced, where
 from anyformer.errors import AnyformerError
-from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec, TokensSpec
+from anyformer.layers import LearnedPositionsSpec, TokensSpec
 from anyformer.layers.causality import sees_later_tokens
 from anyformer.layers.mask import And, Not, Or, counted
 from anyformer.model import build
@@ -130,13 +129,9 @@ def _no_keys(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 def _positions(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for name, stack in spec.stacks.items():
         for term in stack.embedding.terms:
-            if isinstance(term, LearnedPositionsSpec):
-                n, field = term.n_positions, "n_positions"
-            elif isinstance(term, FactorisedPositionsSpec):
-                n, field = math.prod(term.shape), "shape"
-            else:
-                continue
-            if spec.context is not None and n < spec.context:
+            n = term.positions()
+            if n is not None and spec.context is not None and n < spec.context:
+                field = "n_positions" if isinstance(term, LearnedPositionsSpec) else "shape"
                 yield (
                     "positions",
                     f"the {f'{name} ' if name else ''}table has {n:,} learned positions, and the context is "

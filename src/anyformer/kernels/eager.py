@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.kernels.blocks import Scores
+from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, visible
 from anyformer.layers.tokens import Bias, How, Tokens
@@ -40,8 +41,7 @@ class Eager:
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))
         s = Scores.full(q @ k.mT) * how.scale
-        if how.softcap is not None:
-            s = how.softcap * (s / how.softcap).tanh()
+        s = soft_capped(s, how.softcap)
         for more in (how.scores, seen.bias):
             s = s if more is None else s + more
         if seen.mask is not None:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import KernelError
 from anyformer.kernels.plan import ends, tiles
+from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import keep_graphs
 from anyformer.layers.mask import Mask, shown
@@ -93,7 +94,7 @@ class Flex:
             return (y if sink is None else y * torch.sigmoid(-sink).view(1, -1, 1, 1).to(y.dtype)), None
 
         def score(s: Tensor, row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            s = s if softcap is None else softcap * torch.tanh(s / softcap)
+            s = soft_capped(s, softcap)
             return s if added is None else s + added(row, head, i, j)
 
         if sink is not None and self.compiled and q.is_cpu:

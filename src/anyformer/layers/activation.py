@@ -141,3 +141,8 @@ class LearnedXIELU(Part[XIELU]):
         above = F.softplus(self.positive) * x * x
         below = (beta + F.softplus(self.negative)) * (torch.expm1(x.clamp(max=self.spec.eps)) - x)
         return torch.where(x > 0, above, below) + beta * x
+
+
+def soft_capped(x: Tensor, cap: float | None) -> Tensor:
+    """Cap · tanh(x / cap) of each number, which stays within ± cap; None leaves it: Gemma 2, arXiv:2408.00118, section 2."""
+    return x if cap is None else cap * (x / cap).tanh()

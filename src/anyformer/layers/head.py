@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.layers.activation import soft_capped
 from anyformer.layers.embedding import Table
 from anyformer.layers.linear import product
 from anyformer.layers.part import Part, is_plain
@@ -132,6 +133,5 @@ class Head(Part[HeadSpec]):
             logits = product(x, matrix, self.bias)
         if self.spec.scale is not None:
             logits = logits * self.spec.scale.value(self.place.d_model)
-        if self.spec.softcap is not None:
-            logits = self.spec.softcap * (logits / self.spec.softcap).tanh()
+        logits = soft_capped(logits, self.spec.softcap)
         return logits if split is None else split.whole(logits)

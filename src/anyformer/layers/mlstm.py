@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.activation import ActivationSpec, Sigmoid
+from anyformer.layers.activation import ActivationSpec, Sigmoid, soft_capped
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import LayerNormSpec
@@ -99,16 +99,14 @@ class MLSTM(Recurrent[MLSTMSpec]):
         """(y [batch, step, d_model], the state and m) of x of that shape."""
         spec = self.spec
         q, k, v = (each(x).unflatten(-1, (spec.n_heads, -1)) for each in (self.q, self.k, self.v))
-        write, forget = self._gate(self.write(x) + self.write_bias), self._gate(self.forget(x) + self.forget_bias)
+        write = soft_capped(self.write(x) + self.write_bias, spec.cap)
+        forget = soft_capped(self.forget(x) + self.forget_bias, spec.cap)
         with as_given(x):  # in float32 at least, since a state adds up its rounding
             dtype = torch.promote_types(x.dtype, torch.float32)
             q, k, v, write, forget = (each.to(dtype) for each in (q, k, v, write, forget))
             y, after = self._scan(q, k, v, write, F.logsigmoid(forget), steps, state)
         y = self.norm(y.to(x.dtype)).flatten(2) * spec.gate(self.out_gate(x))
         return self.out(y), after
-
-    def _gate(self, x: Tensor) -> Tensor:
-        return x if self.spec.cap is None else self.spec.cap * torch.tanh(x / self.spec.cap)
 
     def _scan(
         self, q: Tensor, k: Tensor, v: Tensor, write: Tensor, forget: Tensor, steps: Steps,

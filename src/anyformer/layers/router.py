@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.layers.activation import soft_capped
 from anyformer.layers.part import Part
 from anyformer.layers.router_stream import STREAM, RouterStream, RouterStreamSpec
 from anyformer.layers.tokens import Decided, ForwardContext, as_given
@@ -233,10 +234,11 @@ class Router(Part[RouterSpec]):
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
             logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)
-            cap = self.spec.softcap
-            logits = logits if cap is None else cap * (logits / cap).tanh()
             found = self.choose(
-                logits, self._looked_up(context.ids), training=context.dropout is not None, decided=context.decided
+                soft_capped(logits, self.spec.softcap),
+                self._looked_up(context.ids),
+                training=context.dropout is not None,
+                decided=context.decided,
             )
             return found if self.gain is None else found._replace(weights=found.weights * self.gain[found.chosen])
 

@@ -1,6 +1,7 @@
 """Noise, by what the papers say of it: what is kept, what can be restored, and how much is touched."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from anyformer.text.noise import (
 
 MASK, WORDS = 3, np.arange(10, 1000)
 SENTINELS = list(range(2000, 2100))
+masked_as_bert = partial(masked, mask_share=0.8, random_share=0.1)
 seeds, sizes = st.integers(0, 2**32), st.integers(2, 300)
 
 
@@ -37,7 +39,7 @@ class TestMasking:
     @given(n=sizes, seed=seeds, rate=st.floats(0.01, 1.0))
     def test_what_is_not_chosen_stays_and_is_not_predicted(self, n: int, seed: int, rate: float) -> None:
         ids = text(n)
-        inputs, labels = masked(ids, np.random.default_rng(seed), mask=MASK, replacements=WORDS, rate=rate)
+        inputs, labels = masked_as_bert(ids, np.random.default_rng(seed), mask=MASK, replacements=WORDS, rate=rate)
         chosen = labels != NOT_PREDICTED
         assert chosen.sum() == max(1, round(rate * n))
         assert (labels[chosen] == ids[chosen]).all()
@@ -46,7 +48,7 @@ class TestMasking:
     def test_eighty_ten_ten(self) -> None:
         ids = text(200_000)
         words = np.arange(10**6, 10**6 + 50)  # none of the text's
-        inputs, labels = masked(ids, np.random.default_rng(0), mask=MASK, replacements=words, rate=0.5)
+        inputs, labels = masked_as_bert(ids, np.random.default_rng(0), mask=MASK, replacements=words, rate=0.5)
         chosen = labels != NOT_PREDICTED
         became = {
             "mask": (inputs[chosen] == MASK).mean(),
@@ -67,7 +69,7 @@ class TestMasking:
         spared = rng.random(n) < 0.2
         spared[rng.integers(n)] = False
         groups = whole_words(ids, begins)
-        _, labels = masked(ids, rng, mask=MASK, replacements=WORDS, rate=0.3, groups=groups, spared=spared)
+        _, labels = masked_as_bert(ids, rng, mask=MASK, replacements=WORDS, rate=0.3, groups=groups, spared=spared)
         chosen = labels != NOT_PREDICTED
         assert chosen.any()
         assert not (chosen & spared).any()
@@ -83,8 +85,13 @@ class TestMasking:
 
     def test_nothing_to_mask(self) -> None:
         ids = text(4)
-        inputs, labels = masked(
-            ids, np.random.default_rng(0), mask=MASK, replacements=WORDS, spared=np.ones(4, dtype=bool)
+        inputs, labels = masked_as_bert(
+            ids,
+            np.random.default_rng(0),
+            mask=MASK,
+            replacements=WORDS,
+            rate=0.15,
+            spared=np.ones(4, dtype=bool),
         )
         assert inputs.tolist() == ids.tolist()
         assert set(labels.tolist()) == {NOT_PREDICTED}
@@ -149,7 +156,7 @@ class TestSpans:
 
     def test_too_few_sentinels(self) -> None:
         with pytest.raises(TextError, match=r"a text of 200 tokens needs \d+ sentinels and the vocabulary has 2"):
-            span_corrupted(text(200), np.random.default_rng(0), sentinels=SENTINELS[:2])
+            span_corrupted(text(200), np.random.default_rng(0), sentinels=SENTINELS[:2], rate=0.15, mean_length=3.0)
 
     @given(n=sizes, seed=seeds)
     def test_prefix(self, n: int, seed: int) -> None:
@@ -163,7 +170,7 @@ class TestDenoising:
     @given(n=sizes, seed=seeds, rate=st.floats(0.0, 0.7))
     def test_infilling_leaves_what_it_does_not_hide(self, n: int, seed: int, rate: float) -> None:
         ids = text(n)
-        found = infilled(ids, np.random.default_rng(seed), mask=MASK, rate=rate)
+        found = infilled(ids, np.random.default_rng(seed), mask=MASK, rate=rate, mean_length=3.0)
         kept = found[found != MASK]
         assert np.isin(kept, ids).all()
         assert (np.diff(kept) > 0).all()  # in their order
@@ -181,7 +188,7 @@ class TestDenoising:
     def test_infilling_hides_its_share_in_spans_of_three(self) -> None:
         rng, hidden, masks = np.random.default_rng(0), 0, 0
         for _ in range(200):
-            found = infilled(text(500), rng, mask=MASK, rate=0.3)
+            found = infilled(text(500), rng, mask=MASK, rate=0.3, mean_length=3.0)
             masks += int((found == MASK).sum())
             hidden += 500 - int((found != MASK).sum())
         # A span of no tokens counts one: the mean is e^-3 more than 3.
@@ -211,13 +218,15 @@ class TestDenoising:
 class TestPermutation:
     @given(n=sizes, seed=seeds, share=st.floats(0.05, 0.6))
     def test_the_last_of_the_order_are_predicted(self, n: int, seed: int, share: float) -> None:
-        order, predicted = permuted(n, np.random.default_rng(seed), share=share)
+        order, predicted = permuted(n, np.random.default_rng(seed), share=share, mean_length=3.0)
         assert sorted(order.tolist()) == list(range(n))
         assert predicted.sum() == min(n - 1, max(1, round(share * n)))
         assert order[predicted].min() > order[~predicted].max()
 
     def test_any_order(self) -> None:
-        firsts = {int(permuted(5, np.random.default_rng(seed), share=0.4).order[0]) for seed in range(200)}
+        firsts = {
+            int(permuted(5, np.random.default_rng(seed), share=0.4, mean_length=3.0).order[0]) for seed in range(200)
+        }
         assert firsts == {0, 1, 2}  # the first token is never predicted, the other two of the three come in any order
 
 

@@ -1,5 +1,7 @@
 """Pairs of runs of text, and n-grams of words that are hidden together: what is taken from where, and how often."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from anyformer.text import NOT_PREDICTED
 from anyformer.text.noise import elsewhere, masked, neighbours, passages, shortened, whole_words
 
 N = 400  # ids; a text here is a run of numbers, so that every token is another
+masked_as_bert = partial(masked, mask_share=0.8, random_share=0.1)
 seeds = st.integers(0, 2**32)
 
 
@@ -87,7 +90,9 @@ class TestNGrams:
         counts = np.zeros(4)
         for seed in range(6):
             # So few are hidden that two of them seldom touch.
-            _, labels = masked(ids, np.random.default_rng(seed), mask=1, replacements=ids, rate=0.02, max_ngram=3)
+            _, labels = masked_as_bert(
+                ids, np.random.default_rng(seed), mask=1, replacements=ids, rate=0.02, max_ngram=3
+            )
             edges = np.flatnonzero(np.diff(np.concatenate([[0], labels != NOT_PREDICTED, [0]]).astype(int)))
             lengths = edges[1::2] - edges[::2]
             counts += [np.sum(lengths == n) for n in (1, 2, 3, 4)]
@@ -103,7 +108,9 @@ class TestNGrams:
         begins, spared = rng.random(n) < 0.5, rng.random(n) < 0.15
         spared[rng.integers(n)] = False
         groups = whole_words(ids, begins | spared)
-        _, labels = masked(ids, rng, mask=1, replacements=ids, rate=rate, groups=groups, spared=spared, max_ngram=most)
+        _, labels = masked_as_bert(
+            ids, rng, mask=1, replacements=ids, rate=rate, groups=groups, spared=spared, max_ngram=most
+        )
         chosen = labels != NOT_PREDICTED
         assert chosen.any()
         assert not (chosen & spared).any()
@@ -119,7 +126,7 @@ class TestNGrams:
         ids, spared = np.arange(4000), np.arange(4000) % 2 == 1
         given = {"mask": 1, "replacements": ids, "rate": 0.01, "spared": spared, "max_ngram": 3}
         for groups in (None, whole_words(ids, spared)):
-            _, labels = masked(ids, np.random.default_rng(0), groups=groups, **given)  # type: ignore[arg-type]
+            _, labels = masked_as_bert(ids, np.random.default_rng(0), groups=groups, **given)  # type: ignore[arg-type]
             places = np.flatnonzero(labels != NOT_PREDICTED)
             assert len(places) == 20
             assert (np.diff(places) == 2).mean() < 0.2  # both drawn

@@ -22,9 +22,9 @@ def masked(
     *,
     mask: int,
     replacements: np.ndarray,
-    rate: float = 0.15,
-    mask_share: float = 0.8,
-    random_share: float = 0.1,
+    rate: float,
+    mask_share: float,
+    random_share: float,
     groups: np.ndarray | None = None,
     spared: np.ndarray | None = None,
     max_ngram: int = 1,
@@ -90,8 +90,8 @@ def span_corrupted(
     rng: np.random.Generator,
     *,
     sentinels: Sequence[int],
-    rate: float = 0.15,
-    mean_length: float = 3.0,
+    rate: float,
+    mean_length: float,
 ) -> Example:
     """The text with each noise span as one sentinel, and the spans, each after its sentinel, then one sentinel more.
 
@@ -169,9 +169,7 @@ def denoised(
     return found if mode is None else Example(np.append(mode, found.source).astype(ids.dtype), found.target)
 
 
-def infilled(
-    ids: np.ndarray, rng: np.random.Generator, *, mask: int, rate: float = 0.3, mean_length: float = 3.0
-) -> np.ndarray:
+def infilled(ids: np.ndarray, rng: np.random.Generator, *, mask: int, rate: float, mean_length: float) -> np.ndarray:
     """The text with spans, their lengths Poisson-distributed, each replaced by one mask: text infilling.
 
     Lewis et al. 2020 (BART), arXiv:1910.13461, section 2.2, as are the noises below it.
@@ -196,7 +194,7 @@ def infilled(
     return np.concatenate([*pieces, ids[at:]])
 
 
-def deleted(ids: np.ndarray, rng: np.random.Generator, *, rate: float = 0.1) -> np.ndarray:
+def deleted(ids: np.ndarray, rng: np.random.Generator, *, rate: float) -> np.ndarray:
     """The text without some of its tokens; the model must find where they were. One token at least stays."""
     keep = rng.random(len(ids)) >= rate
     if len(ids) and not keep.any():
@@ -223,7 +221,7 @@ class Permuted(NamedTuple):
     predicted: np.ndarray  # bool: the last of the order
 
 
-def permuted(n: int, rng: np.random.Generator, *, share: float = 1 / 6, mean_length: float = 3.0) -> Permuted:
+def permuted(n: int, rng: np.random.Generator, *, share: float, mean_length: float) -> Permuted:
     """A random order of n tokens whose last round(share · n), in runs of neighbours, are to be predicted.
 
     Yang et al. 2019 (XLNet), arXiv:1906.08237: partial prediction with 1 / K = share (section 2.3; K of 6 or 7). Runs of

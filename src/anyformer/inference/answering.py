@@ -18,6 +18,7 @@ from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
 from anyformer.text import Tokenizer
 from anyformer.text.tasks import Question, Task, read_task
+from anyformer.training.run.evaluation import perplexity_of
 
 VERSION = 1
 SHARES = ("accuracy", "normalised_accuracy", "acc", "acc_norm")  # figures that are shown as percentages
@@ -98,7 +99,7 @@ def figures_of(task: Task, answers: Sequence[tuple[Question, Sequence[Likelihood
     if task.kind == "completion":
         right = {"accuracy": [choices[0].greedy for _, choices in answers]}
         nats = -sum(choices[0].log for _, choices in answers) / len(answers)
-        figures["perplexity"] = math.exp(nats) if nats < 700 else math.inf  # of an answer
+        figures["perplexity"] = perplexity_of(nats)  # of an answer
         errors["perplexity"] = None
     else:
         right = {

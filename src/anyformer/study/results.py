@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from anyformer.errors import UsageError
 from anyformer.study.encoding import decode, encode
 from anyformer.study.windows import WindowLoss
-from anyformer.training.run.evaluation import DocumentLoss
+from anyformer.training.run.evaluation import DocumentLoss, Evaluation, perplexity_of
 
 FORMAT = "anyformer-study"
 VERSION = 2  # 1 had bits_per_byte for what is score and loss of a baseline, and no other scores
@@ -99,8 +99,9 @@ class RunResult:
     def __post_init__(self) -> None:
         if self.failure is None and not self.documents:
             raise UsageError(f"run {self.name} finished without validation documents; give them, or say what failed")
-        if self.documents and (self.n_tokens <= 0 or self.nbytes <= 0):
-            raise UsageError(f"run {self.name} was validated on {self.n_tokens} tokens, {self.nbytes} bytes; need some")
+        read = Evaluation(self.documents)
+        if self.documents and (read.tokens <= 0 or read.nbytes <= 0):
+            raise UsageError(f"run {self.name} was validated on {read.tokens} tokens, {read.nbytes} bytes; need some")
         if self.right and len(self.right) != len(self.documents):
             raise UsageError(
                 f"run {self.name} has {len(self.documents)} documents and {len(self.right)} counts of right"
@@ -119,14 +120,6 @@ class RunResult:
         return self.flops_per_token * self.tokens_seen
 
     @property
-    def n_tokens(self) -> int:
-        return sum(document.tokens for document in self.documents)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(document.nbytes for document in self.documents)
-
-    @property
     def finished(self) -> bool:
         return self.failure is None
 
@@ -139,7 +132,7 @@ class RunResult:
     def perplexity(self) -> float | None:
         """exp(nats per token): comparable only between runs with one tokenizer."""
         loss = self.validation_loss
-        return None if loss is None else math.exp(loss) if loss < 700 else math.inf
+        return None if loss is None else perplexity_of(loss)
 
     @property
     def bits_per_byte(self) -> float | None:

@@ -9,9 +9,9 @@ import numpy as np
 from anyformer.recipe import Recipe
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.feed import Rows, TrainingData, Validation
+from anyformer.training.run.evaluation import BATCH_TOKENS
 
 MOST_LABELS = 2**18  # of the training rows that are counted
-BATCH_TOKENS = 4096
 
 
 def trivial_loss(recipe: Recipe, data: TrainingData, validation: Validation) -> float:

@@ -80,12 +80,17 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """exp(loss); only models of one tokenizer can be compared by it."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return perplexity_of(self.loss)
 
     @property
     def bits_per_byte(self) -> float:
         """Comparable between tokenizers."""
         return self.nats / self.nbytes / math.log(2)
+
+
+def perplexity_of(loss: float) -> float:
+    """Exp of nats a token; infinite where a float cannot hold it."""
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def evaluate(

@@ -6,29 +6,17 @@ Weights are as under data parallelism, and a process's gradient is what its own 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from anyformer.model import Transformer
-from anyformer.training.cluster.world import World, groups_of
+from anyformer.training.cluster.world import Group, World, groups_of
 
 
-@dataclass(frozen=True)
-class GroupStretches:
+class GroupStretches(Group):
     """The processes of a group, as `Stretches`."""
-
-    group: dist.ProcessGroup
-
-    @property
-    def rank(self) -> int:
-        return self.group.rank()
-
-    @property
-    def size(self) -> int:
-        return self.group.size()
 
     def gather(self, x: Tensor) -> Tensor:
         """All tensors [rank, …] of one shape."""

@@ -20,18 +20,14 @@ from anyformer.layers.experts import Experts, StackedLinear
 from anyformer.layers.moe import MoE
 from anyformer.model import Transformer
 from anyformer.training.cluster.tensor_parallel import see
+from anyformer.training.cluster.world import Group
 
 
 @dataclass(frozen=True)
-class GroupTravel:
+class GroupTravel(Group):
     """The processes of a group, as `Travel`."""
 
-    group: dist.ProcessGroup
     n_experts: int
-
-    @property
-    def size(self) -> int:
-        return self.group.size()
 
     def loads(self, expert: Tensor) -> tuple[list[int], list[int]]:
         """As they all tell each other."""

@@ -22,21 +22,11 @@ from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Place, tensors
 from anyformer.training.cluster.meeting import Owned, meet, owner_of
 from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
+from anyformer.training.cluster.world import Group
 
 
-@dataclass(frozen=True)
-class GroupRanks:
+class GroupRanks(Group):
     """The processes of a group, as `Ranks`."""
-
-    group: dist.ProcessGroup
-
-    @property
-    def rank(self) -> int:
-        return self.group.rank()
-
-    @property
-    def size(self) -> int:
-        return self.group.size()
 
     def reduce(self, x: Tensor, *, largest: bool = False) -> Tensor:
         """The sum over the group, or the largest, in the place of x."""

@@ -182,6 +182,21 @@ class World:
         return int(mixed) >> 1
 
 
+@dataclass(frozen=True)
+class Group:
+    """Some of the processes, as one of them sees them."""
+
+    group: dist.ProcessGroup
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank()
+
+    @property
+    def size(self) -> int:
+        return self.group.size()
+
+
 @cache
 def groups_of(parts: tuple[Sequence[int], ...], processes: dist.ProcessGroup | None) -> dict[int, Any]:
     """By rank, the group of the ranks in its part, made once for the `processes` that are joined, by all of them."""

@@ -31,6 +31,15 @@ class Planned(NamedTuple):
     pairs: int  # (head, query, key), of all rows
 
 
+def beyond_pairs(name: str, spec: AttentionSpec) -> str | None:
+    """Why a kernel that has no more than pairs of tokens, and gives no weights, cannot compute an attention, or None."""
+    if spec.relative_values is not None:
+        return f"{name} gives no weights, which {spec.relative_values.kind} are made of"
+    if (beside := spec.compressor or spec.transient) is not None:
+        return f"{name} has no keys of blocks of tokens ({beside.kind})"
+    return None if spec.indexer is None else f"{name} has no keys chosen by what tokens say (Indexer)"
+
+
 class Blocked:
     """Whole blocks that a mask hides are never computed; the plan comes from the mask's predicate, once a pass."""
 
@@ -42,15 +51,11 @@ class Blocked:
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention, or None."""
-        if spec.relative_values is not None:
-            return f"blocked gives no weights, which {spec.relative_values.kind} are made of"
+        if (reason := beyond_pairs(self.name, spec)) is not None:
+            return reason
         of_content = [score.kind for score in spec.scores if score.reads_content]
         if of_content:
             return f"blocked has no scores of what tokens say ({', '.join(of_content)})"
-        if (beside := spec.compressor or spec.transient) is not None:
-            return f"blocked has no keys of blocks of tokens ({beside.kind})"
-        if spec.indexer is not None:
-            return "blocked has no keys chosen by what tokens say (Indexer)"
         return None
 
     def plan(self, mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> tuple[Section, ...]:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 
 from anyformer.errors import KernelError
+from anyformer.kernels.blocked import beyond_pairs
 from anyformer.kernels.plan import ends, tiles
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
@@ -48,14 +49,10 @@ class Flex:
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention, or None."""
-        if spec.relative_values is not None:
-            return f"flex gives no weights, which {spec.relative_values.kind} are made of"
+        if (reason := beyond_pairs(self.name, spec)) is not None:
+            return reason
         if other := [score.kind for score in spec.scores if not score.of_distance]:
             return f"flex has no scores of anything but distance ({', '.join(other)})"
-        if (beside := spec.compressor or spec.transient) is not None:
-            return f"flex has no keys of blocks of tokens ({beside.kind})"
-        if spec.indexer is not None:
-            return "flex has no keys chosen by what tokens say (Indexer)"
         return None
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Compiled:

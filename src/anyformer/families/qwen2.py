@@ -7,7 +7,7 @@ from functools import partial
 
 from anyformer.families.compose import changed, gated
 from anyformer.families.lineage import Origin, Preset
-from anyformer.families.llama import llama
+from anyformer.families.llama import CUT, llama
 from anyformer.families.mistral import with_experts
 from anyformer.layers import GQASpec, RouterSpec, SiLU
 from anyformer.spec import Count, ModelSpec
@@ -29,7 +29,6 @@ _7B = llama(32, 4096, 32, 11_008, vocab_size=151_936)
 _14B = llama(40, 5120, 40, 13_696, vocab_size=152_064)
 _72B = llama(80, 8192, 64, 24_576, vocab_size=152_064, theta=1e6, context=32_768)
 
-CUT = "{}, which the paper cuts to the name"
 TOKENIZER = "byte-level BPE (tiktoken), 151,646"
 qwen25 = partial(
     Preset,

@@ -17,11 +17,11 @@ from anyformer.hub.weights import Weights
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec, dumps, loads
 from anyformer.text import Tokenizer
+from anyformer.text.companions import CONFIG as TOKENIZER_CONFIG
 
 MODEL_TYPE = "anyformer"
 BASE = "transformer."  # before our names in a file of the model without its head
 PREFIX = f"model.{BASE}"  # and in those of every other class
-TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def is_wrapped(settings: Mapping[str, Any]) -> bool:

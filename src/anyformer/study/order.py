@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.study.statistics import Interval
-
-N_RESAMPLES = 9_999
+from anyformer.study.statistics import N_RESAMPLES, Interval
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from anyformer.spec import (
     Width,
     encode,
 )
+from anyformer.spec.ranges import MOST_LAYERS
 from anyformer.variants import change as models
 from anyformer.variants import layers
 from anyformer.variants.change import Change, StackChange
@@ -62,7 +63,6 @@ Put = Callable[[ModelSpec, Any], ModelSpec]
 Text = Callable[[ModelSpec], str]
 NORM, HEADS = RMSNormSpec(), GQASpec(n_heads=Count(1))
 ATTENTION, FEED = AttentionSpec(projection=HEADS), FeedForwardSpec(d_ff=Width(1), activation=ReLU())
-MOST_LAYERS = 10_000  # that are held as a tuple
 GATES = {name.lower(): activation for activation, name in GATED.items()}
 SCHEMES = ("none", "rope", "alibi", "sinusoidal", "learned")
 POSITIONS = {"rope": "Rotary", "sinusoidal": "Sinusoid", "learned": "LearnedPositions"}

@@ -30,12 +30,12 @@ from anyformer.families.hf.deepseek import (
 )
 from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama_like import QKV
 from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.solar import solar_open
 from anyformer.layers import GQASpec, RotarySpec
 
-QKV = ("bias_query", "bias_key", "bias_value")
 HALF = RotarySpec(fraction=0.5)
 PAIRS = (
     *WIDTHS,

@@ -10,9 +10,9 @@ from anyformer.families.glm import router
 from anyformer.families.glm_next import glm_next
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared, v3_routing
+from anyformer.families.hf.deepseek_v4 import COEFFICIENTS
 from anyformer.families.hf.dsa import INDEXER, OWN
 from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
-from anyformer.families.hf.hy_v4 import COEFFICIENTS
 from anyformer.families.hf.kimi import MAPS, MIXER, forgetting, kda_sizes
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.mapping import one

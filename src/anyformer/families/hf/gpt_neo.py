@@ -17,9 +17,10 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, gpt_family
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.settings import MOST_LAYERS, Settings
+from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, RotarySpec, SlidingWindow
 from anyformer.spec import ModelSpec, Window
+from anyformer.spec.ranges import MOST_LAYERS
 
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:

@@ -17,7 +17,7 @@ from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.states import kinds_of, layer_kinds, template
+from anyformer.families.hf.states import OLDER, kinds_of, layer_kinds, template
 from anyformer.layers import (
     AttentionSpec,
     GatedFeedForwardSpec,
@@ -30,7 +30,6 @@ from anyformer.layers import (
 from anyformer.spec import ModelSpec
 
 WORDS = {"linear_attention": SSDSpec, "full_attention": AttentionSpec}
-OLDER = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def _experts(settings: Settings, spec: ModelSpec) -> ModelSpec:

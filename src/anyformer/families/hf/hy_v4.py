@@ -8,6 +8,7 @@ from anyformer.families.compose import changed
 from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps, modules, n_shared, v3_routing
+from anyformer.families.hf.deepseek_v4 import COEFFICIENTS
 from anyformer.families.hf.dsa import INDEXER, OWN, SHARED, index_sizes, shared_choices
 from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, routed
 from anyformer.families.hf.layout import Laid, Theirs, within
@@ -26,8 +27,6 @@ from anyformer.layers import (
     RotarySpec,
 )
 from anyformer.spec import Count, ModelSpec
-
-COEFFICIENTS = {"weight": "fn", "bias": "base", "scale": "scale"}
 
 
 def _own_first(settings: Settings, n: int) -> tuple[str, ...]:

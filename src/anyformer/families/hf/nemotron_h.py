@@ -11,14 +11,13 @@ from anyformer.families.hf.experts import TRAINING
 from anyformer.families.hf.mamba import MIXER, mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.states import kinds_of
+from anyformer.families.hf.states import OLDER, kinds_of
 from anyformer.families.nemotron_h import ROUTER, nemotron_h
 from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, MoESpec, RouterSpec, SSDSpec
 from anyformer.spec import ModelSpec
 
 WORDS = {"linear_attention": SSDSpec, "full_attention": AttentionSpec, "moe": MoESpec, "mlp": FeedForwardSpec}
 LETTERS = dict(zip("M*E-", WORDS, strict=True))
-OLDER = {"mamba": "linear_attention", "attention": "full_attention"}
 OF_MIXERS = {
     "n_heads": "mamba_num_heads",
     "head_dim": "mamba_head_dim",

@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 
 from anyformer.errors import CheckpointError
 from anyformer.layers import GELU, ActivationSpec, Identity, ReLU, ReLU2, Sigmoid, SiLU, Tanh
+from anyformer.spec.ranges import MOST_LAYERS
 
 T = TypeVar("T", int, float, bool, str)
 V = TypeVar("V")
 INFINITY = {"__float__": "Infinity"}  # as transformers 5 writes it, JSON having none
 REQUIRED: Any = object()
 # Beyond any model there is, and within what 64 bits count: a matrix of two such sizes still has a number of bytes.
-LARGEST_SIZE, MOST_LAYERS, LARGEST_RATE = 10**8, 10_000, 1e30
+LARGEST_SIZE, LARGEST_RATE = 10**8, 1e30
 
 # Spellings of one function agree to about 1e-7; the first of a function is the one that is written.
 ACTIVATIONS: dict[str, ActivationSpec] = {

@@ -14,6 +14,7 @@ from anyformer.spec import BlockSpec, MixerSpec, ModelSpec
 # Each word, and the kind of mixer that a layer of it has, or what is true of it.
 Words = Mapping[str, type[MixerSpec] | Callable[[BlockSpec], object]]
 
+OLDER = {"mamba": "linear_attention", "attention": "full_attention"}  # what files of before call them
 DELTA: Words = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
 
 

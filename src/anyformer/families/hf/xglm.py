@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from anyformer.families.hf import table
+from anyformer.families.hf.bart import SCALED
 from anyformer.families.hf.opt import LAYER
-from anyformer.families.transformer import ROOT
 from anyformer.families.xglm import biogpt, xglm
 from anyformer.layers import FeedForwardSpec, GQASpec
 from anyformer.spec import StackSpec
 
-SCALED = table.scaled_tokens("scale_embedding", ROOT, default=True)
 BIOGPT = table.family(
     "biogpt",
     "BioGptForCausalLM",

@@ -133,7 +133,7 @@ def serving_section(plan: InferencePlan, model: str = "the model") -> Section:
         says = f"{seconds(way.token_seconds)} a token of each, most of it {way.bound}"
         said.append(FigureLine("  all together", f"{count(way.tokens_per_second)} tokens/s", says))
         if way.experts_touched is not None and way.expert_nbytes is not None:
-            says = f"{way.expert_nbytes / 1e6:,.2f} MB a token sent, were experts spread over the devices"
+            says = f"{gigabytes(way.expert_nbytes)} a token sent, were experts spread over the devices"
             touched = f"of a layer touched by a token of each; {says}"
             said.append(FigureLine("  experts", f"{way.experts_touched:,.1f}", touched))
     says = f"{plan.efficiency}; {gigabytes(where.usable_nbytes)} to use"

@@ -82,8 +82,8 @@ class TestRuns:
         result = CliRunner(env={"COLUMNS": "160"}).invoke(command, [str(folder)])
         assert result.exit_code == 0, result.output
         rows = {words[0]: words for line in result.output.splitlines() if (words := line.split())}
-        assert rows["done"][1:7] == ["tiny", "4.9", "k", "20/20", "2.500", "2.250"]
-        assert rows["more/cut"][4:7] == ["8/20", "4.000", "interrupted"]
+        assert rows["done"][1:6] == ["tiny", "4.90k", "20/20", "2.500", "2.250"]
+        assert rows["more/cut"][3:6] == ["8/20", "4.000", "interrupted"]
         assert rows["bad"] == ["bad", "damaged"]
         assert "notes" not in rows
 

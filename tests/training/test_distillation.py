@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from anyformer.amounts import count
 from anyformer.errors import AnyformerError, CheckpointError, SpecError, UsageError
 from anyformer.families import preset, with_classifier
 from anyformer.hub import load, save
@@ -304,7 +305,7 @@ def test_a_teacher_costs_a_pass(teacher: Path) -> None:
     assert run.flops_per_place == pytest.approx(alone + forward / 3)
     n = sum(p.numel() for p in load(teacher)[0].parameters())
     assert run.plan().n_taught == n
-    assert f"and a teacher of {n / 1e6:,.2f} M, 8 steps" in run.plan().lines()[0]
+    assert f"and a teacher of {count(n)}, 8 steps" in run.plan().lines()[0]
 
 
 @pytest.mark.slow

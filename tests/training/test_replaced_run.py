@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import anyformer as af
+from anyformer.amounts import count
 from anyformer.errors import CheckpointError
 from anyformer.hub import convert, load, load_auxiliary, load_spec
 from anyformer.recipe import DropoutSpec, ReplacedTokens
@@ -159,7 +160,7 @@ def test_the_plan_counts_both(run: tuple[Path, TrainingResult], tmp_path: Path) 
     held = sum(t.numel() for t in load_file(last(out) / "companion.safetensors").values())
     assert plan.n_beside == held  # disentangled: nothing is one
     assert plan.n_params == af.spec.parameters(spec()).total == result.n_params
-    assert "M beside the model" in plan.lines()[0]
+    assert f"{count(held)} beside the model" in plan.lines()[0]
     written = sum((last(out) / name).stat().st_size for name in FILES[:3])
     assert written < plan.disk_nbytes / (HOW.keep_last + 2) * 1.2
     assert written > plan.disk_nbytes / (HOW.keep_last + 2) * 0.8

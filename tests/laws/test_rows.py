@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from anyformer.families import preset
-from anyformer.kernels import choose, fastest, rows
+from anyformer.kernels import KERNELS, choose, fastest, rows
 from anyformer.kernels.eager import Dense, Eager
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import Fused
-from anyformer.layers import AttentionSpec
+from anyformer.layers import AttentionSpec, Causal, SlidingWindow
 from anyformer.layers.tokens import How, Kernel, plain_tokens
 from anyformer.resizing import shrink
+from anyformer.spec import Window
 from tests.laws.models import ids_for, randomised
 from tests.laws.parity import InDouble
 from tests.laws.tolerance import FLOAT64, distance
@@ -26,7 +29,7 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
-def call(kernel: Kernel, given: list[Tensor], seen: Fused | Dense, scores: Tensor | None, p: float = 0.0) -> Tensor:
+def call(kernel: Kernel, given: list[Tensor], seen: Any, scores: Tensor | None, p: float = 0.0) -> Tensor:
     with InDouble():  # eager's scores are in float32 otherwise
         q, k, v = given
         return kernel(q, k, v, seen, How(0.3, scores=scores, dropout=p))[0]
@@ -58,6 +61,22 @@ def test_its_values_lie_as_compilers_are_told(turned: bool) -> None:
     bias = torch.zeros(BATCH, HEADS, N, N)
     found = call(Rows(), [q if turned else q.contiguous(), k, v], Fused(False, bias, None), None)
     assert found.transpose(1, 2).is_contiguous()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+@pytest.mark.parametrize("name", KERNELS)
+def test_queries_beyond_a_memory(name: str, dropout: float) -> None:
+    """A window shows those that are further on than another text is long no key of it: they give 0, and no gradient."""
+    if name == "flex":
+        pytest.skip("it has no backward pass on a CPU")
+    given, kernel = [drawn(1, 2, n, 8) for n in (6, 3, 3)], KERNELS[name]
+    query, key = (plain_tokens(n, torch.device("cpu")) for n in (6, 3))
+    seen = kernel.prepare(Causal() & SlidingWindow(size=Window(2)), None, query, key, 2)
+    found = call(kernel, given, seen, None, dropout)
+    assert not found[:, :, 4:].any()
+    of_q, *of_keys = torch.autograd.grad(found.sum(), given)
+    assert not of_q[:, :, 4:].any()
+    assert all(bool(each.isfinite().all()) for each in of_keys)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -10,12 +10,11 @@ from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Causal, Everything, Mask, visible
-from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Tokens, at_every_length, autocast_dtype
 
 HALF = (torch.bfloat16, torch.float16)
-PLANNED = (
-    128  # cuDNN takes .05 to .1 s to plan for each new shape: it is given lengths of so many tokens and their multiples
-)
+# cuDNN takes .05 to .1 s to plan for each new shape: it is given lengths of so many tokens and their multiples.
+PLANNED = 128
 
 
 class Fused(NamedTuple):
@@ -44,14 +43,12 @@ class SDPA:
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:
         """The cheapest form: nothing, a flag, or booleans or numbers to add [batch or 1, heads or 1, query, key]."""
-        plain = query.span is not None and key.span is not None
         if bias is None and (causal := flagged(mask, query, key)) is not None:
             return Fused(causal, None, None)
         seen, added = visible(mask, query, key, n_heads), None if bias is None else bias(query, key)
         if seen is None:
             return Fused(False, added, None)
-        sees_itself = plain and mask.band() is not None
-        blind = None if sees_itself else ~seen.any(-1, keepdim=True)
+        blind = None if _all_see_themselves(mask, query, key) else ~seen.any(-1, keepdim=True)
         seen = seen if blind is None else seen | blind  # a row that sees nothing is let see all, then set to 0
         return Fused(False, seen if added is None else torch.where(seen, added, -torch.inf), blind)
 
@@ -88,6 +85,13 @@ def flagged(mask: Mask, query: Tokens, key: Tokens) -> bool | None:
     if isinstance(left, Everything):
         return False
     return True if isinstance(left, Causal) and query.span == key.span else None
+
+
+def _all_see_themselves(mask: Mask, query: Tokens, key: Tokens) -> bool:
+    """Whether an interval of keys around each query is seen, and its own is among them: of another text it need not be."""
+    if not query.span or not key.span or mask.band() is None:
+        return False
+    return at_every_length(key.span[0] <= query.span[0], query.span[1] <= key.span[1])
 
 
 def _would_plan(n_queries: int, k: Tensor) -> bool:

@@ -13,7 +13,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anyformer.cache import KVCache
 from anyformer.errors import CheckpointError, SpecError
-from anyformer.families import preset
+from anyformer.families import FAMILIES, preset
+from anyformer.families.hf.mapping import spec_of
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
@@ -27,6 +28,7 @@ from anyformer.layers import (
     Tokens,
     YaRN,
 )
+from anyformer.layers.rotary import fraction_of
 from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Length, ModelSpec, dumps, loads
@@ -222,6 +224,25 @@ BY_LENGTH = {
     ),
 }
 by_length = pytest.mark.parametrize("scaling", BY_LENGTH.values(), ids=BY_LENGTH)
+
+
+def test_a_number_of_features_is_the_fraction_that_makes_it_again() -> None:
+    """N / head_dim times head_dim may be less than n in a computer's numbers, and dims rounds down."""
+    sizes = [(n, head_dim) for head_dim in range(2, 300) for n in range(2, head_dim + 1, 2)]
+    assert [size for size in sizes if RotarySpec(fraction=fraction_of(*size)).dims(size[1]) != size[0]] == []
+
+
+@pytest.mark.parametrize("head_dim", range(2, 60))
+def test_heads_of_any_width_turn(head_dim: int) -> None:
+    """Of an odd one all features but one."""
+    assert RotarySpec().fitted(head_dim).dims(head_dim) == head_dim - head_dim % 2
+
+
+def test_64_of_98_features_turn() -> None:
+    """As GPT-J's class has it for such a file."""
+    config = {"model_type": "gptj", "vocab_size": 8, "n_embd": 392, "n_head": 4, "n_layer": 1, "rotary_dim": 64}
+    family, spec = spec_of(FAMILIES, config, "config.json")
+    assert family.to_config(spec)["rotary_dim"] == 64
 
 
 def with_rotary(spec: ModelSpec, rotary: RotarySpec) -> ModelSpec:

@@ -21,7 +21,7 @@ from anyformer.layers.mask import TILE, Everything, Mask, SlidingWindow, unmarke
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
-from anyformer.layers.rotary import RotarySpec, Rotation
+from anyformer.layers.rotary import RotarySpec, Rotation, fraction_of
 from anyformer.layers.tokens import ForwardContext, Tokens, as_given, exporting
 from anyformer.layers.whole_blocks import WholeBlocks, whole_blocks
 from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Weight, Width, Window, Workload
@@ -75,7 +75,6 @@ class IndexerSpec(PartSpec):
             raise self.refusal(
                 "every", "chooses blocks of tokens' keys, and a compressor makes one key of them; leave one out"
             )
-
         if self.gated and self.every == 1:
             raise self.refusal("gated", "weighs the keys of a block, and there are none of every = 1; leave one out")
 
@@ -116,7 +115,8 @@ class IndexerSpec(PartSpec):
         n = min(rotary.dims(width), self.head_dim)
         fits = rotary.learned is None or n == rotary.dims(width)
         self.require("head_dim", fits, f"must be {rotary.dims(width)} at least: so many features learn how they turn")
-        return rotary.but(fraction=n / self.head_dim, where=self.where, layout=self.layout or rotary.layout)
+        layout = self.layout or rotary.layout
+        return rotary.but(fraction=fraction_of(n, self.head_dim), where=self.where, layout=layout)
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The products that are made of tokens; those of pairs are `pair` FLOPs each. No query asks where no block is whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, Self
 
@@ -79,9 +80,9 @@ class RotarySpec(Spec):
         r, least = (
             int(head_dim * self.fraction),
             1 if self.scaling is None else 2,
-        )  # pairs, of long waves and of short ones
-        fits = r % 2 == 0 and r >= 2 * least
-        spec = self if fits else self.but(fraction=min(head_dim, 2 * max(least, round(r / 2))) / head_dim)
+        )  # pairs, of long waves and short ones
+        n = min(head_dim - head_dim % 2, 2 * max(least, round(r / 2)))
+        spec = self if n == r else self.but(fraction=fraction_of(n, head_dim))
         return spec if self.scaling is None else spec.but(scaling=self.scaling.fitted(spec._dims(head_dim) // 2))
 
     def tables(
@@ -152,6 +153,12 @@ class Rotation(NamedTuple):
     def rotate_as(self, x: Tensor, tokens: Tokens) -> Tensor:
         """The x [batch, heads, token, width] of these tokens."""
         return self.spec.turned(x, *self.spec.tables(tokens, x.shape[-1], x.dtype, self.learned))
+
+
+def fraction_of(n: int, head_dim: int) -> float:
+    """The fraction of head_dim that n features are: the least of which `RotarySpec.dims`, which rounds down, makes n again."""
+    fraction = n / head_dim
+    return fraction if int(head_dim * fraction) == n else math.nextafter(fraction, math.inf)
 
 
 def lengths(tokens: Tokens) -> Tensor:

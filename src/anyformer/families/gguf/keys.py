@@ -7,6 +7,7 @@ from typing import Any
 
 from anyformer.families.gguf.dialect import Keys
 from anyformer.families.hf import windows
+from anyformer.layers.rotary import fraction_of
 
 Said = Mapping[str, Any]
 WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
@@ -78,7 +79,7 @@ def periodic(attends: str, head_count: str) -> Keys:
 # How many features of a head turn.
 PARTIAL = Keys(
     (PART,),
-    lambda said, config: {"partial_rotary_factor": said[PART] / _head_dim(config)},
+    lambda said, config: {"partial_rotary_factor": fraction_of(said[PART], _head_dim(config))},
     lambda config: {PART: int(config["partial_rotary_factor"] * _head_dim(config))},
 )
 

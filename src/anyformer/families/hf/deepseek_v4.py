@@ -40,6 +40,7 @@ from anyformer.layers import (
     SharedKVSpec,
     YaRN,
 )
+from anyformer.layers.rotary import fraction_of
 from anyformer.spec import BlockSpec, Count, ModelSpec
 
 RATIOS = {0: SLIDING, 4: SPARSE, 128: HEAVY}  # by an older list of how many tokens a layer's blocks have
@@ -80,7 +81,7 @@ def _rates(settings: Settings) -> tuple[int, int]:
 def _rotary(settings: Settings, head_dim: int, context: int) -> tuple[RotarySpec, RotarySpec]:
     """The rotary positions of layers without blocks and with them: a table each, or one that stretches the latter alone."""
     turning = settings.optional("qk_rope_head_dim", int)
-    fraction = settings.optional(FRACTION, float) or (turning / head_dim if turning else PLAIN.fraction)
+    fraction = settings.optional(FRACTION, float) or (fraction_of(turning, head_dim) if turning else PLAIN.fraction)
     plain = PLAIN.but(fraction=fraction, theta=settings.positive(THETA, float, PLAIN.theta))
     theta = settings.positive("compress_rope_theta", float, STRETCHED.theta)
     older, tables = settings.section("rope_scaling"), settings.section("rope_parameters")

@@ -19,6 +19,7 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, RotarySpec, SlidingWindow
+from anyformer.layers.rotary import fraction_of
 from anyformer.spec import ModelSpec, Window
 from anyformer.spec.ranges import MOST_LAYERS
 
@@ -89,7 +90,8 @@ def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if d_model % n_heads:
         raise settings.refusal("n_head", f"does not divide n_embd = {d_model}, which this class refuses")
     settings.require("tie_word_embeddings", False)
-    return changed(spec, RotarySpec, fraction=settings.take("rotary_dim", int, 64) / (d_model // n_heads))
+    fraction = fraction_of(settings.take("rotary_dim", int, 64), d_model // n_heads)
+    return changed(spec, RotarySpec, fraction=fraction)
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from anyformer.layers import (
     RMSNormSpec,
     RotarySpec,
 )
+from anyformer.layers.rotary import fraction_of
 from anyformer.spec import ModelSpec
 
 ROUTER = f"{table.FEED}.router"
@@ -40,7 +41,7 @@ def _turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n, heads = settings.optional("rotary_dim", int), one(spec, GQASpec, "attention")
     if n is None or settings.names(FRACTION):
         return spec
-    return changed(spec, RotarySpec, fraction=n / (heads.head_dim or spec.stack.d_model // heads.n_heads))
+    return changed(spec, RotarySpec, fraction=fraction_of(n, heads.head_dim or spec.stack.d_model // heads.n_heads))
 
 
 MINIMAX_M2 = table.family(

@@ -273,3 +273,13 @@ def test_an_encoder_reads_no_memory() -> None:
     assert model.encoder is not None
     with pytest.raises(SpecError, match=r"Attention\.reads = 'memory' needs an encoder"):
         parameters(model.but(encoder=changed(model.encoder, AttentionSpec, reads="memory")))
+
+
+@pytest.mark.parametrize("d_model", [2, 3])
+def test_sinusoids_of_one_pair(d_model: int) -> None:
+    """Their exponents are shares of all pairs but one."""
+    sizes = dict.fromkeys((f"{side}_{what}" for side in ("encoder", "decoder") for what in ("layers", "ffn_dim")), 1)
+    heads = {f"{side}_attention_heads": 1 for side in ("encoder", "decoder")}
+    spec = read({"model_type": "m2m_100", "vocab_size": 20, "d_model": d_model, **sizes, **heads})
+    with pytest.raises(SpecError, match=f"'half-1' has no exponent for the one pair of a width of {d_model}; take d"):
+        parameters(spec)

@@ -257,6 +257,12 @@ class SinusoidSpec(TermSpec):
     frequencies: Literal["d", "half-1"] = "d"  # exponents -2i/d (the paper), or -i/(d/2 - 1) (tensor2tensor, fairseq)
     start: int = 0  # the first token's position
 
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        """None. Raises SpecError for a width whose one pair of features "half-1" has no exponent for."""
+        some = self.frequencies == "d" or place.shape[-1] >= 4
+        self.require("frequencies", some, f"has no exponent for the one pair of a width of {place.shape[-1]}; take d")
+        return {}
+
     def angles(self, width: int) -> list[float]:
         """The frequency of each pair, in radians a token."""
         steps = width / 2 if self.frequencies == "d" else width // 2 - 1

@@ -18,11 +18,12 @@ from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import FACTS, Span, Tokens, numberless
 
 TILE = 64  # queries, and keys, that are looked at together
-WHOLE = (
-    8  # from so many times as many keys in whole blocks as in others on, those have a call of their own, without a mask
-)
+# From so many times as many keys in whole blocks as in others on, those have a call of their own, without a mask.
+WHOLE = 8
 JOINED, MORE = 128, 1.15  # queries that one call takes, where it computes at most so many times the pairs of several
 AT_ONCE = 2**22  # bounds worked out together
+
+ALL, ANYTHING = Verdict(np.array(True), np.array(True)), Verdict(np.array(True), np.array(False))
 
 Facts = Mapping[str, Numbers | None]
 
@@ -73,15 +74,8 @@ def tiles(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int) -> Ve
     for row in range(_n_rows(of_queries, of_keys)):
         queries, keys = (_of_row(facts, row) for facts in (of_queries, of_keys))
         i, j = _blocks(queries, None, tile), _blocks(keys, None, tile)
-        verdict = _asked(
-            mask,
-            _bounded(queries, i, (1, 1, len(i), 1)),
-            _bounded(keys, j, (1, 1, 1, len(j))),
-            np.arange(n_heads).reshape(1, -1, 1, 1),
-        )
-        verdict = Verdict(np.array(True), np.array(False)) if verdict is None else verdict
-        shape = np.broadcast_shapes(*(bits.shape for bits in verdict), (1, 1, len(i), len(j)))
-        found.append(Verdict(*(np.broadcast_to(bits, shape) for bits in verdict)))
+        rows, columns = _bounded(queries, i, (1, 1, len(i), 1)), _bounded(keys, j, (1, 1, 1, len(j)))
+        found.append(_asked(mask, rows, columns, np.arange(n_heads).reshape(1, -1, 1, 1)))
     return Verdict(*(np.concatenate(bits) for bits in zip(*found, strict=True)))
 
 
@@ -135,11 +129,7 @@ def _of_row(facts: Facts, row: int) -> dict[str, Numbers | None]:
 
 def _bounded(facts: Facts, blocks: Numbers, shape: tuple[int, ...]) -> Any:
     """The facts of blocks [block, token] as bounds, shaped as a predicate takes them."""
-    found: dict[str, Any] = {}
-    for name, fact in facts.items():
-        if fact is not None:
-            found[name] = _shaped(fact[blocks], shape)
-    return _Tokens(found)
+    return _Tokens({name: _shaped(fact[blocks], shape) for name, fact in facts.items() if fact is not None})
 
 
 def _shaped(numbers: Numbers, shape: tuple[int, ...]) -> Interval:
@@ -157,16 +147,17 @@ class _Tokens(Tokens):
             object.__setattr__(self, name, facts.get(name))
 
 
-def _asked(mask: Mask, query: Any, key: Any, heads: Numbers) -> Verdict | None:
-    """What the predicate says, or None where it asks what is not known of bounds."""
+def _asked(mask: Mask, query: Any, key: Any, heads: Numbers) -> Verdict:
+    """What the predicate says of each pair of blocks; where it asks what is not known of bounds, a pair may be anything."""
     head: Any = Interval(heads, heads, np.zeros_like(heads))
     try:
-        verdict: Any = shown(mask, query, key, head)
+        found: Any = shown(mask, query, key, head)
     except (TypeError, AttributeError):
-        return None
-    if verdict is None:
-        return Verdict(np.array(True), np.array(True))
-    return verdict if isinstance(verdict, Verdict) else None
+        found = ANYTHING
+    if not isinstance(found, Verdict):
+        found = ALL if found is None else ANYTHING
+    shape = np.broadcast_shapes(*(bits.shape for bits in (*found, query.position.lo, key.position.lo)))
+    return Verdict(*(np.broadcast_to(bits, shape) for bits in found))
 
 
 def _parts(mask: Mask, n_heads: int) -> list[tuple[Mask, Numbers]]:
@@ -201,19 +192,15 @@ def _sections(
 ) -> Iterator[Section]:
     n, m = len(of_queries), len(of_keys)
     rows, columns = _bounded(query, of_queries, (1, 1, n, 1)), _bounded(key, of_keys, (1, 1, 1, m))
-    verdict = _asked(mask, rows, columns, heads.reshape(1, -1, 1, 1))
-    if verdict is None:
-        verdict = Verdict(np.array(True), np.array(False))
-    shape = np.broadcast_shapes(*(bits.shape for bits in verdict), (1, 1, n, m))
-    may, must = (np.broadcast_to(bits, shape)[0] for bits in verdict)
+    may, must = (bits[0] for bits in _asked(mask, rows, columns, heads.reshape(1, -1, 1, 1)))
     seen = _keys_seen(mask, query, key, of_queries, of_keys, heads, may, must)
     alike: dict[bytes, list[int]] = {}
-    for at in range(shape[1]):
+    for at in range(len(may)):
         alike.setdefault(np.packbits(seen[at]).tobytes() + np.packbits(must[at]).tobytes(), []).append(at)
     for same in alike.values():
         pieces = tuple(_pieces(seen[same[0]], must[same[0]], of_queries, of_keys))
         if pieces:
-            yield Section(mask, row, heads if shape[1] == 1 else heads[same], pieces)
+            yield Section(mask, row, heads if len(may) == 1 else heads[same], pieces)
 
 
 def _keys_seen(
@@ -237,9 +224,7 @@ def _keys_seen(
         h, q, k = head[some], i[some], j[some]
         rows = _bounded(query, of_queries[q], (-1, 1, 1, 1))
         columns = _bounded(key, of_keys[k][..., None], (len(k), 1, 1, tile))
-        verdict = _asked(mask, rows, columns, heads[h].reshape(-1, 1, 1, 1))
-        if verdict is not None:
-            seen[h, q, k] &= np.broadcast_to(verdict.may, (len(k), 1, 1, tile))[:, 0, 0]
+        seen[h, q, k] &= _asked(mask, rows, columns, heads[h].reshape(-1, 1, 1, 1)).may[:, 0, 0]
     return seen
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from anyformer.kernels import blocks
 from anyformer.kernels.intervals import Numbers
-from anyformer.kernels.plan import TILE, Piece, Section, ends, plan
+from anyformer.kernels.plan import TILE, Piece, Section, beyond_a_plan, ends, plan
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype, numberless
@@ -31,15 +31,6 @@ class Planned(NamedTuple):
     pairs: int  # (head, query, key), of all rows
 
 
-def beyond_pairs(name: str, spec: AttentionSpec) -> str | None:
-    """Why a kernel that has no more than pairs of tokens, and gives no weights, cannot compute an attention, or None."""
-    if spec.relative_values is not None:
-        return f"{name} gives no weights, which {spec.relative_values.kind} are made of"
-    if (beside := spec.compressor or spec.transient) is not None:
-        return f"{name} has no keys of blocks of tokens ({beside.kind})"
-    return None if spec.indexer is None else f"{name} has no keys chosen by what tokens say (Indexer)"
-
-
 class Blocked:
     """Whole blocks that a mask hides are never computed; the plan comes from the mask's predicate, once a pass."""
 
@@ -51,12 +42,10 @@ class Blocked:
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention, or None."""
-        if (reason := beyond_pairs(self.name, spec)) is not None:
-            return reason
+        if (why := beyond_a_plan(self.name, spec)) is not None:
+            return why
         of_content = [score.kind for score in spec.scores if score.reads_content]
-        if of_content:
-            return f"blocked has no scores of what tokens say ({', '.join(of_content)})"
-        return None
+        return f"blocked has no scores of what tokens say ({', '.join(of_content)})" if of_content else None
 
     def plan(self, mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> tuple[Section, ...]:
         """The blocks that hold a visible pair."""
@@ -73,10 +62,8 @@ class Blocked:
         dtype = autocast_dtype(q) or q.dtype
         q, k, v = (F.pad(x, (0, width - x.shape[-1])).to(dtype) for x in (q, k, v))
         added = None if seen.added is None else seen.added.to(q.dtype)
-        seed = torch.empty((), dtype=torch.long)
-        seed = seed.random_(2**62) if how.dropout else seed.zero_()
-        rest = how.scale, how.softcap, how.dropout
-        y, _ = blocks.attention(q, k, v, added, how.sink, seen.tokens, seed, seen.pieces, seen.pairs, *rest)
+        given = added, how.sink, seen.tokens, blocks.seeded(how.dropout), seen.pieces, seen.pairs
+        y, _ = blocks.attention(q, k, v, *given, how.scale, how.softcap, how.dropout)
         return y[..., :value_width], None
 
 

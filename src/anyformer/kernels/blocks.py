@@ -22,19 +22,39 @@ At = slice | Tensor
 
 
 class Block(NamedTuple):
-    """Views of what one piece reads and writes."""
+    """What one piece reads and writes of tensors [batch, heads, token, …]: views where all are slices."""
 
     rows: slice
     heads: slice
     kv: At
     queries: At
     keys: At
-    added: tuple[int, int] | None  # where in `added` it begins, and for how many heads it is there
+    begins: int  # where it begins in what is added to scores; -1: nothing is
+    of_heads: int  # for how many heads that is there
+    again: int  # whether a part of its queries has values from other pieces already
+
+    def of_queries(self, x: Tensor) -> Tensor:
+        """Its queries' x [rows, heads, query, …]."""
+        return _take(x, self.rows, self.heads, self.queries)
+
+    def of_keys(self, x: Tensor) -> Tensor:
+        """Its keys' x [rows, key heads, key, …]."""
+        return _take(x, self.rows, self.kv, self.keys)
+
+    def put(self, x: Tensor, value: Tensor) -> None:
+        """Let its queries' x be a value."""
+        x[self.rows][:, self.heads][:, :, self.queries] = value.to(x.dtype)
+
+    def added(self, added: Tensor | None, n: int, m: int) -> Tensor | None:
+        """What is added to its scores [1, heads or 1, query, key]; -inf hides."""
+        if added is None or self.begins < 0:
+            return None
+        return added[self.begins :][: self.of_heads * n * m].view(1, self.of_heads, n, m)
 
 
 def _blocks(pieces: Sequence[int], index: Tensor, groups: int) -> Iterator[Block]:
     for at in range(0, len(pieces), FIELDS):
-        row, h0, h1, step, q0, q1, qs, k0, k1, ks, begins, of_heads, _ = pieces[at : at + FIELDS]
+        row, h0, h1, step, q0, q1, qs, k0, k1, ks, *rest = pieces[at : at + FIELDS]
         queries = slice(q0, q1, qs) if qs else index[q0:q1]
         keys = slice(k0, k1, ks) if ks else index[k0:k1]
         kv: At = slice(h0, h1, step)
@@ -42,18 +62,13 @@ def _blocks(pieces: Sequence[int], index: Tensor, groups: int) -> Iterator[Block
             whole = step == 1 and h0 % groups == 0 and h1 % groups == 0
             kv = slice(h0 // groups, h1 // groups) if whole else index.new_tensor(range(h0, h1, step)) // groups
         rows = slice(None) if row < 0 else slice(row, row + 1)
-        yield Block(rows, slice(h0, h1, step), kv, queries, keys, None if begins < 0 else (begins, of_heads))
+        yield Block(rows, slice(h0, h1, step), kv, queries, keys, *rest)
 
 
 def _take(x: Tensor, rows: slice, heads: At, tokens: At) -> Tensor:
-    """x[rows, heads, tokens] of [batch, heads, token, …]; a view where all are slices."""
     x = x[rows]
     x = x[:, heads] if isinstance(heads, slice) else x.index_select(1, heads)
     return x[:, :, tokens] if isinstance(tokens, slice) else x.index_select(2, tokens)
-
-
-def _put(x: Tensor, value: Tensor, rows: slice, heads: slice, tokens: At) -> None:
-    x[rows][:, heads][:, :, tokens] = value.to(x.dtype)
 
 
 def _add(x: Tensor, value: Tensor, rows: slice, heads: At, tokens: At) -> None:
@@ -66,14 +81,6 @@ def _add(x: Tensor, value: Tensor, rows: slice, heads: At, tokens: At) -> None:
         x[:, heads][:, :, tokens] += value
     else:
         x[:, heads].index_add_(2, tokens, value.to(x.dtype))
-
-
-def _added(block: Block, added: Tensor | None, n: int, m: int) -> Tensor | None:
-    """What is added to the block's scores [1, heads or 1, query, key]; -inf hides."""
-    if block.added is None or added is None:
-        return None
-    begins, heads = block.added
-    return added[begins : begins + heads * n * m].view(1, heads, n, m)
 
 
 class Scores:
@@ -137,6 +144,12 @@ def _fused(q: Tensor, cap: float | None, dropout: float) -> bool:
     return q.device.type == "cpu" and cap is None and not dropout
 
 
+def seeded(dropout: float) -> Tensor:
+    """A seed of which weights are dropped, drawn from torch's random numbers; 0 where none are."""
+    seed = torch.empty((), dtype=torch.long)
+    return seed.random_(2**62) if dropout else seed.zero_()
+
+
 def drawn(seed: Tensor, dropout: float, device: torch.device) -> torch.Generator | None:
     return torch.Generator(device).manual_seed(int(seed)) if dropout else None
 
@@ -176,10 +189,9 @@ def attention(
     out = q.new_zeros(batch, n, heads, width).transpose(1, 2)
     lse = q.new_full((batch, heads, n), -torch.inf, dtype=Scores.full(q[:0]).dtype)
     generator = drawn(seed, dropout, q.device)
-    for i, block in enumerate(_blocks(pieces, index, heads // k.shape[1])):
-        x = _take(q, block.rows, block.heads, block.queries)
-        keys, values = (_take(t, block.rows, block.kv, block.keys) for t in (k, v))
-        bias = _added(block, added, x.shape[2], keys.shape[2])
+    for block in _blocks(pieces, index, heads // k.shape[1]):
+        x, keys, values = block.of_queries(q), block.of_keys(k), block.of_keys(v)
+        bias = block.added(added, x.shape[2], keys.shape[2])
         if _fused(q, cap, dropout):
             y, total = aten._scaled_dot_product_flash_attention_for_cpu(
                 x, keys, values, 0.0, False, attn_mask=bias, scale=scale
@@ -189,12 +201,10 @@ def attention(
         else:
             keep = kept(generator, x, keys.shape[2], dropout)
             y, total = Scores(x, keys, bias, scale, cap, keep).values(values)
-        if pieces[FIELDS * i + FIELDS - 1]:  # a part of these rows is there already
-            before = _take(out, block.rows, block.heads, block.queries)
-            sums = _take(lse, block.rows, block.heads, block.queries)
-            y, total = joined(before, sums, y, total)
-        _put(out, y, block.rows, block.heads, block.queries)
-        _put(lse, total, block.rows, block.heads, block.queries)
+        if block.again:
+            y, total = joined(block.of_queries(out), block.of_queries(lse), y, total)
+        block.put(out, y)
+        block.put(lse, total)
     if sink is not None:
         whole = torch.logaddexp(lse, sink.to(lse.dtype).view(1, -1, 1))
         out.mul_((lse - whole).exp()[..., None])
@@ -232,23 +242,20 @@ def backward(
     sums = lse.masked_fill(lse == -torch.inf, 0.0)
     generator = drawn(seed, dropout, q.device)
     for block in _blocks(pieces, index, q.shape[1] // k.shape[1]):
-        x, of_out, y, total = (_take(t, block.rows, block.heads, block.queries) for t in (q, grad, out, sums))
-        keys, values = (_take(t, block.rows, block.kv, block.keys) for t in (k, v))
-        bias = _added(block, added, x.shape[2], keys.shape[2])
+        x, of_out, y, total = map(block.of_queries, (q, grad, out, sums))
+        keys, values = block.of_keys(k), block.of_keys(v)
+        bias = block.added(added, x.shape[2], keys.shape[2])
         if fused:
             of_x, of_keys, of_values = aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 of_out, x, keys, values, y, total, 0.0, False, attn_mask=bias, scale=scale
             )
         else:
             keep = kept(generator, x, keys.shape[2], dropout)
-            part = _take(along, block.rows, block.heads, block.queries)
-            of_x, of_keys, of_values, of_bias = Scores(x, keys, bias, scale, cap, keep).gradients(
-                of_out, values, total, part
-            )
-            if learned and bias is not None and block.added is not None:
-                begins, per_head = block.added
-                of_bias = of_bias.sum(0) if per_head > 1 else of_bias.sum((0, 1))
-                for_added[begins : begins + of_bias.numel()] += of_bias.flatten()
+            scores = Scores(x, keys, bias, scale, cap, keep)
+            of_x, of_keys, of_values, of_bias = scores.gradients(of_out, values, total, block.of_queries(along))
+            if learned and bias is not None:
+                of_bias = of_bias.sum(0) if block.of_heads > 1 else of_bias.sum((0, 1))
+                for_added[block.begins :][: of_bias.numel()] += of_bias.flatten()
         _add(for_q, of_x, block.rows, block.heads, block.queries)
         _add(for_k, of_keys, block.rows, block.kv, block.keys)
         _add(for_v, of_values, block.rows, block.kv, block.keys)

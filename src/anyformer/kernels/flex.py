@@ -17,8 +17,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 
 from anyformer.errors import KernelError
-from anyformer.kernels.blocked import beyond_pairs
-from anyformer.kernels.plan import ends, tiles
+from anyformer.kernels.plan import beyond_a_plan, ends, tiles
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import keep_graphs
@@ -49,11 +48,10 @@ class Flex:
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention, or None."""
-        if (reason := beyond_pairs(self.name, spec)) is not None:
-            return reason
-        if other := [score.kind for score in spec.scores if not score.of_distance]:
-            return f"flex has no scores of anything but distance ({', '.join(other)})"
-        return None
+        if (why := beyond_a_plan(self.name, spec)) is not None:
+            return why
+        other = [score.kind for score in spec.scores if not score.of_distance]
+        return f"flex has no scores of anything but distance ({', '.join(other)})" if other else None
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Compiled:
         """The blocks of the mask, and a table of what each distance adds [head, distance]."""

@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from anyformer.kernels.intervals import FAR, Bits, Interval, Numbers, Verdict, bounds
+from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import FACTS, Span, Tokens, numberless
 
@@ -48,6 +49,15 @@ class Section(NamedTuple):
     def pairs(self) -> int:
         """How many (head, query, key) of a row are computed."""
         return len(self.heads) * sum(len(piece.queries) * len(piece.keys) for piece in self.pieces)
+
+
+def beyond_a_plan(kernel: str, spec: AttentionSpec) -> str | None:
+    """Why the kernel of this name, which computes blocks of a plan, cannot compute an attention, whatever its scores; or None."""
+    if spec.relative_values is not None:
+        return f"{kernel} gives no weights, which {spec.relative_values.kind} are made of"
+    if (beside := spec.compressor or spec.transient) is not None:
+        return f"{kernel} has no keys of blocks of tokens ({beside.kind})"
+    return None if spec.indexer is None else f"{kernel} has no keys chosen by what tokens say (Indexer)"
 
 
 def plan(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int = TILE) -> tuple[Section, ...]:

@@ -155,8 +155,7 @@ def _whole(q: Tensor, k: Tensor) -> Planned:
 def _part(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Planned | None = None) -> tuple[Tensor, Tensor]:
     """(values, the logarithms of the sums) of some queries on some keys: all pairs, or those that are seen."""
     pieces, tokens, added, pairs = seen or _whole(q, k)
-    seed = torch.zeros((), dtype=torch.long)
-    return blocks.attention(q, k, v, added, None, tokens, seed, pieces, pairs, scale, None, 0.0)
+    return blocks.attention(q, k, v, added, None, tokens, blocks.seeded(0.0), pieces, pairs, scale, None, 0.0)
 
 
 def _gradients(
@@ -164,6 +163,7 @@ def _gradients(
 ) -> list[Tensor]:
     """Of q, k and v, by the values and sums of whole rows."""
     pieces, tokens, added, pairs = seen or _whole(q, k)
-    seed = torch.zeros((), dtype=torch.long)
-    found = blocks.backward(grad, q, k, v, added, None, out, lse, tokens, seed, pieces, pairs, scale, None, 0.0, False)
+    found = blocks.backward(
+        grad, q, k, v, added, None, out, lse, tokens, blocks.seeded(0.0), pieces, pairs, scale, None, 0.0, False
+    )
     return list(found[:3])

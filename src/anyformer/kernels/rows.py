@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.blocks import Scores, by_group, drawn, kept, products
+from anyformer.kernels.blocks import Scores, by_group, drawn, kept, products, seeded
 from anyformer.kernels.sdpa import SDPA, Fused, flagged
 from anyformer.layers.mask import Mask
 from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
@@ -43,9 +43,8 @@ class Rows(SDPA):
             added = how.scores if added is None else how.scores + added
         dtype = autocast_dtype(q) or q.dtype
         added = None if added is None else added.to(dtype)
-        seed = torch.empty((), dtype=torch.long)
-        seed = seed.random_(2**62) if how.dropout else seed.zero_()
-        y = attention(q.to(dtype), k.to(dtype), v.to(dtype), added, seed, seen.causal, how.scale, how.dropout)
+        q, k, v = (x.to(dtype) for x in (q, k, v))
+        y = attention(q, k, v, added, seeded(how.dropout), seen.causal, how.scale, how.dropout)
         return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None
 
 

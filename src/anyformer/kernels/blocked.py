@@ -16,7 +16,7 @@ from anyformer.kernels.intervals import Numbers
 from anyformer.kernels.plan import TILE, Piece, Section, beyond_a_plan, ends, plan
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, shown
-from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype, numberless
+from anyformer.layers.tokens import Bias, How, Tokens, numberless, product_dtype
 
 AT_ONCE = 2**18  # pairs whose mask is written together
 NOTHING = np.empty(0, dtype=np.int64)
@@ -59,7 +59,7 @@ class Blocked:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
         value_width = v.shape[-1]
         width = max(q.shape[-1], value_width)
-        dtype = autocast_dtype(q) or q.dtype
+        dtype = product_dtype(q)
         q, k, v = (F.pad(x, (0, width - x.shape[-1])).to(dtype) for x in (q, k, v))
         added = None if seen.added is None else seen.added.to(q.dtype)
         given = added, how.sink, seen.tokens, blocks.seeded(how.dropout), seen.pieces, seen.pairs
@@ -87,7 +87,7 @@ def laid_out(sections: Iterable[Section], bias: Bias | None, query: Tokens, key:
         return run
 
     if key.document is None:
-        key = replace(key, end=key.position.amax(-1, keepdim=True).expand_as(key.position))
+        key = replace(key, end=key.ends.expand_as(key.position))
     elif not numberless(key.position):
         of_keys = ends(key.position.cpu().numpy(), key.document.cpu().numpy())
         key = replace(key, end=torch.as_tensor(of_keys, device=device))

@@ -21,7 +21,7 @@ from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, How, Kernel, Tokens, autocast_dtype, exporting, transformed
+from anyformer.layers.tokens import Bias, How, Kernel, Tokens, exporting, product_dtype, transformed
 
 # Queries from which on blocks take less time than the other kernel, each pass's plan included.
 LEAST = {"sdpa": 1024, "eager": 512}
@@ -91,7 +91,7 @@ def _keeps_weights(q: Tensor, v: Tensor, how: How) -> bool:
     """
     n, width = q.shape[2:]
     keeps = how.dropout > 0 or how.scores is not None or v.shape[3] != width
-    half = (autocast_dtype(q) or q.dtype) == torch.bfloat16
+    half = product_dtype(q) == torch.bfloat16
     if n == 1 or not (keeps or half) or exporting() or transformed():
         return False
     return keeps or n <= MOST_BF16

@@ -20,7 +20,7 @@ from anyformer.kernels.blocked import Blocked, Planned
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths
-from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Tokens, product_dtype
 
 
 class Ring:
@@ -43,7 +43,7 @@ class Ring:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Planned, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
-        dtype = autocast_dtype(q) or q.dtype
+        dtype = product_dtype(q)
         q, k, v = (x.to(dtype) for x in (q, k, v))
         seen = seen._replace(added=None if seen.added is None else seen.added.to(dtype))
         return _Ring.apply(q, k, v, self, seen, how.scale), None  # type: ignore[return-value]

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from anyformer.kernels.blocks import Scores, by_group, drawn, kept, products, seeded
 from anyformer.kernels.sdpa import SDPA, Fused, flagged
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, How, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Tokens, product_dtype
 
 QUERIES = 128  # whose scores are made at once: those of all heads lie in a core's cache
 
@@ -41,7 +41,7 @@ class Rows(SDPA):
             added = torch.zeros((), device=q.device).where(added, -torch.inf)
         if how.scores is not None:
             added = how.scores if added is None else how.scores + added
-        dtype = autocast_dtype(q) or q.dtype
+        dtype = product_dtype(q)
         added = None if added is None else added.to(dtype)
         q, k, v = (x.to(dtype) for x in (q, k, v))
         y = attention(q, k, v, added, seeded(how.dropout), seen.causal, how.scale, how.dropout)

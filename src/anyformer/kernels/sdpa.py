@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Causal, Everything, Mask, visible
-from anyformer.layers.tokens import Bias, How, Tokens, at_every_length, autocast_dtype
+from anyformer.layers.tokens import Bias, How, Tokens, at_every_length, product_dtype
 
 HALF = (torch.bfloat16, torch.float16)
 # cuDNN takes .05 to .1 s to plan for each new shape: it is given lengths of so many tokens and their multiples.
@@ -62,7 +62,7 @@ class SDPA:
         batch, heads, query, width = q.shape
         attention = _without_plans if _would_plan(query, k) else F.scaled_dot_product_attention
         groups = heads // k.shape[1]
-        alone = query == groups == 1 and q.is_cpu and (autocast_dtype(q) or q.dtype) == torch.bfloat16
+        alone = query == groups == 1 and q.is_cpu and product_dtype(q) == torch.bfloat16
         if alone or (query == 1 and groups > 1 and (mask is None or mask.shape[1] == 1)):
             # One query a row: the heads of a group are rows of one product, and keys are read once. A row alone is no product of
             # matrices, and in bfloat16 takes a CPU three times as long as two.
@@ -70,7 +70,7 @@ class SDPA:
             y = attention(rows, k, v, mask, how.dropout, scale=how.scale)
             y = y[:, :, :groups].reshape(batch, heads, 1, v.shape[-1])
         else:
-            if groups > 1 and q.is_cuda and (mask is not None or (autocast_dtype(q) or q.dtype) not in HALF):
+            if groups > 1 and q.is_cuda and (mask is not None or product_dtype(q) not in HALF):
                 # There PyTorch's fused kernels that take a mask, or float32, want a key for each head.
                 k, v = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))
             y = attention(q, k, v, mask, how.dropout, causal, scale=how.scale, enable_gqa=heads > k.shape[1])

@@ -18,7 +18,7 @@ from anyformer.kernels.ring import Ring
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths, meeting
-from anyformer.layers.tokens import Bias, Dropout, How, Kernel, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, Dropout, How, Kernel, Tokens, product_dtype
 
 
 class Ulysses:
@@ -43,8 +43,7 @@ class Ulysses:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Any, how: How) -> tuple[Tensor, None]:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
         assert how.scores is None
-        dtype = autocast_dtype(q) or q.dtype
-        q, k, v = _Exchanged.apply(self, True, *(x.to(dtype) for x in (q, k, v)))  # type: ignore[misc]
+        q, k, v = _Exchanged.apply(self, True, *(x.to(product_dtype(q)) for x in (q, k, v)))  # type: ignore[misc]
         y, _ = self.kernel(q, k, v, seen, how._replace(sink=self._own(how.sink, 0)))
         return _Exchanged.apply(self, False, y)[0], None  # type: ignore[index]
 

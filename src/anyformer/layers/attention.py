@@ -22,9 +22,9 @@ from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.query_scale import QueryScaleSpec
-from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.rotary import RotarySpec, Rotation
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec, memo_key
-from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, autocast_dtype
+from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, product_dtype
 from anyformer.layers.transient_global import TransientGlobal, TransientGlobalSpec, keys_beside, with_sums
 from anyformer.layers.value_convolution import ValueConvolution, ValueConvolutionSpec
 from anyformer.spec import (
@@ -374,7 +374,7 @@ class Attention(Part[AttentionSpec]):
         kernel, keys = context.kernels[self.digest], context.tokens
         if self.rotation is not None:
             rotary, width = self.rotation
-            rotary.tables_of(context, width, autocast_dtype(x) or x.dtype, self.projection.frequencies)
+            Rotation(rotary, self.projection.frequencies).tables(context, width, product_dtype(x))
         if self.query_scale is not None:
             self.query_scale(context)
         if self.memo_key and self.compressor is None and not kernel.brings:

@@ -9,6 +9,7 @@ its tokens wait in a state.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -110,17 +111,15 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
     last = torch.argsort((~ends).to(torch.int8), dim=1, stable=True)[:, :n]
     token, whole = order.expand(last.shape[0], -1).gather(1, last), ends.gather(1, last)
     facts = tokens.each(lambda fact: fact.expand(last.shape[0], -1).gather(1, token))
-    hidden = (torch.ones_like(token) if facts.document is None else facts.document) * whole
     behind = count if real is None else torch.cat((before.expand(count.shape[0], 1), count), 1)
     after = behind[:, -1:] if real is None else behind.gather(1, real.expand(count.shape[0], 1))
-    found = Tokens(facts.position, hidden, facts.order)
+    found = replace(facts, document=facts.documents * whole)
     return Blocks(steps, _named(found, every), last, count.gather(1, last) > every, real, after)
 
 
 def _named(facts: Tokens, every: int) -> Tokens:
     """Of the facts of blocks those that count: no span holds of them, and masks ask nothing else."""
-    document = torch.ones_like(facts.position) if facts.document is None else facts.document
-    return Tokens(facts.position, document, facts.order, name=f"blocks of {every}")
+    return Tokens(facts.position, facts.documents, facts.order, name=f"blocks of {every}")
 
 
 class Compressor(Part[CompressorSpec]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from anyformer.layers.part import Part
@@ -33,6 +32,6 @@ class Contacts(Part[ContactsSpec]):
 
 def _inner(tokens: Tokens) -> Tensor:
     """Which tokens are real and neither the first nor the last of their row, [batch or 1, token]."""
-    real = torch.ones_like(tokens.position) if tokens.document is None else (tokens.document > 0).long()
+    real = tokens.documents > 0
     count = real.cumsum(1)
-    return (real > 0) & (count > 1) & (count < count[:, -1:])
+    return real & (count > 1) & (count < count[:, -1:])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from anyformer.layers.mask import Everything, Mask
@@ -78,20 +77,7 @@ def _least(size: int, n_random: int) -> int:
 
 def _blocks(query: Tokens, key: Tokens, size: int, n_random: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The blocks of queries and keys, the last of each key's document, and whether that is short."""
-    end = end_of(key)
-    return query.position // size, key.position // size, end // size, end < _least(size, n_random)
-
-
-def end_of(tokens: Tokens) -> Tensor:
-    """The position of the last token of each token's document, of the facts' shape."""
-    end, document = tokens.end, tokens.document
-    if end is None and document is None:
-        return tokens.position.amax(-1, keepdim=True)
-    if end is None:
-        assert document is not None
-        together = document[..., :, None] == document[..., None, :]
-        return torch.where(together, tokens.position[..., None, :], -1).amax(-1)
-    return end
+    return query.position // size, key.position // size, key.ends // size, key.ends < _least(size, n_random)
 
 
 def _smaller(value: S, to: Sizes, size: int, n_random: int) -> S:

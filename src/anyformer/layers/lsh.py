@@ -187,8 +187,8 @@ def lsh_attention(
 
 def _facts(tokens: Tokens, batch: int) -> Tensor:
     """Position and document [batch, 1, token, 2]."""
-    real = torch.ones_like(tokens.position) if tokens.document is None else tokens.document
-    return torch.stack((tokens.position.expand_as(real), real), -1).expand(batch, -1, -1)[:, None]
+    document = tokens.documents
+    return torch.stack((tokens.position.expand_as(document), document), -1).expand(batch, -1, -1)[:, None]
 
 
 def _same(of_q: Tensor, of_k: Tensor) -> Tensor:

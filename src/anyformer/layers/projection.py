@@ -119,7 +119,7 @@ class Projection(Part[P], Generic[P]):
     def turn(self, x: Tensor, context: ForwardContext, *, back: bool = False) -> Tensor:
         """The x [batch, heads, token, width of what turns] as it is rotated; as it is where nothing is."""
         rotary: RotarySpec | None = getattr(self.spec, "rotary", None)
-        return x if rotary is None else rotary.rotate(x, context, self.frequencies, back=back)
+        return x if rotary is None else Rotation(rotary, self.frequencies).rotate(x, context, back=back)
 
     def project(
         self, narrow: Tensor, x: Tensor, context: ForwardContext, store: Store

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
 from anyformer.layers.held import HeldWeight
-from anyformer.layers.tokens import autocast_dtype
+from anyformer.layers.tokens import product_dtype
 
 FEWEST = 4  # rows: fewer take longer than these
 aten = torch.ops.aten
@@ -132,7 +132,7 @@ class Reordered(HeldWeight):
     def linear(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
         """Likewise; row by row where a gradient or another dtype is asked for, or there is no vector."""
         learns = torch.is_grad_enabled() and input.requires_grad
-        if learns or (autocast_dtype(input) or input.dtype) != torch.float32 or not input.numel():
+        if learns or product_dtype(input) != torch.float32 or not input.numel():
             return F.linear(input, self.plain(), bias)
         if len(self) == self.blocks.shape[0]:
             return self.blocks.products(input, bias)

@@ -108,21 +108,6 @@ class RotarySpec(Spec):
             pairs = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         return pairs[0].to(dtype), pairs[1].to(dtype)
 
-    def rotate(
-        self, x: Tensor, context: ForwardContext, learned: LearnedFrequencies | None = None, *, back: bool = False
-    ) -> Tensor:
-        """The x [batch, heads, token, head_dim] rotated by its tokens' positions, or by minus these: back."""
-        cos, sin = self.tables_of(context, x.shape[-1], x.dtype, learned)
-        return self.turned(x, cos, -sin if back else sin)
-
-    def tables_of(
-        self, context: ForwardContext, head_dim: int, dtype: torch.dtype, learned: LearnedFrequencies | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The `tables` of a pass; those of frequencies that a layer learns for itself are made anew."""
-        own = self.learned is not None and self.learned.shared is None
-        key = None if own else f"rotary {self.key} {head_dim} {dtype}"
-        return context.once(key, lambda: self.tables(context.tokens, head_dim, dtype, learned))
-
     def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """The x [batch, heads, token, head_dim] rotated by what `tables` gives."""
         r, head_dim = cos.shape[-1], x.shape[-1]
@@ -146,13 +131,20 @@ class Rotation(NamedTuple):
     spec: RotarySpec
     learned: LearnedFrequencies | None
 
-    def rotate(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """The x [batch, heads, token, width] of a pass's tokens."""
-        return self.spec.rotate(x, context, self.learned)
+    def rotate(self, x: Tensor, context: ForwardContext, *, back: bool = False) -> Tensor:
+        """The x [batch, heads, token, width] rotated by the positions of a pass's tokens, or by minus these: back."""
+        cos, sin = self.tables(context, x.shape[-1], x.dtype)
+        return self.spec.turned(x, cos, -sin if back else sin)
 
     def rotate_as(self, x: Tensor, tokens: Tokens) -> Tensor:
-        """The x [batch, heads, token, width] of these tokens."""
+        """The x [batch, heads, token, width] rotated by the positions of these tokens."""
         return self.spec.turned(x, *self.spec.tables(tokens, x.shape[-1], x.dtype, self.learned))
+
+    def tables(self, context: ForwardContext, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The `tables` of a pass; those of frequencies that a layer learns for itself are made anew."""
+        own = self.spec.learned is not None and self.spec.learned.shared is None
+        key = None if own else f"rotary {self.spec.key} {width} {dtype}"
+        return context.once(key, lambda: self.spec.tables(context.tokens, width, dtype, self.learned))
 
 
 def fraction_of(n: int, head_dim: int) -> float:
@@ -163,10 +155,4 @@ def fraction_of(n: int, head_dim: int) -> float:
 
 def lengths(tokens: Tokens) -> Tensor:
     """How long each token's document is so far, in tokens [batch or 1, token or 1, 1]: its last position and one."""
-    position, document = tokens.position, tokens.document
-    if tokens.span is not None:
-        return position[:, -1:, None] + 1
-    if document is None:
-        return position.amax(-1, keepdim=True)[..., None] + 1
-    same = document[:, :, None] == document[:, None, :]
-    return (same * position[:, None, :]).amax(-1, keepdim=True) + 1
+    return tokens.ends[..., None] + 1

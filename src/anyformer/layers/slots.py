@@ -52,7 +52,7 @@ class SlotIndex:
         """Every fact about new tokens [batch, token], as it is meant where nothing is said."""
         given = {
             "position": new.position,
-            "document": torch.ones_like(new.position) if new.document is None else new.document,
+            "document": new.documents,
             "order": new.position if new.order is None else new.order,
             "segment": torch.ones_like(new.position) if new.segment is None else new.segment,
             "mark": torch.zeros_like(new.position) if new.mark is None else new.mark,

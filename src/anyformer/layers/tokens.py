@@ -45,6 +45,21 @@ class Tokens:
         """Whether each token is marked, of the facts' shape."""
         return self.position < 0 if self.mark is None else self.mark > 0
 
+    @property
+    def documents(self) -> Tensor:
+        """The document of each token, of the facts' shape: 1 where all are of one."""
+        return torch.ones_like(self.position) if self.document is None else self.document
+
+    @property
+    def ends(self) -> Tensor:
+        """The position of the last token of each token's document, of the facts' shape, or one for each row."""
+        if self.end is not None:
+            return self.end
+        if self.document is None:
+            return self.position.amax(-1, keepdim=True)
+        together = self.document[..., :, None] == self.document[..., None, :]
+        return torch.where(together, self.position[..., None, :], -1).amax(-1)
+
     def each(self, function: Callable[[Tensor], Tensor]) -> Tokens:
         """Apply `function` to every fact that is there."""
         facts = {n: getattr(self, n) for n in (*FACTS, "end")}
@@ -59,16 +74,15 @@ class Tokens:
         return self.each(lambda fact: fact[:, None, None, :])
 
 
-def numberless(fact: Tensor) -> bool:
-    """Whether it is known of a tensor only what shape it has."""
-    return isinstance(fact, FakeTensor) or fact.is_meta
-
-
 FACTS = ("position", "document", "order", "segment", "mark")
-
 
 # What positions add to scores [batch or 1, heads or 1, query, key], asked of some queries and keys; None: nothing.
 Bias = Callable[[Tokens, Tokens], Tensor | None]
+
+
+def numberless(fact: Tensor) -> bool:
+    """Whether it is known of a tensor only what shape it has."""
+    return isinstance(fact, FakeTensor) or fact.is_meta
 
 
 def plain_tokens(n: int, device: torch.device, start: int = 0) -> Tokens:
@@ -260,6 +274,9 @@ def recorded() -> bool:
     return torch.compiler.is_compiling() or _RECORDING.get()
 
 
+_CONSTANTS = dict[tuple[Any, ...], Tensor]()  # for good: CUDA graphs read what lies here
+
+
 def constant(numbers: Sequence[float], beside: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The numbers [n] on the device of a tensor, which holds them from then on: a GPU waits for what comes from the CPU."""
     dtype, device = dtype or torch.get_default_dtype(), beside.device
@@ -278,9 +295,6 @@ def sent_to(x: Tensor, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-_CONSTANTS = dict[tuple[Any, ...], Tensor]()  # for good: CUDA graphs read what lies here
-
-
 def at_every_length(*conditions: Any) -> bool:
     """Whether all of them hold; where a graph is exported, at every length that it is for, and not for its example alone."""
     if not exporting():
@@ -293,6 +307,11 @@ def at_every_length(*conditions: Any) -> bool:
 def transformed() -> bool:
     """Whether torch.func transforms this pass: it sees into no operator of ours, and would lose what depends on one."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which products with x are made now: its own, or autocast's."""
+    return autocast_dtype(x) or x.dtype
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers.compression import beside
-from anyformer.layers.global_blocks import end_of
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import RelativeBuckets, RelativeBucketsSpec
@@ -69,8 +68,7 @@ class Summed(NamedTuple):
 
 def summed(tokens: Tokens, every: int) -> Summed:
     """The blocks of `every` tokens. How many there are follows from shapes."""
-    position = tokens.position
-    document = torch.ones_like(position) if tokens.document is None else tokens.document
+    position, document = tokens.position, tokens.documents
     n = tokens.n // every if tokens.span and tokens.span[0] == 0 else -(-tokens.n // every)
     ends = (position % every == every - 1) & (document > 0)
     last = torch.argsort((~ends).to(torch.int8), dim=1, stable=True)[:, :n]
@@ -79,7 +77,7 @@ def summed(tokens: Tokens, every: int) -> Summed:
         return fact.expand(len(last), -1).gather(1, last)
 
     at, whose = of_blocks(position), of_blocks(document * ends)
-    number = torch.minimum(position // every, (end_of(tokens) + 1) // every - 1)
+    number = torch.minimum(position // every, (tokens.ends + 1) // every - 1)
     same = (number[..., None] == (at // every)[:, None]) & (document[..., None] == whose[:, None])
     same &= (number >= 0)[..., None] & (whose > 0)[:, None]
     of = torch.where(same.any(-1), same.to(torch.int8).argmax(-1), n) if n else torch.zeros_like(position)
@@ -102,7 +100,7 @@ class TransientGlobal(Part[TransientGlobalSpec]):
         if self.scores is None:
             return own if own is None else own.masked_fill(key.marked, 0.0)
         every = self.spec.every
-        last = (end_of(key) + 1) // every - 1
+        last = (key.ends + 1) // every - 1
         distance = key.position // every - torch.minimum(query.position // every, last)
         return torch.where(key.marked, self.scores.of_distances(distance), 0.0 if own is None else own)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyformer.layers.tokens import as_given, autocast_dtype
+from anyformer.layers.tokens import as_given, product_dtype
 
 Served = Callable[
     [Tensor, Tensor, Tensor], Tensor
@@ -44,8 +44,7 @@ class Travel(Protocol):
 
 def travelling(x: Tensor, chosen: Tensor, weights: Tensor, travel: Travel, served: Served) -> Tensor:
     """What experts make of x [token, d_model], wherever they are; chosen and weights are [token, top_k], -1 chooses none."""
-    dtype = autocast_dtype(x)
-    x = x if dtype is None else x.to(dtype)
+    x = x.to(product_dtype(x))
     expert, order = chosen.flatten().sort(stable=True)
     sends, receives = travel.loads(expert)
     first = len(expert) - sum(sends)  # behind the choices that nobody serves

@@ -92,7 +92,7 @@ class GatedDeltaNetSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps, and the products of chunks; what is multiplied one by one is not counted."""
-        maps = place.d_model * (sum(self.widths) + self.widths[2] + self.n_heads)
+        maps = place.d_model * (sum(self.widths) + self.widths[2] + self.n_heads)  # but those to the gate and to decays
         for width, rank in ((self.widths[2], self.gate_rank), (self.n_decays, self.forget_rank)):
             maps += rank * (place.d_model + width) if rank else place.d_model * width
         sizes = {"heads": self.n_heads, "key_dim": self.key_dim, "value_dim": self.value_dim}
@@ -107,16 +107,17 @@ class GatedDeltaNetSpec(RecurrentSpec):
         heads, of_keys, value_dim = to.heads(self.n_heads, self.n_key_heads, self.value_dim)
         assert value_dim is not None
         key_dim = max(8, 8 * round(self.key_dim * value_dim / self.value_dim / 8))
-        ranks = (
-            rank and Width(max(4, round(rank * value_dim / self.value_dim)))
-            for rank in (self.gate_rank, self.forget_rank)
-        )
+
+        def like(rank: Width | None) -> Width | None:
+            return rank and Width(max(4, round(rank * value_dim / self.value_dim)))
+
         return self.but(
             n_heads=Count(heads),
             n_key_heads=Count(of_keys),
             value_dim=Width(value_dim),
             key_dim=Width(key_dim),
-            **dict(zip(("gate_rank", "forget_rank"), ranks, strict=True)),
+            gate_rank=like(self.gate_rank),
+            forget_rank=like(self.forget_rank),
         )
 
 

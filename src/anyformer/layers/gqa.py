@@ -187,11 +187,11 @@ class GQASpec(ProjectionSpec):
         """The matrix products: q and o of `workload.query` tokens a row, k and v of `workload.memory` tokens of the source."""
         n_heads, head_dim, value_dim = self.sizes(place)
         per_query = 2 * n_heads * (self._d_in(place.d_model) * head_dim + place.d_model * value_dim)
-        kv_width = self.kv_heads * (head_dim + (0 if self.values_are_keys else value_dim))
-        per_key = 2 * self._d_in(place.d_source) * kv_width
-        per_key += 2 * (self._d_values(place) - self._d_in(place.d_source)) * self.kv_heads * value_dim
+        of_values = 0 if self.values_are_keys else self._d_values(place) * value_dim
+        per_key = 2 * self.kv_heads * (self._d_in(place.d_source) * head_dim + of_values)
         if self.adapter:
-            per_query += 2 * self.adapter * (3 * self._d_in(place.d_model) + n_heads * head_dim + kv_width)
+            widths = n_heads * head_dim + self.kv_heads * (head_dim + value_dim)
+            per_query += 2 * self.adapter * (3 * self._d_in(place.d_model) + widths)
         mixed = self.convolved.cost(self._place_convolved(place), workload) if self.convolved else Cost()
         return mixed + Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
@@ -284,10 +284,10 @@ class GQA(Projection[GQASpec]):
         return {"key": self._turned(k, self.kv_heads, self.norm_key, context), "value": value}
 
     def _turned(self, x: Tensor, n_heads: int, norm: nn.Module | None, context: ForwardContext) -> Tensor:
-        last = self.spec.norm_last and norm is not None
-        x = self._heads(x, n_heads, None if last else norm)
-        x = self.turn(x, context)
-        return norm(x.transpose(1, 2)).transpose(1, 2) if last and norm is not None else x
+        if not self.spec.norm_last:
+            return self.turn(self._heads(x, n_heads, norm), context)
+        x = self.turn(self._heads(x, n_heads), context)
+        return x if norm is None else norm(x.transpose(1, 2)).transpose(1, 2)
 
     def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None = None) -> Tensor:
         if self.spec.clip is not None:

@@ -36,10 +36,10 @@ def _scan(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:
 @torch.library.custom_op("anyformer::linear_scan_backward", mutates_args=())
 def _gradient(grad: Tensor, decay: Tensor) -> Tensor:
     """Of x [batch, token, channels]: what its token and those after it make of the state."""
-    made, later, left = grad.clone(memory_format=torch.contiguous_format), None, None
-    for now, decays in zip(reversed(made.unbind(1)), reversed(decay.unbind(1)), strict=True):
-        later = now if later is None or left is None else now.addcmul_(left, later)
-        left = decays
+    made = grad.clone(memory_format=torch.contiguous_format)
+    *earlier, later = made.unbind(1)
+    for now, left in zip(reversed(earlier), reversed(decay.unbind(1)[1:]), strict=True):
+        later = now.addcmul_(left, later)
     return made
 
 

@@ -117,6 +117,7 @@ class MoESpec(MixerSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         router = self.router
         experts = ExpertsSpec(n_experts=router.n_experts, n_used=router.n_used, expert=self.expert)
+        scored = router.n_shared and experts.but(n_experts=Count(router.n_shared), n_used=None)
         return {
             "router": (router, place),
             "norm": self.norm and (self.norm, place),
@@ -124,9 +125,7 @@ class MoESpec(MixerSpec):
             "experts": (experts, self._within(place)),
             "latent_out": (LinearSpec(role="output"), place.at(self.latent)) if self.latent else None,
             "shared_expert": self.shared_expert and (self.shared_expert, place),
-            "scored": (ExpertsSpec(n_experts=Count(n), n_used=None, expert=self.expert), self._within(place))
-            if (n := router.n_shared)
-            else None,
+            "scored": (scored, self._within(place)) if scored else None,
             "shared_gate": (LinearSpec(d_out=Width(1), axes=("gate", "d_model")), place) if self.shared_gate else None,
         }
 
@@ -144,17 +143,21 @@ class MoESpec(MixerSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The router's, the shared expert's and as many experts' as a token chooses; drops are not foreseen."""
-        router = self.router.cost(place, workload)
-        each = dataclasses.replace(workload, batch=workload.batch * self.router.n_used)
-        routed = self.expert.cost(self._within(place), each).named("experts")
-        there_and_back = (
-            Cost({"latent": 4 * place.shape[-1] * self.latent * workload.tokens}) if self.latent else Cost()
-        )
-        shared = self.shared_expert.cost(place, workload) if self.shared_expert else Cost()
-        of_all = dataclasses.replace(workload, batch=workload.batch * self.router.n_shared)
-        shared += self.expert.cost(self._within(place), of_all) if self.router.n_shared else Cost()
-        gate = Cost({"linear": 2 * place.shape[-1] * workload.tokens}) if self.shared_gate else Cost()
-        return router + routed + there_and_back + (shared + gate).named("shared expert")
+        found, shared = self.router.cost(place, workload), Cost()
+        found += self._cost_of(self.router.n_used, place, workload).named("experts")
+        if self.latent:
+            found += Cost({"latent": 4 * place.shape[-1] * self.latent * workload.tokens})
+        if self.shared_expert:
+            shared += self.shared_expert.cost(place, workload)
+        if self.router.n_shared:
+            shared += self._cost_of(self.router.n_shared, place, workload)
+        if self.shared_gate:
+            shared += Cost({"linear": 2 * place.shape[-1] * workload.tokens})
+        return found + shared.named("shared expert")
+
+    def _cost_of(self, n: int, place: Place, workload: Workload) -> Cost:
+        """That of n experts."""
+        return self.expert.cost(self._within(place), dataclasses.replace(workload, batch=workload.batch * n))
 
     def resized(self, to: Sizes) -> MoESpec:
         """A shared expert that is several in one stays as many of the others' width."""
@@ -236,9 +239,8 @@ def _routed(
     """The sum over a token's experts of weight · expert(x), or of expert(weight · x), [token, d_model] of x of that shape."""
     if weighs == "output":
         return experts(x, chosen, weights, context)
-    each = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1)
-    one, served = chosen.flatten()[:, None], (chosen.flatten()[:, None] >= 0).to(weights.dtype)
-    return experts(each, one, served, context).unflatten(0, chosen.shape).sum(1)
+    each, one = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1), chosen.flatten()[:, None]
+    return experts(each, one, (one >= 0).to(weights.dtype), context).unflatten(0, chosen.shape).sum(1)
 
 
 def admitted(chosen: Tensor, n_experts: int, places: int, real: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -133,16 +132,15 @@ class RouterSpec(PartSpec):
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         n, width = self.n_choices, self._inside(place)[1].shape[-1]
-        one_each = Weight((n,), ("experts",), "bias", fill=0.0)
-        moved = Weight((n,), ("experts",), "bias", fill=0.0, trainable=False)
+        scored, each = (n + self.n_shared,), ("experts",)
         return {
-            "weight": Weight((n + self.n_shared, width), ("experts", "d_model")),
-            "bias": dataclasses.replace(one_each, shape=(n + self.n_shared,)) if self.bias else None,
-            "correction": moved if self.correction else None,
+            "weight": Weight((*scored, width), ("experts", "d_model")),
+            "bias": Weight(scored, each, "bias", fill=0.0) if self.bias else None,
+            "correction": Weight((n,), each, "bias", fill=0.0, trainable=False) if self.correction else None,
             "table": Weight((self.hashed, self.top_k), ("vocab", "choices"), "table", trainable=False, below=n)
             if self.hashed
             else None,
-            "gain": Weight((n,), ("experts",), "gain", fill=1.0) if self.gains else None,
+            "gain": Weight((n,), each, "gain", fill=1.0) if self.gains else None,
         }
 
     def cost(self, place: Place, workload: Workload) -> Cost:

@@ -58,7 +58,7 @@ class SSDSpec(RecurrentSpec):
     @property
     def mixed(self) -> int:
         """The width of what the convolution mixes: x, B and C."""
-        return self.width + 2 * self.n_groups * self.state_dim
+        return sum(self.made[1:4])
 
     @property
     def made(self) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class SSDSpec(RecurrentSpec):
         }
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        inner = LinearSpec(d_out=Width(self.width + self.mixed + self.n_heads), bias=self.bias, role="inner")
+        inner = LinearSpec(d_out=Width(sum(self.made)), bias=self.bias, role="inner")
         return {
             "inner": (inner, place.at(place.d_model)),
             "convolution": (self.convolution, place.at(self.mixed)),
@@ -98,7 +98,7 @@ class SSDSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The two maps, and the products of chunks; what is multiplied one by one is not counted."""
-        maps = 2 * place.d_model * (2 * self.width + self.mixed + self.n_heads) * workload.query
+        maps = 2 * place.d_model * (sum(self.made) + self.width) * workload.query
         core = linear_attention_flops(
             workload.query,
             workload.past,
@@ -148,12 +148,11 @@ class SSD(Recurrent[SSDSpec]):
     ) -> tuple[Tensor, Tensor | None]:
         """(y [batch, step, width], the state): in float32 at least, since a state adds up its rounding."""
         spec, dtype = self.spec, torch.promote_types(mixed.dtype, torch.float32)
-        x, b, c = mixed.to(dtype).split((spec.width, *(spec.n_groups * spec.state_dim,) * 2), -1)
-        x, b, c = (
-            each.unflatten(-1, (n, -1)) for each, n in ((x, spec.n_heads), (b, spec.n_groups), (c, spec.n_groups))
+        parts = zip(
+            mixed.to(dtype).split(spec.made[1:4], -1), (spec.n_heads, spec.n_groups, spec.n_groups), strict=True
         )
-        step = F.softplus(step.to(dtype) + self.step).clamp(spec.least_step, spec.most_step)
-        step = steps.kept(step)
+        x, b, c = (each.unflatten(-1, (n, -1)) for each, n in parts)
+        step = steps.kept(F.softplus(step.to(dtype) + self.step).clamp(spec.least_step, spec.most_step))
         decay = -self.rate.to(dtype).exp() * step
         y, after = linear_attention(c, b, x * step[..., None], decay, steps.begins, state, keeps)
         return (y + x * self.skip[:, None]).flatten(2), after

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import SpecError
 from anyformer.layers.block import in_turn
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.residual import AddSpec, Branches, SideBySideSpec
+from anyformer.layers.residual import AddSpec, Branches
+from anyformer.layers.streams import SideBySideSpec, several
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import (
     ConnectionSpec,
@@ -91,9 +91,7 @@ class AltUpSpec(ConnectionSpec):
         return () if self.inside is None else sublayers[self.inside :]
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        n = place.n_streams
-        if n == 1:
-            raise SpecError("AltUp connects streams side by side, and here is one; give the stack the residual Streams")
+        n = several(self, place, "Streams")
         said = place.at(n)
         return {
             "norm": self.norm and (self.norm, place),

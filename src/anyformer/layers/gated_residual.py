@@ -6,20 +6,19 @@ layer's norms do otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.errors import SpecError
-from anyformer.layers.block import in_turn
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.residual import AddSpec, Branches, EqualStreams, SideBySideSpec
-from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import ConnectionSpec, Cost, MapSpec, PartSpec, Place, Placed, Width, Workload
+from anyformer.layers.residual import AddSpec, Branches
+from anyformer.layers.streams import EachSublayer, EachSublayerSpec, EqualStreams, SideBySideSpec, several
+from anyformer.layers.tokens import ForwardContext, Notes
+from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Width, Workload
 
 
 class StreamGatesSpec(PartSpec):
@@ -76,7 +75,7 @@ class GatedStreams(EqualStreams[GatedStreamsSpec]):
         return self.end(state)[0], state
 
 
-class GatedResidualSpec(ConnectionSpec):
+class GatedResidualSpec(EachSublayerSpec):
     """X_i ← X_i + 2 σ(w_i · h / n) y, y = branches(gated mean of h), h = norm(X): each sublayer has gates and shares of its own.
 
     The first few may read and write the streams side by side instead, as they lie.
@@ -85,10 +84,6 @@ class GatedResidualSpec(ConnectionSpec):
     rank: Width
     norm: MapSpec | None = RMSNormSpec()
     whole: int = 0  # how many of the first sublayers read all streams, and add to each what is for it (Engram)
-
-    def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
-        """All: what they write to is no sum that a norm could read."""
-        return sublayers
 
     def misfit(self, sublayers: tuple[Any, ...]) -> str | None:
         if self.whole > len(sublayers):
@@ -106,10 +101,7 @@ class GatedResidualSpec(ConnectionSpec):
         return self.whole
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        if place.n_streams == 1:
-            raise SpecError(
-                "GatedResidual connects streams side by side, and here is one; give the stack the residual GatedStreams"
-            )
+        several(self, place, "GatedStreams")
         mixed, added = GatedMixingSpec(rank=self.rank, norm=self.norm), AddSpec()
         return {"sublayers": [(added if i < self.whole else mixed, place) for i in range(place.n_sublayers)]}
 
@@ -144,11 +136,5 @@ class GatedMixing(Part[GatedMixingSpec]):
         return state + (share[..., None] * y[..., None, :]).flatten(-2), notes
 
 
-class GatedResidual(Part[GatedResidualSpec]):
-    sublayers: Any
-
-    def forward(
-        self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
-    ) -> tuple[Tensor, list[Notes]]:
-        """The streams side by side [batch, token, n · d_model] after the layer, and the notes of its sublayers."""
-        return in_turn(sublayers, state, list(self.sublayers), context, stores)
+class GatedResidual(EachSublayer[GatedResidualSpec]):
+    """Its parts are `GatedMixing`."""

@@ -6,21 +6,19 @@ depth makes it grow or vanish. All coefficients are of the token, from all of it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.errors import SpecError
-from anyformer.layers.block import in_turn
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.residual import Branches, EqualStreams, SideBySideSpec
-from anyformer.layers.tokens import ForwardContext, Notes, Store, as_given
+from anyformer.layers.residual import Branches
+from anyformer.layers.streams import EachSublayer, EachSublayerSpec, EqualStreams, SideBySideSpec, several
+from anyformer.layers.tokens import ForwardContext, Notes, as_given
 from anyformer.spec import (
-    ConnectionSpec,
     Cost,
     Count,
     MapSpec,
@@ -110,7 +108,7 @@ class HyperStreams(EqualStreams[HyperStreamsSpec]):
         return _weighed(said.sigmoid() + self.spec.least, state), state
 
 
-class HyperConnectionSpec(ConnectionSpec):
+class HyperConnectionSpec(EachSublayerSpec):
     """X ← post ⊗ y + Mᵀ X, y = branches(pre · X): X the streams, pre = σ(·) + least, post = most σ(·) + floor, M made doubly
     stochastic.
 
@@ -124,16 +122,8 @@ class HyperConnectionSpec(ConnectionSpec):
     most: Positive = 2.0
     floor: Share = 0.0
 
-    def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
-        """All: what they write to is no sum that a norm could read."""
-        return sublayers
-
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        n = place.n_streams
-        if n == 1:
-            raise SpecError(
-                "HyperConnection connects streams side by side, and here is one; give the stack the residual HyperStreams"
-            )
+        several(self, place, "HyperStreams")
         each = HyperMixingSpec(**{name: getattr(self, name) for name in HyperMixingSpec.types() if name != "shared"})
         return {"sublayers": [(each, place) for _ in range(place.n_sublayers)]}
 
@@ -176,14 +166,8 @@ class HyperMixing(Part[HyperMixingSpec]):
         return (streams + written).flatten(-2), notes
 
 
-class HyperConnection(Part[HyperConnectionSpec]):
-    sublayers: Any
-
-    def forward(
-        self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
-    ) -> tuple[Tensor, list[Notes]]:
-        """The streams side by side [batch, token, n · d_model] after the layer, and the notes of its sublayers."""
-        return in_turn(sublayers, state, list(self.sublayers), context, stores)
+class HyperConnection(EachSublayer[HyperConnectionSpec]):
+    """Its parts are `HyperMixing`."""
 
 
 def doubly_stochastic(logits: Tensor, iterations: int, least: float) -> Tensor:

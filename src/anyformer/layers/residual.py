@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes
-from anyformer.spec import Count, Exponent, ResidualSpec, ScaleSpec
+from anyformer.spec import Exponent, ResidualSpec, ScaleSpec
 
 # What the branches of a sublayer make [batch, token, d_model] of what they read, of that shape, and a note of each.
 Branches = Callable[[Tensor, ForwardContext], tuple[Tensor, list[Notes]]]
@@ -33,36 +32,6 @@ class AddByDepthSpec(ResidualSpec):
 
     def within(self, n_branches: int) -> AddSpec:
         return AddSpec(scale=n_branches**self.power, branch=self.branch.value(n_branches))
-
-
-class SideBySideSpec(ResidualSpec, abstract=True):
-    """Streams of d_model features side by side, n of them."""
-
-    sums_normed = False
-    n: Count = Count(4)
-
-    def __post_init__(self) -> None:
-        self.require("n", self.n > 1, "is one stream, which Add is; give 2 or more")
-
-    @property
-    def n_streams(self) -> int:
-        return self.n
-
-
-R = TypeVar("R", bound=SideBySideSpec)
-
-
-class EqualStreams(Part[R], Generic[R]):
-    """The module of streams that all begin as the embedding; a subclass writes `close`."""
-
-    def open(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """The streams side by side [batch, token, n · d_model], each of them x [batch, token, d_model]."""
-        return x.repeat(1, 1, self.spec.n)
-
-    def step(self, state: Tensor, branches: Branches, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
-        """The streams after branches have read their mean [batch, token, d_model] and are added to all, and their notes."""
-        y, notes = branches(state.unflatten(-1, (self.spec.n, -1)).mean(-2), context)
-        return state + y.repeat(1, 1, self.spec.n), notes
 
 
 class Add(Part[AddSpec]):

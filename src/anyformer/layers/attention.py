@@ -102,16 +102,16 @@ class AttentionSpec(MixerSpec):
         return plain.but(indexer=self.indexer.resized(to).fitted(heads_of(self), heads_of(plain)))
 
     @property
-    def chooses(self) -> bool:
-        """Whether an indexer of its own says which keys are attended to."""
-        return self.indexer is not None and self.indexer.reads == "self"
+    def own_indexer(self) -> IndexerSpec | None:
+        """What says which keys are attended to, where that is no other layer's choice."""
+        return self.indexer if self.indexer and self.indexer.reads == "self" else None
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
-        n_heads = self.projection.sizes(self._place(place))[0]
+        n_heads = self.projection.sizes(self.inner(place))[0]
         return {"sink": Weight((n_heads,), ("heads",), "bias", fill=0.0) if self.sink else None}
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        inner_place = self._place(place)
+        inner_place = self.inner(place)
         n_heads, width, value_width = self.projection.sizes(inner_place)
         return {
             "projection": (self.projection, inner_place),
@@ -134,28 +134,29 @@ class AttentionSpec(MixerSpec):
         return value_width if self.difference is None else 2 * value_width
 
     def _indexed(self, inner_place: Place) -> tuple[IndexerSpec, Place] | None:
-        if self.indexer is None or not self.chooses:
-            return None
-        return self.indexer, inner_place.at(self.projection.index_width(inner_place))
+        own = self.own_indexer
+        return own and (own, inner_place.at(self.projection.index_width(inner_place)))
 
     def index_rotation(self, inner_place: Place) -> RotarySpec | None:
         """How the indexer's queries and keys turn; None where attention's do not."""
-        found = self.projection.rotation(inner_place) if self.indexer else None
-        return found and self.indexer and self.indexer.rotation(*found)
+        if self.indexer is None or (found := self.projection.rotation(inner_place)) is None:
+            return None
+        return self.indexer.rotation(*found)
 
-    def _place(self, place: Place) -> Place:
+    def inner(self, place: Place) -> Place:
+        """The place of its projection, which knows how wide it is what keys are made of; 0 where they are not made here."""
         if self.reads == "memory" and not place.d_source:
             raise SpecError("Attention.reads = 'memory' needs an encoder to read from; give the model one")
         source = {"memory": place.d_source, "layer": 0}.get(self.reads, place.d_model)
         return dataclasses.replace(place, d_source=source)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
-        kept = {} if self.reads == "layer" else self.projection.cache_shapes(self._place(place))
-        own = self.indexer and self.chooses and self.compressor is None
-        return ({**kept, INDEX: (self.indexer.kept,)} if own and self.indexer else kept) or None
+        kept = {} if self.reads == "layer" else self.projection.cache_shapes(self.inner(place))
+        own = self.own_indexer if self.compressor is None else None
+        return ({**kept, INDEX: (own.kept,)} if own else kept) or None
 
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
-        inner_place = self._place(place)
+        inner_place = self.inner(place)
         return *kept_of_blocks(self, inner_place), *self.projection.beside(inner_place)
 
     def lends(self) -> Mapping[str, str]:
@@ -166,13 +167,13 @@ class AttentionSpec(MixerSpec):
 
     def _named(self, *, own: bool) -> Mapping[str, str]:
         """The names of what is its own, or of what it reads of others."""
-        choice = self.indexer.choice if self.indexer and self.chooses == own else None
+        choice = self.indexer.choice if self.indexer and (self.indexer.reads == "self") == own else None
         keys = self.keys if (self.reads == "self") == own else None
         names = {"keys": keys, "choice": choice, "queries": self.queries if own else None}
         return {what: name for what, name in names.items() if name is not None}
 
     def n_maps(self, place: Place) -> int:
-        return 0 if self.reads == "memory" else self.projection.sizes(self._place(place))[0]
+        return 0 if self.reads == "memory" else self.projection.sizes(self.inner(place))[0]
 
     def reads_input(self) -> bool:
         return self.reads == "input" or self.projection.reads_input
@@ -218,7 +219,7 @@ class AttentionSpec(MixerSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """Projections, scores and values; a mask's hidden pairs are not counted if `workload.causal_exact`."""
-        inner_place, own = self._place(place), self.reads != "memory"
+        inner_place, own = self.inner(place), self.reads != "memory"
         n_heads, width, value_width = self.projection.sizes(inner_place)
         keys = workload.past + workload.query if own else workload.memory
         made = workload.query if own else 0 if workload.past else workload.memory  # the memory's keys are made once
@@ -260,16 +261,14 @@ class AttentionSpec(MixerSpec):
 
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
-        added = (*self.scores, *([self.relative_values] if self.relative_values else []))
-        together = any(
-            each is not None
-            for each in (self.norm, self.difference, self.compressor, self.transient, self.queries, self.convolution)
-        )
-        if self.indexer is not None and self.indexer.choices > 1:
-            together = True  # each choice is of other heads
-        if together or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
+        of_all = self.norm, self.difference, self.compressor, self.transient, self.queries, self.convolution
+        if any(each is not None for each in of_all) or not ignores_heads(self.mask):
             return None
-        projection = self.projection.narrowed(self._place(place), ranks)
+        if self.indexer is not None and self.indexer.choices > 1:  # each of them for other heads
+            return None
+        if not all(each.heads_apart for each in (*self.scores, *filter(None, [self.relative_values]))):
+            return None
+        projection = self.projection.narrowed(self.inner(place), ranks)
         return projection and self.but(projection=projection)
 
     def absorbs(self, query: int, keys: int) -> bool:
@@ -299,12 +298,11 @@ class Attention(Part[AttentionSpec]):
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
-        inner_place = spec.parts(place)["projection"]
-        assert isinstance(inner_place, tuple)
-        self.n_heads, width, _ = spec.projection.sizes(inner_place[1])
+        inner_place = spec.inner(place)
+        self.n_heads, width, _ = spec.projection.sizes(inner_place)
         self.scale = spec.scale.value(width)
-        self.rotation = spec.projection.rotation(inner_place[1])
-        self.index_rotary = spec.index_rotation(inner_place[1])
+        self.rotation = spec.projection.rotation(inner_place)
+        self.index_rotary = spec.index_rotation(inner_place)
         _ = self.index_rotary and self.index_rotary.key  # taken here: a compiled pass cannot wait for its lock
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from anyformer.layers.attention import Attention, AttentionSpec
 
 WAITING, BLOCKS = "waiting", "blocks"  # the stores of what the next blocks are made of, and of what was made
-CAUSAL = (
-    Causal()
-)  # by which blocks are seen; made here, since a compiler follows no specification that is made in a pass
+# By which blocks are seen; made here, since a compiler follows no specification that is made in a pass.
+CAUSAL = Causal()
 KEY = "key"  # what attention's own waits as
 
 
@@ -69,10 +68,9 @@ def kept_of_blocks(spec: AttentionSpec, inner_place: Place) -> tuple[KeptBeside,
         return ()
     made = {**spec.projection.cache_shapes(inner_place)}
     waiting = {COUNT: (1,), **spec.compressor.state_shapes(place_of_blocks(spec, inner_place), KEY)}
-    if spec.chooses and spec.indexer and spec.indexer.compressor:
-        width = spec.indexer.head_dim
-        made[INDEX] = (width,)
-        waiting |= spec.indexer.compressor.state_shapes(inner_place.at(width), INDEX)
+    if (indexer := spec.own_indexer) and indexer.compressor:
+        made[INDEX] = (indexer.head_dim,)
+        waiting |= indexer.compressor.state_shapes(inner_place.at(indexer.head_dim), INDEX)
     return KeptBeside(BLOCKS, made, every=spec.compressor.every), KeptBeside(WAITING, waiting, "state")
 
 

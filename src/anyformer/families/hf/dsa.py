@@ -33,7 +33,7 @@ from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, IndexerSpec, MLASpec, RotarySpec
-from anyformer.spec import BlockSpec, ModelSpec
+from anyformer.spec import ModelSpec
 
 INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # what every layer is, by its name and by an older one
 OWN, SHARED = "full", "shared"  # whose choice a layer attends to: its own, or that of the last such layer
@@ -94,13 +94,10 @@ def shared_choices(usual: Callable[[Settings, int], tuple[str, ...]] = _by_numbe
         return with_layers(spec, blocks)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        return {"indexer_types": [OWN if _chooses(block) else SHARED for block in spec.stack.blocks]}
+        attentions = (one(block, AttentionSpec, "attention") for block in spec.stack.blocks)
+        return {"indexer_types": [OWN if each.own_indexer else SHARED for each in attentions]}
 
     return table.Pair(read, write)
-
-
-def _chooses(block: BlockSpec) -> bool:
-    return one(block, AttentionSpec, "attention").chooses
 
 
 def _modules(spec: ModelSpec) -> Laid:

@@ -49,6 +49,7 @@ from anyformer.spec import (
 
 S = TypeVar("S", bound=Spec)
 P = TypeVar("P", bound=Spec)
+K = TypeVar("K")
 
 
 def edited(value: Spec, part: type[P], edit: Callable[[P], Any]) -> Any:
@@ -82,6 +83,11 @@ def with_layers(model: ModelSpec, layers: Iterable[BlockSpec]) -> ModelSpec:
 def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
     """The model with this pattern of layers over and over, as deep as it is."""
     return with_layers(model, repeat(pattern, model.n_layers))
+
+
+def firsts(kinds: Sequence[K], model: ModelSpec) -> dict[K, BlockSpec]:
+    """The first layer of each kind in a model, given the kinds of its layers."""
+    return dict(reversed([*zip(kinds, model.stack.blocks, strict=True)]))
 
 
 def mixing(layer: BlockSpec, mixer: MixerSpec) -> BlockSpec:

@@ -53,9 +53,8 @@ def with_causal_masks(model: ModelSpec) -> ModelSpec:
 
     def causal(attention: AttentionSpec) -> AttentionSpec:
         seen = attention.mask
-        return attention.but(
-            mask=window(seen.radius) if isinstance(seen, SymmetricWindow) else Causal()
-        )  # its own key too
+        # So many keys with its own, where both ways it sees so many beside its own.
+        return attention.but(mask=window(seen.radius) if isinstance(seen, SymmetricWindow) else Causal())
 
     (head,) = model.heads
     return edited(model, AttentionSpec, causal).but(heads=(head.but(name="lm"),))

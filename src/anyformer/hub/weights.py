@@ -115,11 +115,8 @@ class Weights:
 
         Raises CheckpointError listing them.
         """
-        missing, begun = (
-            [name for name in expected if name not in self],
-            tuple(o[:-1] for o in optional if o[-1] == "*"),
-        )
-        known = {*expected, *optional}
+        missing = [name for name in expected if name not in self]
+        known, begun = {*expected, *optional}, tuple(name[:-1] for name in optional if name[-1] == "*")
         surplus = [name for name in self.listed() if name not in known and not name.startswith(begun)]
         sizes = ((name, self.shape(name), shape) for name, shape in expected.items())
         refuse_misfits(self.directory, what, missing, surplus, sizes)
@@ -214,9 +211,10 @@ def _files(directory: Path) -> tuple[list[Path], dict[str, Path]]:
 def holds_weights(directory: Path) -> bool:
     """Whether the files of a model's tensors are there, every one."""
     try:
-        return bool(_files(directory))
+        _files(directory)
     except CheckpointError:
         return False
+    return True
 
 
 def opened(file: Path) -> Any:

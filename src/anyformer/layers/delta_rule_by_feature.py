@@ -74,9 +74,8 @@ def _pairs(q: Tensor, k: Tensor, decay: Tensor, ahead: Tensor, behind: Tensor) -
     n, block = k.shape[-3:-1]
     both = torch.stack((q, k), -2)  # [.., block, token, 2, key_dim]
     later = torch.ones(block, block, dtype=torch.bool, device=k.device).tril(-1)  # of i, j: j is before i
-    between = (decay[..., :, None, :] * later[..., None]).cumsum(
-        -3
-    )  # [.., i, j, key_dim]: all that is after j, up to i
+    # [.., i, j, key_dim]: all that is after j, up to i
+    between = (decay[..., :, None, :] * later[..., None]).cumsum(-3)
     hidden = (~later).triu(1)[..., None]
     near = (k[..., None, :, :] * left_of(between.masked_fill(hidden, -torch.inf))) @ both.transpose(-1, -2)
     rows, keys = both * left_of(ahead)[..., None, :], k[..., :0, :, :]

@@ -36,9 +36,8 @@ class LSHAttentionSpec(MixerSpec):
     n_heads: Count
     head_dim: Width | None = None  # None: d_model / n_heads
     n_hashes: Whole = 1  # rounds
-    n_buckets: tuple[
-        Whole, ...
-    ] = ()  # of a round: their product; none: two for each chunk of the row, as a power of two
+    # of a round: their product; none: two for each chunk of the row, as a power of two
+    n_buckets: tuple[Whole, ...] = ()
     chunk: Window = Window(64)
     before: int = 1  # chunks that one sees before it
     after: int = 0

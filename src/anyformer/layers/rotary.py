@@ -77,10 +77,8 @@ class RotarySpec(Spec):
 
     def fitted(self, head_dim: int) -> Self:
         """The same for heads of another width: as nearly as an even number of features allows."""
-        r, least = (
-            int(head_dim * self.fraction),
-            1 if self.scaling is None else 2,
-        )  # pairs, of long waves and short ones
+        r = int(head_dim * self.fraction)
+        least = 1 if self.scaling is None else 2  # pairs, of long waves and of short ones
         n = min(head_dim - head_dim % 2, 2 * max(least, round(r / 2)))
         spec = self if n == r else self.but(fraction=fraction_of(n, head_dim))
         return spec if self.scaling is None else spec.but(scaling=self.scaling.fitted(spec._dims(head_dim) // 2))

@@ -44,9 +44,8 @@ class RouterSpec(PartSpec):
 
     n_experts: Count
     top_k: Few
-    n_identity: int = (
-        0  # more that can be chosen and return what they read (LongCat-Flash, arXiv:2509.01322, section 2.1)
-    )
+    # more that can be chosen and return what they read (LongCat-Flash, arXiv:2509.01322, section 2.1)
+    n_identity: int = 0
     empty: bool = False  # those return nothing (ZAYA1's skip)
     n_shared: int = 0  # more that every token goes through, scored and weighed beside those chosen (Inkling)
     score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sqrt-softplus", "sparsemixer"] = "softmax"

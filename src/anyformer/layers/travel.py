@@ -15,9 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from anyformer.layers.tokens import as_given, product_dtype
 
-Served = Callable[
-    [Tensor, Tensor, Tensor], Tensor
-]  # (rows, which expert of those here [row, 1], weights) -> what it makes
+# (rows, which expert of those here [row, 1], weights) -> what it makes
+Served = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Travel(Protocol):

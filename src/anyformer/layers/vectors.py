@@ -12,11 +12,8 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 MOST = 3  # matrices of a launch: queries, keys and values
-ROWS, COLUMNS, WARPS = (
-    2,
-    1024,
-    2,
-)  # of a program: the fastest or nearly so of eight, for matrices from 2 to 500 MB on an H200
+# Of a program: the fastest or nearly so of eight, for matrices from 2 to 500 MB on an H200.
+ROWS, COLUMNS, WARPS = 2, 1024, 2
 
 
 @triton.jit

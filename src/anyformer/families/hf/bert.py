@@ -80,9 +80,8 @@ ERNIE = encoder_family(
     also=(f"{WORDS}.decoder",),
     ignored=("task_type_vocab_size",),
 )
-OF_ROBERTA = headings.words(
-    "lm_head.dense", "lm_head.layer_norm", Theirs("lm_head", also=("lm_head.decoder",))
-)  # GELU, whatever hidden_act says
+# GELU, whatever hidden_act says.
+OF_ROBERTA = headings.words("lm_head.dense", "lm_head.layer_norm", Theirs("lm_head", also=("lm_head.decoder",)))
 
 
 def roberta_heads(name: str, prefix: str = "roberta.") -> headings.HeadNames:

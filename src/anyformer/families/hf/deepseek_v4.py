@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from anyformer.families.compose import firsts
 from anyformer.families.deepseek_v4 import (
     HASHED,
     HEAVY,
@@ -100,10 +101,8 @@ def _rotary(settings: Settings, head_dim: int, context: int) -> tuple[RotarySpec
 
 def _read(settings: Settings, _: ModelSpec) -> ModelSpec:
     n, eps = settings.take("num_hidden_layers", int, 43), settings.take("rms_norm_eps", float, 1e-6)
-    head_dim, context = (
-        settings.positive("head_dim", int, 512),
-        settings.positive("max_position_embeddings", int, 1_048_576),
-    )
+    head_dim = settings.positive("head_dim", int, 512)
+    context = settings.positive("max_position_embeddings", int, 1_048_576)
     n_hashed = settings.take("num_hash_layers", int, 3)
     usual = [HASHED if i < n_hashed else ROUTED for i in range(n)]
     score = settings.take("scoring_func", str, "sqrtsoftplus")
@@ -158,7 +157,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
     blocks = spec.stack.blocks
     types = [_attention(block) for block in blocks]
     hashed = [one(block, RouterSpec, "router").hashed is not None for block in blocks]
-    first = dict(reversed([*zip(types, blocks, strict=True)]))
+    first = firsts(types, spec)
     rates, index = dict(RATES), {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 512}
     for kind in rates.keys() & first.keys():
         rates[kind] = one(first[kind], CompressorSpec, "compressor").every

@@ -237,9 +237,8 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
 
 def _fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:
     wanted = computed(spec)
-    told: tuple[Family, dict[str, Any]] | None = (
-        None  # a class that sees ahead because it is told to: after one that always does
-    )
+    # a class that sees ahead because it is told to: after one that always does
+    told: tuple[Family, dict[str, Any]] | None = None
     reasons: list[tuple[float, str]] = []
     others: list[tuple[str, ModelSpec]] = []
     for family in families:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anyformer.families.compose import with_layers
+from anyformer.families.compose import firsts, with_layers
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair
 from anyformer.layers import AttentionSpec, GatedDeltaNetSpec
@@ -26,8 +26,7 @@ def kinds_of(spec: ModelSpec, words: Words) -> list[str]:
             return bool(kind(block))
         return any(isinstance(branch.mixer, kind) for sublayer in block.sublayers for branch in sublayer.branches)
 
-    each = (next((word for word, kind in words.items() if fits(block, kind)), "none") for block in spec.stack.blocks)
-    return [*each]
+    return [next((word for word, kind in words.items() if fits(block, kind)), "none") for block in spec.stack.blocks]
 
 
 def layer_kinds(
@@ -67,5 +66,5 @@ def full_each(setting: str, default: int) -> Callable[[Settings, int], list[str]
 
 def template(model: ModelSpec, words: Words) -> ModelSpec:
     """The first layer of each kind in a model, in the order of the words."""
-    first = dict(reversed([*zip(kinds_of(model, words), model.stack.blocks, strict=True)]))
+    first = firsts(kinds_of(model, words), model)
     return with_layers(model, (first[word] for word in words))

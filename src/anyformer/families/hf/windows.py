@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from anyformer.families.compose import changed, with_layers
+from anyformer.families.compose import changed, firsts, with_layers
 from anyformer.families.compose import window as window_mask
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary, rotary_settings, scaling_settings, within
@@ -37,7 +37,7 @@ def window_of(spec: Spec) -> int | None:
 
 def two_kinds(model: ModelSpec) -> ModelSpec:
     """The template of a model with sliding layers and full ones: the first of each."""
-    first = dict(reversed([*zip(types_of(model), model.stack.blocks, strict=True)]))
+    first = firsts(types_of(model), model)
     return with_layers(model, (first[SLIDING], first[FULL]))
 
 

@@ -127,20 +127,15 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Conten
     # What none of ours comes from may be absent.
     rows = [row for row in rows if row.ours or all(spelled(name) in weights for name in row.theirs)]
     expected = {spelled(name): shape for name, shape in their_shapes(rows, spec).items()}
-    duplicates = {
-        spelled(row.theirs[0]): [spelled(name) for name in row.also if name not in row.theirs]
-        for row in rows
-        if row.theirs
-    }
     spare = {spelled(name) for row in rows for name in row.also}
     weights.match(expected, family.architecture, spare)
-    for name, others in duplicates.items():
-        for other in others:
-            if other in weights and other != name and not torch.equal(weights.read(name), weights.read(other)):
-                raise CheckpointError(
-                    f"{weights.directory}: {name} and {other} differ, but the configuration has one tensor stand for both; "
-                    "set tie_word_embeddings to false where it has that, or copy the files again"
-                )
+    twins = ((row.theirs[0], name) for row in rows if row.theirs for name in row.also if name not in row.theirs)
+    for name, other in (map(spelled, pair) for pair in twins):
+        if other in weights and other != name and not torch.equal(weights.read(name), weights.read(other)):
+            raise CheckpointError(
+                f"{weights.directory}: {name} and {other} differ, but the configuration has one tensor stand for both; "
+                "set tie_word_embeddings to false where it has that, or copy the files again"
+            )
     weights.release()
     return Contents(weights, rows, spelled, list(expected), _whole(spec, rows, spelled))
 
@@ -164,9 +159,9 @@ def _refuse_larger(spec: ModelSpec, weights: Weights | GGUF) -> None:
 
 def _behind_the_pool(spec: ModelSpec, weights: Weights | GGUF) -> list[TensorRow]:
     """The rows of what lies in the folders of modules, or in the same GGUF file."""
-    return (
-        weights.dense_rows(spec) if isinstance(weights, GGUF) else [same(name, name) for name in module_tensors(spec)]
-    )
+    if isinstance(weights, GGUF):
+        return weights.dense_rows(spec)
+    return [same(name, name) for name in module_tensors(spec)]
 
 
 def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[TensorRow]:

@@ -187,17 +187,14 @@ def convert(
     """
     target = Path(target)
     found = find(source) if average is None and not others else averaged(source, average, others)
-    if (with_adapter(found.weights) is not None) != merge:
-        if merge:
-            raise UsageError(f"{source} has no adapter to merge; leave --merge out")
-        if (
-            found.others
-            or target.suffix.lower() in (SUFFIX, GRAPH)
-            or not (form is hf_type is dtype is quantise is None)
-        ):
+    adapted, suffix = with_adapter(found.weights) is not None, target.suffix.lower()
+    if merge and not adapted:
+        raise UsageError(f"{source} has no adapter to merge; leave --merge out")
+    if adapted and not merge:
+        if found.others or suffix in (SUFFIX, GRAPH) or not (form is hf_type is dtype is quantise is None):
             raise UsageError(f"{source} is an adapter, which goes into its weights by --merge; give that too")
         return _write_adapter(found, target)
-    if target.suffix.lower() == SUFFIX:
+    if suffix == SUFFIX:
         if not (form is hf_type is dtype is shard_nbytes is None):
             raise UsageError(
                 f"{target} is one GGUF file: leave --to, --class and --shard-size out, and give --quantise for --dtype"
@@ -206,7 +203,7 @@ def convert(
         tokenizer = tokenizer_of(found)
         refuse_larger(tokenizer, found.spec)
         return write_gguf(found, tokenizer, target, quantise)
-    if target.suffix.lower() == GRAPH:
+    if suffix == GRAPH:
         if not (form is hf_type is dtype is quantise is shard_nbytes is None):
             raise UsageError(
                 f"{target} is one ONNX graph, in float32: leave --to, --class, --dtype, --quantise and --shard-size out"

@@ -16,32 +16,12 @@ KV_HEADS, INNER, RANK = "attention.head_count_kv", "ssm.inner_size", "ssm.time_s
 TURNS = "rope.scaling.finetuned"
 
 
-def _pattern(said: Said, _: Said) -> Said:
-    slides = said[PATTERN]
-    if not isinstance(slides, list) or not all(isinstance(each, bool) for each in slides):
-        raise ValueError("is no list of which layers have a window")
-    return {"layer_types": [windows.SLIDING if each else windows.FULL for each in slides]}
-
-
 # The window, of which 0 is none.
 WINDOWED = Keys(
     (WINDOW,),
     lambda said, _: {"sliding_window": said[WINDOW] or None},
     lambda config: {} if config.get("sliding_window") is None else {WINDOW: int(config["sliding_window"])},
 )
-
-
-def _patterned(config: Said) -> Said:
-    slides = [kind == windows.SLIDING for kind in config["layer_types"]]
-    return {PATTERN: slides} if any(slides) else {}
-
-
-# Which layers have a window.
-PATTERNED = Keys((PATTERN,), _pattern, _patterned)
-
-
-def _head_dim(config: Said) -> int:
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
 # The same, of a model whose YaRN does not round the pairs where its ramp begins and ends, which files do not say.
@@ -55,13 +35,39 @@ WINDOWED_EXACTLY = Keys(
 )
 
 
+def _sliding(config: Said) -> list[bool]:
+    """Which layers have a window."""
+    return [kind == windows.SLIDING for kind in config["layer_types"]]
+
+
+def _pattern(said: Said, _: Said) -> Said:
+    slides = said[PATTERN]
+    if not isinstance(slides, list) or not all(isinstance(each, bool) for each in slides):
+        raise ValueError("is no list of which layers have a window")
+    return {"layer_types": [windows.SLIDING if each else windows.FULL for each in slides]}
+
+
+# Which layers have a window, where any has.
+PATTERNED = Keys((PATTERN,), _pattern, lambda config: {PATTERN: slides} if any(slides := _sliding(config)) else {})
+
+
+def _head_dim(config: Said) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def _kv_heads(said: Said) -> list[int]:
+    """How many heads of keys and values each layer has, 0 of those that do not attend."""
+    heads = said[KV_HEADS]
+    if not isinstance(heads, list) or len({*heads} - {0}) != 1:
+        raise ValueError("is no list of one number, and of 0 for layers that do not attend")
+    return heads
+
+
 def periodic(attends: str, head_count: str) -> Keys:
     """Which layers attend, by a configuration's period and offset: those that do have heads of keys and values."""
 
     def read(said: Said, _: Said) -> Said:
-        heads = said[KV_HEADS]
-        if not isinstance(heads, list) or len({*heads} - {0}) != 1:
-            raise ValueError("is no list of one number, and of 0 for layers that do not attend")
+        heads = _kv_heads(said)
         first, *later = [i for i, n in enumerate(heads) if n]
         period = later[0] - first if later else max(first, len(heads) - 1) + 1
         if [i for i in range(len(heads)) if i % period == first] != [first, *later]:
@@ -107,9 +113,7 @@ def hybrid(attends: str, other: str) -> Keys:
     """The layers' kinds, by the words of a configuration: those that attend have heads of keys and values."""
 
     def read(said: Said, _: Said) -> Said:
-        heads = said[KV_HEADS]
-        if not isinstance(heads, list) or len({*heads} - {0}) != 1:
-            raise ValueError("is no list of one number, and of 0 for layers that do not attend")
+        heads = _kv_heads(said)
         return {"num_key_value_heads": max(heads), "layer_types": [attends if n else other for n in heads]}
 
     def write(config: Said) -> Said:
@@ -127,8 +131,8 @@ NO_ATTENTION = Keys(
 )
 
 
-# How much wider a state space mixer is than the stream.
 def _expanded(setting: str) -> Keys:
+    """How much wider a state space mixer is than the stream, by this setting."""
     return Keys(
         (INNER,),
         lambda said, config: {setting: int(said[INNER]) // int(config["hidden_size"])},
@@ -199,7 +203,7 @@ def _every(said: Said, config: Said) -> Said:
 
 
 def _how_often(config: Said) -> Said:
-    slides = [kind == windows.SLIDING for kind in config["layer_types"]]
+    slides = _sliding(config)
     every = slides.index(False, 1) if False in slides[1:] else len(slides)
     return {PATTERN: every if slides == [bool(i % every) for i in range(len(slides))] else slides}
 
@@ -212,7 +216,7 @@ def _last_of(said: Said, config: Said) -> Said:
 
 
 def _unless_6(config: Said) -> Said:
-    slides = [kind == windows.SLIDING for kind in config["layer_types"]]
+    slides = _sliding(config)
     return {} if slides == [bool((i + 1) % 6) for i in range(len(slides))] else {PATTERN: slides}
 
 

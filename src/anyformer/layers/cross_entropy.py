@@ -7,7 +7,7 @@ section 5).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,11 +101,11 @@ def _answered(
         return _called(head, rows, labels, options, weights, taught)
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
     rows = rows if split is None else entering(rows, split.ranks)
-    how = (scale, spec.softcap, options, split, backend_of(head, rows) if taught is None else None, taught)
+    how = _How(scale, spec.softcap, options, split, backend_of(head, rows) if taught is None else None, taught)
     learnt = (rows, matrix, head.bias)
     if not torch.is_grad_enabled():  # PyTorch says of a function's inputs that they need gradients even then
         learnt = tuple(each if each is None else each.detach() for each in learnt)
-    return _HeadCrossEntropy.apply(*learnt, labels, weights, *how)
+    return _HeadCrossEntropy.apply(*learnt, labels, weights, how)
 
 
 def backend_of(head: Head, rows: Tensor) -> str | None:
@@ -177,6 +177,17 @@ def _called(
     return torch.stack(totals).sum(), torch.cat(nats), torch.stack(away).sum()
 
 
+class _How(NamedTuple):
+    """How rows are answered by a table, and what is made of the answers."""
+
+    scale: float  # of the logits
+    softcap: float | None
+    options: LossOptions
+    split: SplitRows | None  # of a table of which this process has some rows: then the result is that of all
+    backend: str | None  # by which what is between the products is compiled; beside a teacher nothing is
+    taught: Taught | None
+
+
 class _HeadCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -186,18 +197,9 @@ class _HeadCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         weights: Tensor | None,
-        scale: float,
-        softcap: float | None,
-        options: LossOptions,
-        split: SplitRows | None,
-        backend: str | None,
-        taught: Taught | None,
+        how: _How,
     ) -> Sums:
-        """Likewise of hidden [row, width], weight [vocab, width], bias [vocab], labels [row], weights [row].
-
-        Where the table is `split`, vocab is this rank's, and the result that of all. `backend` compiles what is between
-        the products; beside a teacher nothing does.
-        """
+        """Likewise of hidden [row, width], weight [vocab, width], bias [vocab], labels [row], weights [row]."""
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hidden.dtype, weight.dtype)
@@ -218,33 +220,22 @@ class _HeadCrossEntropy(torch.autograd.Function):
             total, away = (torch.zeros((), device=x.device, dtype=exact) for _ in range(2))
             # Reused by all chunks: a fresh page costs more than the arithmetic on it.
             products = torch.empty(size, vocab, device=x.device, dtype=dtype)
-            workspace = torch.empty(0 if backend else size, vocab, device=x.device, dtype=exact)
+            workspace = torch.empty(0 if how.backend else size, vocab, device=x.device, dtype=exact)
             for here in chunks_of(n, size):
                 logits = torch.mm(x[here], w.t(), out=products[: here.stop - here.start])
                 weighed = None if weights is None else weights[here]
                 answers = None
-                if taught is not None:
+                if how.taught is not None:
                     with torch.autocast(device, dtype, enabled=autocast):
-                        answers = taught.at(here).answers()
-                if backend is None:
-                    work, how = workspace[: len(logits)], (scale, softcap, options, split)
-                    loss, grad, far = _chunk(
-                        logits, work, bias, labels[here], weighed, answers, *how, each[here], any(wanted)
-                    )
+                        answers = how.taught.at(here).answers()
+                if how.backend is None:
+                    given = logits, workspace[: len(logits)], bias, labels[here], weighed, answers
+                    loss, grad, far = _chunk(*given, how, each[here], any(wanted))
                     away += far
                 else:
-                    loss, each[here], grad = compiled(backend)(
-                        logits,
-                        bias,
-                        labels[here],
-                        nothing[here],
-                        weighed,
-                        exact,
-                        scale,
-                        softcap,
-                        options.label_smoothing,
-                        options.z_loss,
-                    )
+                    given = logits, bias, labels[here], nothing[here], weighed, exact
+                    terms = how.options.label_smoothing, how.options.z_loss
+                    loss, each[here], grad = compiled(how.backend)(*given, how.scale, how.softcap, *terms)
                 total += loss
                 if grad is not None:
                     _accumulate(grad, x[here], w, here, nothing[here], grads)
@@ -263,7 +254,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
         if ctx.grads is None:
             raise RuntimeError("the gradients of the cross-entropy were used up by the first backward pass")
         grads, ctx.grads = ctx.grads, None
-        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), *(None,) * 8)
+        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), None, None, None)
 
 
 def _chunk(
@@ -273,19 +264,15 @@ def _chunk(
     labels: Tensor,
     weights: Tensor | None,
     answers: Answers | None,
-    scale: float,
-    softcap: float | None,
-    options: LossOptions,
-    split: SplitRows | None,
+    how: _How,
     each: Tensor,
     with_grad: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """(the sum of a chunk's losses, its gradient by `products`, in a buffer, the sum of the divergences from a teacher).
 
-    `each` takes the plain losses.
-
-    Of a row that predicts nothing the gradient is whatever it is.
+    `each` takes the plain losses. Of a row that predicts nothing the gradient is whatever it is.
     """
+    scale, softcap, options, split, *_ = how
     logits = products if products.dtype == work.dtype else work.copy_(products)
     if bias is not None:
         logits += bias

@@ -195,18 +195,18 @@ class Stack(Part[StackSpec]):
         `early`: at each number of layers in it is put what the stack would give if it had no more. `carried`: what the stage
         before gave, each [batch, …]; what a stage that is not the last gives is the residual's state.
         """
-        context.ids, notes = ids, []
+        context.ids, notes, early = ids, [], {} if early is None else early
         if self.stage is None or self.stage.first:
             context.input = self.embedding(ids, context)
             state = self.residual.open(context.input, context)
         else:
             state = self.stage.enter(carried, context, next(stores))
         for i, block in enumerate(self.blocks, self.blocks.here.start):
-            if hidden is not None or (early is not None and i in early):
+            if hidden is not None or i in early:
                 x, state = self.residual.close(state)
                 if hidden is not None:
                     hidden.append(state if isinstance(state, Tensor) else x)
-                if early is not None and i in early:
+                if i in early:
                     early[i] = mapped(self.spec.norm, self.norm, x, context)
             state, more = block(state, self.residual, context, stores)
             notes += more

@@ -94,8 +94,6 @@ def choice(
         chosen = attention.indexer(read, x, stored[INDEX], keys, seen, index_rotation(attention), context)
         if spec.choice is not None:
             context.memo.found[f"choice {spec.choice}"] = chosen
-    return (
-        chosen
-        if chosen is None or spec.choices == 1
-        else chosen.repeat_interleave(attention.n_heads // spec.choices, 1)
-    )
+    if chosen is None or spec.choices == 1:
+        return chosen
+    return chosen.repeat_interleave(attention.n_heads // spec.choices, 1)

@@ -170,6 +170,12 @@ def of_expert(i: int, x: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tens
     return F.linear(inner(*(F.linear(x, *each) for each in into)), *out)
 
 
+def as_operands(x: Tensor, maps: Sequence[Matrices]) -> tuple[Tensor, Sequence[Matrices]]:
+    """The rows, and matrices and biases, as products take them."""
+    x, *each = operands(x, x, *(tensor for pair in maps for tensor in pair))
+    return x, list(zip(each[::2], each[1::2], strict=True))
+
+
 def few_are_chosen(chosen: Tensor, matrices: Tensor) -> bool:
     """Whether a graph that is compiled for inference asks for no more matrices than there are, or for some of few bits.
 
@@ -184,9 +190,8 @@ def by_choice(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrice
     """The sum, each choice with its own matrices."""
     flat = chosen.flatten()
     own = flat.clamp(min=0)
-    picked = (None if each is None else each.index_select(0, own) for pair in maps for each in pair)
-    x, *cast = operands(x, x, *picked)
-    *into, out = zip(cast[::2], cast[1::2], strict=True)
+    picked = [(m.index_select(0, own), None if b is None else b.index_select(0, own)) for m, b in maps]
+    x, (*into, out) = as_operands(x, picked)
     rows = x.repeat_interleave(chosen.shape[1], 0)
     y = products_each(inner(*(products_each(rows, *each) for each in into)), *out)
     y = (y * weights.to(y.dtype).view(-1, 1)).masked_fill((flat < 0)[:, None], 0)
@@ -195,12 +200,11 @@ def by_choice(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrice
 
 def by_all(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tensor:
     """The sum, each expert with every token: of few tokens all matrices are read once, and nobody asks who chose which."""
-    x, *cast = operands(x, x, *(each for pair in maps for each in pair))
 
     def products(rows: Tensor, matrices: Tensor, biases: Tensor | None) -> Tensor:
         return rows @ matrices.mT if biases is None else torch.baddbmm(biases[:, None], rows, matrices.mT)
 
-    *into, out = zip(cast[::2], cast[1::2], strict=True)
+    x, (*into, out) = as_operands(x, maps)
     n = len(out[0])
     rows = x.expand(n, -1, -1)
     y = products(inner(*(products(rows, *each) for each in into)), *out)  # [expert, token, d_model]
@@ -230,8 +234,8 @@ def sorted_by_expert(
     x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner, *, traced: bool
 ) -> Tensor:
     """The sum, by products of each expert's rows with its matrices."""
-    x, *cast = operands(x, x, *(m for m, _ in maps), *(b for _, b in maps))
-    matrices, biases = cast[: len(maps)], cast[len(maps) :]
+    x, maps = as_operands(x, maps)
+    matrices, biases = zip(*maps, strict=True)
     share = weights.to(x.dtype)
     with as_given(x):
         groups = groups_of(chosen, len(matrices[0]))

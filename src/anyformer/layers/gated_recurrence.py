@@ -70,7 +70,8 @@ class GatedRecurrence(Recurrent[R]):
         rates, after = steps.dropout, {}
         for i, (_, width) in enumerate(spec.widths(self.place)):
             names = [f"{name}_{i}" for name in spec.held]
-            before = [self._before(state, name, x, width, dtype) for name in names]
+            nothing = x.new_zeros(x.shape[0], width, dtype=dtype)
+            before = [(state or {}).get(name, nothing).to(dtype) for name in names]
             weight = getattr(self, f"state_{i}")
             if rates and rates.recurrent:
                 weight = F.dropout(weight, rates.recurrent)
@@ -88,11 +89,6 @@ class GatedRecurrence(Recurrent[R]):
 
     def bias(self, name: str, i: int) -> Tensor | None:
         return getattr(self, f"bias_{name}_{i}")
-
-    @staticmethod
-    def _before(state: Mapping[str, Tensor] | None, name: str, x: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-        held = (state or {}).get(name)
-        return x.new_zeros(x.shape[0], width, dtype=dtype) if held is None else held.to(dtype)
 
 
 def _last(before: Tensor, at: Tensor, steps: Steps) -> Tensor:

@@ -340,6 +340,7 @@ def shown(mask: Mask, query: Tokens, key: Tokens, head: Tensor) -> Tensor | None
     seen = None if isinstance(mask, Everything) else mask.__call__(query, key, head)
     if query.document is None and key.document is None:
         return seen
+    # Not their `documents`: of bounds on blocks of facts (`kernels/intervals.py`) there is arithmetic alone.
     documents_q = query.position * 0 + 1 if query.document is None else query.document
     documents_k = key.position * 0 + 1 if key.document is None else key.document
     together = (documents_q == documents_k) & (documents_k > 0)

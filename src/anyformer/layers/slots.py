@@ -62,7 +62,7 @@ class SlotIndex:
     def roomy(self, held: Tensor, axis: int) -> Tensor:
         """`held` [batch, …, slot, …], with as many slots along `axis` as the index has."""
         missing = self.slots - held.shape[axis]
-        return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing)) if missing else held
+        return padded(held, axis, 0, missing) if missing else held
 
     def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
         """All that this pass sees of [batch, …, slot, …], the new tokens written along `axis`; a ring's are in no order."""
@@ -108,7 +108,7 @@ class SlotIndex:
         """`held` [batch, …, slot, …] with `by` empty slots before its tokens, or without as many that are empty."""
         if self.ring:
             return held.roll(by, axis)
-        return F.pad(held.narrow(axis, 0, self.n), (by, 0) if axis == -1 else (0, 0, by, 0))
+        return padded(held.narrow(axis, 0, self.n), axis, by, 0)
 
     def last_before(self, drop: Tensor, last: Tensor) -> Tensor:
         """Position and document [2, batch, 1] of each row's last real token before its last drop[b] tokens; -1: there is none.
@@ -190,8 +190,12 @@ class BlockIndex(SlotIndex):
         """`held` [batch, …, slot, …] with as many slots as there are blocks of so many more tokens, behind those it has."""
         n = (self.n + by) // self.every
         held = held.narrow(axis, 0, min(n, held.shape[axis]))
-        missing = n - held.shape[axis]
-        return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing))
+        return padded(held, axis, 0, n - held.shape[axis])
+
+
+def padded(held: Tensor, axis: int, before: int, behind: int) -> Tensor:
+    """`held` [batch, …, slot, …] with so many empty slots before and behind its own along the `axis`, -1 or -2."""
+    return F.pad(held, (before, behind) if axis == -1 else (0, 0, before, behind))
 
 
 def along(index: Tensor, value: Tensor, axis: int) -> Tensor:

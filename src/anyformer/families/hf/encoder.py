@@ -64,14 +64,15 @@ def encoder_family(
 
     def rows(spec: ModelSpec, links: Links = links, heads: HeadNames = heads) -> list[TensorRow]:
         stripped = {head.name for head in spec.heads} <= set(heads.classes.get(heads.bare, ()))
-        table = one(spec.stack.embedding, TableSpec, "table of tokens")
-        ours = f"shared.{table.shared}" if tied else "stack.embedding.terms.0.table"
+        shared = one(spec.stack.embedding, TableSpec, "table of tokens").shared
+        ours = f"shared.{shared}" if tied else "stack.embedding.terms.0.table"
         places = {ours: Theirs(heads.prefix + tokens, also=also), **heads.links(spec)}
         found = [_aliased(row) for row in rows_of(spec, places | within(links(spec), theirs=heads.prefix))]
         found += [row._replace(theirs=tuple(heads.prefix + name for name in row.theirs)) for row in further(spec)]
         taken = {name for row in found for name in (*row.theirs, *row.also)}
         spare = (name for name in heads.tensors() if name not in taken)
-        found.append(dropped(*spare, *(name for one in buffers if (name := heads.prefix + one) not in taken)))
+        old = (heads.prefix + name for name in buffers)
+        found.append(dropped(*spare, *(name for name in old if name not in taken)))
         return [_bare(row, heads.prefix) for row in found] if stripped else found
 
     def of_files(spec: ModelSpec, files: Files) -> ModelSpec:

@@ -181,9 +181,8 @@ OLD = dropped("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.w
 
 def untied(spec: ModelSpec, files: Files) -> ModelSpec:
     """The model with a table of the head's own where files hold one beside the tokens', whatever was said."""
-    names = (f"{table}.weight" for table in ("shared", *TABLES))
-    table = next((name for name in names if name in files), None)
-    if table is None or HEAD not in files or torch.equal(files.read(table), files.read(HEAD)):
+    tokens = next((name for each in ("shared", *TABLES) if (name := f"{each}.weight") in files), None)
+    if tokens is None or HEAD not in files or torch.equal(files.read(tokens), files.read(HEAD)):
         return spec
     return spec.but(heads=tuple(head.but(table=head.table and head.table.but(shared=None)) for head in spec.heads))
 

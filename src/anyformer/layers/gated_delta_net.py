@@ -17,7 +17,7 @@ from anyformer.layers.activation import ActivationSpec, SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
 from anyformer.layers.delta_rule import by_head, delta_rule, delta_rule_flops
 from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
-from anyformer.layers.linear import ChainSpec, Linear, LinearSpec
+from anyformer.layers.linear import ChainSpec, Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.ssd import first_steps
@@ -106,7 +106,6 @@ class GatedDeltaNetSpec(RecurrentSpec):
     def resized(self, to: Sizes) -> GatedDeltaNetSpec:
         heads, of_keys, value_dim = to.heads(self.n_heads, self.n_key_heads, self.value_dim)
         assert value_dim is not None
-        key_dim = max(8, 8 * round(self.key_dim * value_dim / self.value_dim / 8))
 
         def like(rank: Width | None) -> Width | None:
             return rank and Width(max(4, round(rank * value_dim / self.value_dim)))
@@ -115,7 +114,7 @@ class GatedDeltaNetSpec(RecurrentSpec):
             n_heads=Count(heads),
             n_key_heads=Count(of_keys),
             value_dim=Width(value_dim),
-            key_dim=Width(key_dim),
+            key_dim=in_proportion(self.key_dim, self.value_dim, value_dim, 8),
             gate_rank=like(self.gate_rank),
             forget_rank=like(self.forget_rank),
         )

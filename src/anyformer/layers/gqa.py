@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from anyformer.errors import SpecError
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec, with_last
 from anyformer.layers.convolved_heads import ConvolvedHeads, ConvolvedHeadsSpec
-from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, shared_width, side_by_side
+from anyformer.layers.linear import (
+    Linear,
+    LinearSpec,
+    Together,
+    in_proportion,
+    low_rank,
+    named,
+    shared_width,
+    side_by_side,
+)
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext, Store
@@ -212,7 +221,7 @@ class GQASpec(ProjectionSpec):
         new = head_dim or shared_width(to.d_model, self.share) // n_heads
         value_dim = None
         if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
-            value_dim = max(8, 8 * round(self.value_dim * new / (self.head_dim or self.value_dim) / 8))
+            value_dim = in_proportion(self.value_dim, self.head_dim or self.value_dim, new, 8)
         return self.but(
             n_heads=n_heads,
             n_kv_heads=self.n_kv_heads and Count(n_kv_heads),

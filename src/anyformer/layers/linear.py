@@ -257,6 +257,11 @@ def shared_width(d_model: int, share: float | None) -> int:
     return d_model if share is None else round(d_model * share)
 
 
+def in_proportion(width: int, old: int, new: int, step: int = 4) -> Width:
+    """A width that is to `new` as this one is to `old`: the nearest multiple of `step`, which is the least."""
+    return Width(max(step, step * round(width * new / old / step)))
+
+
 def low_rank(rank: Width, d_out: int) -> ChainSpec:
     """W = B A of so many dimensions between (Hu et al. 2021, arXiv:2106.09685)."""
     return ChainSpec(maps=(LinearSpec(d_out=rank), LinearSpec(d_out=Width(d_out))))

@@ -7,11 +7,12 @@ from it; few read it as it is, the expansion of keys folded into the queries and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import is_plain
 from anyformer.layers.projection import Projection, ProjectionSpec
@@ -132,10 +133,7 @@ class MLASpec(ProjectionSpec):
         """Heads and head_dim follow their rule; all other widths stay in proportion to head_dim, as in the papers."""
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
         assert head_dim is not None
-
-        def like(old: int) -> Width:
-            return Width(max(4, 4 * round(old * head_dim / self.head_dim / 4)))
-
+        like = partial(in_proportion, old=self.head_dim, new=head_dim)
         turning = self.rotary_dim and like(self.rotary_dim)
         return self.but(
             n_heads=n_heads,

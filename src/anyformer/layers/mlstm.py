@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid, soft_capped
-from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
@@ -79,8 +79,8 @@ class MLSTMSpec(RecurrentSpec):
     def resized(self, to: Sizes) -> MLSTMSpec:
         n_heads, _, value_dim = to.heads(self.n_heads, self.n_heads, self.value_dim)
         assert value_dim is not None
-        key_dim = max(4, 4 * round(self.key_dim * value_dim / self.value_dim / 4))
-        return self.but(n_heads=Count(n_heads), value_dim=Width(value_dim), key_dim=Width(key_dim))
+        key_dim = in_proportion(self.key_dim, self.value_dim, value_dim)
+        return self.but(n_heads=Count(n_heads), value_dim=Width(value_dim), key_dim=key_dim)
 
 
 class MLSTM(Recurrent[MLSTMSpec]):

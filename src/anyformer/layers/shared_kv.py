@@ -7,12 +7,13 @@ distance. Groups of heads write through a narrow vector each.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
@@ -101,16 +102,13 @@ class SharedKVSpec(ProjectionSpec):
         """Heads and head_dim follow their rule, ranks stay in proportion to head_dim, groups to heads."""
         n_heads, _, head_dim = to.heads(self.n_heads, 1, self.head_dim)
         assert head_dim is not None
-
-        def like(old: int | None) -> Width | None:
-            return None if old is None else Width(max(4, 4 * round(old * head_dim / self.head_dim / 4)))
-
+        like = partial(in_proportion, old=self.head_dim, new=head_dim)
         groups = max(min(2, self.out_groups), self.out_groups * n_heads // self.n_heads)
         return self.but(
             n_heads=Count(n_heads),
             head_dim=Width(head_dim),
-            query_rank=like(self.query_rank),
-            out_rank=like(self.out_rank),
+            query_rank=self.query_rank and like(self.query_rank),
+            out_rank=self.out_rank and like(self.out_rank),
             out_groups=Count(next(g for g in range(groups, 0, -1) if n_heads % g == 0)),
             rotary=self.rotary and self.rotary.resized(to).fitted(head_dim),
             norm_latent=to.field(MapSpec, self.norm_latent),

@@ -25,8 +25,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import ALONE, EXPERTS, TRAINING, routed
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import Family, TensorRow, one
-from anyformer.families.hf.rotary import FRACTION, THETA, scaling_settings
-from anyformer.families.hf.rotary import within as rotary_of
+from anyformer.families.hf.rotary import FRACTION, THETA, rotary_of, scaling_settings
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import (
     AttentionSpec,

@@ -26,7 +26,7 @@ from anyformer.families.hf.deepseek import (
 from anyformer.families.hf.experts import expert_width
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.rotary import FRACTION, ORIGINAL, THETA, scaling_settings, within
+from anyformer.families.hf.rotary import FRACTION, ORIGINAL, THETA, rotary_of, scaling_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.mistral4 import ministral3, mistral4
 from anyformer.layers import AttentionSpec, LogSteps, MLASpec, RotarySpec
@@ -54,7 +54,9 @@ def rotation(
         growth = inner.take(GROWTH, float, 0.0) if grows else 0.0
         original = inner.positive(ORIGINAL, int, length)
         plain = one(spec, RotarySpec, "rotary positions").but(theta=theta, scaling=None)
-        spec = changed(spec, RotarySpec, **within(inner, length, plain).but(fraction=1.0).values()).but(context=length)
+        spec = changed(spec, RotarySpec, **rotary_of(inner, length, plain).but(fraction=1.0).values()).but(
+            context=length
+        )
         steps = LogSteps(length=Length(original), growth=growth) if growth else None
         return changed(spec, AttentionSpec, query_scale=steps) if grows else spec
 

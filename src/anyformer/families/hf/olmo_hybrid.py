@@ -9,7 +9,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.rotary import FRACTION, THETA, scaling_settings, within
+from anyformer.families.hf.rotary import FRACTION, THETA, rotary_of, scaling_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import DELTA, layer_kinds, template
 from anyformer.families.olmo import DELTA_NORM, olmo_hybrid
@@ -55,7 +55,7 @@ def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
         return changed(spec, GQASpec, rotary=None)
     if inner is not None:
         inner.require(FRACTION, 1.0)
-    return changed(spec, GQASpec, rotary=RotarySpec() if inner is None else within(inner, CONTEXT, RotarySpec()))
+    return changed(spec, GQASpec, rotary=RotarySpec() if inner is None else rotary_of(inner, CONTEXT, RotarySpec()))
 
 
 def _turning(spec: ModelSpec) -> dict[str, Any]:

@@ -53,10 +53,10 @@ def rotary(
     original = settings.optional(ORIGINAL, int)  # Phi-3 writes it here; it goes before the one inside
     old, new = settings.section("rope_scaling"), settings.section("rope_parameters")
     inner = old or new
-    return plain if inner is None else within(inner, context, plain, original, magnitudes=magnitudes)
+    return plain if inner is None else rotary_of(inner, context, plain, original, magnitudes=magnitudes)
 
 
-def within(
+def rotary_of(
     inner: Settings, context: int, plain: RotarySpec, original: int | None = None, *, magnitudes: bool = False
 ) -> RotarySpec:
     """The rotary positions of one table of settings, all of which are used or refused. Raises CheckpointError."""

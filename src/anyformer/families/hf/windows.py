@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from anyformer.families.compose import changed, firsts, with_layers
+from anyformer.families.compose import changed, firsts, windowed, with_layers
 from anyformer.families.compose import window as window_mask
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.rotary import FRACTION, THETA, rotary, rotary_settings, scaling_settings, within
+from anyformer.families.hf.rotary import FRACTION, THETA, rotary, rotary_of, rotary_settings, scaling_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair
 from anyformer.layers import AttentionSpec, Causal, GQASpec, RotarySpec, SlidingWindow
@@ -23,9 +23,7 @@ def window(default: int | None) -> Pair:
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         size = settings.nullable("sliding_window", int, default)
-        if size is None:
-            return spec
-        return changed(spec, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(size)))
+        return spec if size is None else windowed(spec, size)
 
     return Pair(read, lambda spec: {"sliding_window": window_of(spec)})
 
@@ -95,7 +93,7 @@ def types_of(spec: ModelSpec, words: tuple[str, str] = WORDS) -> list[str]:
 def typed_rotary(inner: Settings, context: int, plain: RotarySpec, whole: bool = True) -> RotarySpec:
     """The rotary positions of one type's table, in which no class finds `truncate`; `whole` heads turn whatever is said."""
     inner.require("truncate", True)
-    found = within(inner, context, plain)
+    found = rotary_of(inner, context, plain)
     if whole and found.fraction != 1:
         raise inner.refusal(FRACTION, "is not computed here; only 1.0 is")
     return found
@@ -167,7 +165,7 @@ def turning_windows(size: int, by_number: Callable[[Settings, int], tuple[str, .
         types = settings.strings("layer_types") or usual
         _check(settings, types, n)
         blocks = (
-            changed(block, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(found)))
+            changed(block, AttentionSpec, mask=window_mask(found))
             if kind == SLIDING
             else changed(changed(block, AttentionSpec, mask=Causal()), GQASpec, rotary=None)
             for kind, block in zip(types, spec.stack.blocks, strict=True)

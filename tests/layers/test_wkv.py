@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import RwkvConfig, RwkvModel
 
 from anyformer.layers import ChannelMixSpec, WKVSpec, wkv_scan
 from anyformer.layers.recurrence import Steps
@@ -110,16 +111,19 @@ def test_a_layer_is_the_papers(spec: Any) -> None:
     torch.testing.assert_close(torch.cat((first, layer.run(x[:, 3:], Steps(), state)[0]), 1), whole)
 
 
-def test_how_weights_start_hangs_on_the_depth() -> None:
-    """Appendix E's formulas, of a layer at half of a stack."""
-    layer = WKVSpec().within(2, 4)
-    (decay, bonus), place = layer.weights(Place(d_model=5)).values(), Place(d_model=5).at(5)
+@pytest.mark.parametrize("layer", [0, 2, 3])
+def test_weights_start_as_transformers_has_them(layer: int) -> None:
+    """Appendix E's formulas, of a layer of four."""
+    spec, place = WKVSpec().within(layer, 4), Place(d_model=5).at(5)
+    config = RwkvConfig(vocab_size=7, hidden_size=5, num_hidden_layers=4)
+    theirs: Any = RwkvModel(config).blocks[layer].attention
+    parts: dict[str, Any] = dict(spec.parts(place))
+    for name in ("key", "value", "receptance"):
+        start = parts[f"shift_{name}"][0].weights(place)["weight"].fill
+        assert start == pytest.approx(getattr(theirs, f"time_mix_{name}").flatten().tolist())
+    decay, bonus = spec.weights(place).values()
     assert decay is not None
     assert bonus is not None
-    assert decay.fill == pytest.approx([-5 + 8 * (i / 4) ** 1.35 for i in range(5)])
+    assert decay.fill == pytest.approx(theirs.time_decay.tolist())
+    # where theirs is all ones, against the paper
     assert bonus.fill == pytest.approx([-1.2039728 + 0.5 * each for each in (0, 1, -1, 0, 1)])
-    parts: dict[str, Any] = dict(layer.parts(place))
-    starts = {name: parts[name][0].weights(place)["weight"].fill for name in parts if name.startswith("shift_")}
-    assert starts["shift_key"] == pytest.approx([(i / 5) ** 0.5 for i in range(5)])
-    assert starts["shift_value"] == pytest.approx([(i / 5) ** 0.5 + 0.15 for i in range(5)])
-    assert starts["shift_receptance"] == pytest.approx([(i / 5) ** 0.25 for i in range(5)])

@@ -27,15 +27,19 @@ class WKVSpec(RecurrentSpec):
 
     width: Width | None = None  # of r, k and v; None: d_model
     gate: ActivationSpec = Sigmoid()
-    # how far through its stack the layer stands, from which shifts and decays start; None: as the stack has it
+    # where in its stack the layer stands, from which its weights start: layer / n_layers, for the powers of shifts, and
+    # layer / (n_layers - 1), for decays and the values' offset; None: as the stack has it
     depth: Share | None = None
+    depth_to_last: Share | None = None
 
     def within(self, layer: int, n_layers: int) -> WKVSpec:
-        return self if self.depth is not None else self.but(depth=layer / n_layers)
+        depth = layer / n_layers if self.depth is None else self.depth
+        to_last = layer / max(n_layers - 1, 1) if self.depth_to_last is None else self.depth_to_last
+        return self.but(depth=depth, depth_to_last=to_last)
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         """Start as appendix E has it: channels that forget soon, and ones that hardly do."""
-        n, depth = self._width(place), self.depth or 0.0
+        n, depth = self._width(place), self.depth_to_last or 0.0
         decays = tuple(-5 + 8 * (i / max(n - 1, 1)) ** (0.7 + 1.3 * depth) for i in range(n))
         bonuses = tuple(math.log(0.3) + 0.5 * ((i + 1) % 3 - 1) for i in range(n))
         return {
@@ -48,7 +52,7 @@ class WKVSpec(RecurrentSpec):
         into = LinearSpec(d_out=width, axes=("channels", "d_model"))
         return {
             "shift_key": (TokenShiftSpec(power=1 - depth), place),
-            "shift_value": (TokenShiftSpec(power=1 - depth, offset=0.3 * depth), place),
+            "shift_value": (TokenShiftSpec(power=1 - depth, offset=0.3 * (self.depth_to_last or 0.0)), place),
             "shift_receptance": (TokenShiftSpec(power=(1 - depth) / 2), place),
             "key": (into, place),
             "value": (into.but(role="inner"), place),

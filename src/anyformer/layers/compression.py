@@ -101,18 +101,17 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
             last = torch.arange(tokens.n // every, device=device)[None] * every + every - 1
             facts = tokens.each(lambda fact: fact.gather(1, last.expand(fact.shape[0], -1)))
             return Blocks(steps, _named(facts, every), last, last >= every, None, count[:, -1:])
-        ends, order, real = count % every == 0, number - 1, None
+        ends, order, real, after = count % every == 0, number - 1, None, count[:, -1:]
     else:
         begun = torch.where(steps.begins, number, 0).cummax(1).values
         count = torch.where(steps.piece == 0, before + number, number - begun + 1)
         order = steps.order.expand(count.shape[0], -1)
         ends, real = steps.real & (count % every == 0), steps.real.sum(1, keepdim=True)
+        after = torch.cat((before.expand(count.shape[0], 1), count), 1).gather(1, real.expand(count.shape[0], 1))
     n = (tokens.n + (every - 1 if store.state is not None else 0)) // every
     last = torch.argsort((~ends).to(torch.int8), dim=1, stable=True)[:, :n]
     token, whole = order.expand(last.shape[0], -1).gather(1, last), ends.gather(1, last)
     facts = tokens.each(lambda fact: fact.expand(last.shape[0], -1).gather(1, token))
-    behind = count if real is None else torch.cat((before.expand(count.shape[0], 1), count), 1)
-    after = behind[:, -1:] if real is None else behind.gather(1, real.expand(count.shape[0], 1))
     found = replace(facts, document=facts.documents * whole)
     return Blocks(steps, _named(found, every), last, count.gather(1, last) > every, real, after)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from anyformer.families import preset
-from anyformer.layers import ByRole, Normal, Xavier
+from anyformer.layers import GELU, ByRole, ConvolutionSpec, Normal, SpanConvolutionSpec, Xavier
 from anyformer.model import build
 from anyformer.resizing import resize
-from anyformer.spec import ModelSpec, Place, tensors
+from anyformer.spec import Count, MixerSpec, ModelSpec, Place, tensors
 from tests.laws.models import every_preset
 
 
@@ -67,3 +67,15 @@ def test_roles_choose() -> None:
     assert state["stack.embedding.terms.0.table.weight"].std().item() == pytest.approx(0.5, rel=0.02)
     down = state["stack.blocks.0.sublayers.1.branches.0.mixer.down.weight"]
     assert down.std().item() == pytest.approx(0.1 / math.sqrt(12), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "spec", [ConvolutionSpec(size=3, activation=GELU()), SpanConvolutionSpec(n_heads=Count(2), size=5)]
+)
+def test_a_kernel_has_inputs_at_each_of_its_tokens(spec: MixerSpec) -> None:
+    """As torch.nn.init counts them."""
+    place = Place(d_model=12).at(12)
+    (kernel,) = (weight for weight in spec.weights(place).values() if weight and weight.fill is None)
+    fan_in, fan_out = torch.nn.init._calculate_fan_in_and_fan_out(torch.empty(kernel.shape))
+    assert Normal(scale=1.0, fan_in_power=-0.5).std(kernel, 1) == pytest.approx(fan_in**-0.5)
+    assert Xavier().std(kernel, 1) == pytest.approx(math.sqrt(2 / (fan_in + fan_out)))

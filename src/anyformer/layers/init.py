@@ -45,7 +45,7 @@ class Normal(DistributionSpec):
     depth_power: Exponent = 0.0  # -0.5: GPT-2's 1/√(number of branches) for what writes to the stream
 
     def std(self, weight: Weight, n_branches: int) -> float:
-        return self.scale * weight.shape[-1] ** self.fan_in_power * n_branches**self.depth_power
+        return self.scale * fans(weight)[0] ** self.fan_in_power * n_branches**self.depth_power
 
 
 class Xavier(DistributionSpec):
@@ -55,10 +55,18 @@ class Xavier(DistributionSpec):
     depth_power: Exponent = 0.0
 
     def std(self, weight: Weight, n_branches: int) -> float:
-        return self.gain * n_branches**self.depth_power * math.sqrt(2 / sum(weight.shape[-2:]))
+        return self.gain * n_branches**self.depth_power * math.sqrt(2 / sum(fans(weight)))
 
     def fill(self, tensor: Tensor, std: float, generator: torch.Generator) -> None:
         tensor.uniform_(-std * math.sqrt(3), std * math.sqrt(3), generator=generator)
+
+
+def fans(weight: Weight) -> tuple[int, int]:
+    """(fan_in, fan_out): how many numbers one output is made of, and to how many outputs one input goes."""
+    shape = weight.shape
+    if weight.axes[-1] == "tokens":  # a kernel, as torch.nn.init counts it
+        return math.prod(shape[1:]), math.prod(shape) // shape[1]
+    return shape[-1], math.prod(shape[-2:-1])
 
 
 class ByRole(InitSpec):

@@ -251,3 +251,8 @@ def test_what_cannot_be_is_refused() -> None:
         AxialPositionsSpec(shape=(4, 4), widths=(Width(8), Width(8)))
     with pytest.raises(InputError, match=r"a sequence of 49 tokens goes beyond the 48 positions of shape \(4, 12\)"):
         build(reformer())(ids(49))
+
+
+def test_no_rows() -> None:
+    spec = reformer()
+    assert build(spec, seed=0)(torch.zeros(0, 29, dtype=torch.long)).logits.shape == (0, 29, VOCAB)

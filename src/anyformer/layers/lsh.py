@@ -154,7 +154,7 @@ def lsh_attention(
     given = qk.detach(), of_k[:, 0, :, 1], list(spec.buckets(n + more)), spec.n_hashes, spec.seed
     order = context.decided(lambda: sorted_by_bucket(*given))
     every = range(-spec.before, spec.after + 1)
-    if n_new == n and qk.device.type == "cpu" and not dropout and not torch.compiler.is_compiling():
+    if n_new == n and batch and qk.device.type == "cpu" and not dropout and not torch.compiler.is_compiling():
         heads, plain = qk.shape[1], keys.document is None and not more
         position, document = (fact.expand(-1, heads, -1).flatten(0, 1) for fact in of_k.unbind(-1))
         how = Sorted(

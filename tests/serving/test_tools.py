@@ -63,11 +63,17 @@ ASKED: dict[str, Any] = {
 }
 
 
+def ask(client: openai.OpenAI, **change: Any) -> Any:
+    """What is answered to the request, so changed."""
+    create: Any = client.chat.completions.create
+    return create(**ASKED | change)
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_a_call_that_is_asked_for_comes(client: openai.OpenAI, choice: Any) -> None:
     """Whole, and in a stream; its arguments have the function's schema, references and all."""
     names = {"get_weather"} if isinstance(choice, dict) else {"get_weather", "now"}
-    answer = client.chat.completions.create(**ASKED, tool_choice=choice, n=3)
+    answer = ask(client, tool_choice=choice, n=3)
     for each in answer.choices:
         assert each.finish_reason == "tool_calls"
         assert each.message.content is None
@@ -77,7 +83,7 @@ def test_a_call_that_is_asked_for_comes(client: openai.OpenAI, choice: Any) -> N
         assert call.function.name in names
         assert json.loads(call.function.arguments) in (CITIES if call.function.name == "get_weather" else ({},))
     calls, reasons = [], []
-    with client.chat.completions.create(**ASKED, tool_choice=choice, stream=True) as stream:
+    with ask(client, tool_choice=choice, stream=True) as stream:
         for event in stream:
             for piece in event.choices:
                 assert not piece.delta.content
@@ -94,12 +100,11 @@ def test_an_answer_that_calls_nothing_is_text(client: openai.OpenAI, told: Opene
     with Chat(told.tokenizer) as template:
         prompt = template.token_ids(ASKED["messages"], [WEATHER, NOW])
     (expected,) = generate_text(told.model, told.tokenizer, [prompt], max_new_tokens=20, sampling=Sampling(1.0), seed=2)
-    asked = ASKED | {"max_tokens": 20}
     for choice in "auto", "none":
-        answer = client.chat.completions.create(**asked, tool_choice=choice).choices[0]
+        answer = ask(client, max_tokens=20, tool_choice=choice).choices[0]
         assert answer.message.content == expected.text
         assert answer.message.tool_calls is None
-        with client.chat.completions.create(**asked, tool_choice=choice, stream=True) as stream:
+        with ask(client, max_tokens=20, tool_choice=choice, stream=True) as stream:
             pieces = [each.delta.content or "" for event in stream for each in event.choices]
         assert "".join(pieces) == expected.text
         assert (sum(map(bool, pieces)) == 1) == (choice == "auto"), "what may be a call is told when it is whole"
@@ -112,7 +117,7 @@ def test_what_a_tool_gave_is_read(client: openai.OpenAI, told: Opened) -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "name": "get_weather", "content": "rain"},
     ]
-    answer = client.chat.completions.create(**ASKED | {"messages": messages, "tools": [], "max_tokens": 1})
+    answer = ask(client, messages=messages, tools=[], max_tokens=1)
     said = "user: hm\nassistant: get_weather(Oslo)\ntool: rain\nassistant:"
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == len(told.tokenizer.encode(said))
@@ -184,7 +189,7 @@ def test_calls_are_read_out_of_a_text(text: str, said: str | None, calls: list[t
 )
 def test_what_is_wrong_is_named(client: openai.OpenAI, change: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(**ASKED | change)
+        ask(client, **change)
     assert refused.value.param == param
     assert "\n" not in refused.value.message
 
@@ -193,7 +198,7 @@ def test_a_template_that_knows_no_tools_is_not_asked(found: Opened) -> None:
     with TestClient(application(found, "tiny", Limits(longest=900))) as http:
         bare = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=http, max_retries=0)
         with pytest.raises(openai.BadRequestError, match="the chat template knows no tools, and would leave them out"):
-            bare.chat.completions.create(**ASKED)
+            ask(bare)
 
 
 def test_calls_in_messages_have_arguments_as_templates_want_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,6 +144,11 @@ CALL = ("now", {})
             [("now", {"x": {"name": "now", "arguments": {}}})],
         ),
         ('{"name": "now", "arguments": {}} and more', "and more", [CALL]),
+        ('{"type": "function", "function": {"name": "now", "arguments": {}}}', "", [CALL]),
+        ('{"name": "now", "arguments": {"x": "\\ud800ä"}}', "", [("now", {"x": "\ud800ä"})]),
+        ('{"name": "now", "arguments": {"x": NaN}}', None, []),
+        ('{"name": "now", "arguments": {"x": 1e999}}', None, []),
+        ('{"example": {"name": "now", "arguments": {}}}', None, []),
         ('{"name": "later", "arguments": {}}', None, []),
         ('{"name": "now", "arguments": "none"}', None, []),
         ('{"name": ["now"], "arguments": {}}', None, []),
@@ -156,8 +162,19 @@ def test_calls_are_read_out_of_a_text(text: str, said: str | None, calls: list[t
     found, read = TOOLS.read(text)
     assert found == (text if said is None else said)
     assert [(each["function"]["name"], json.loads(each["function"]["arguments"])) for each in read] == calls
+    json.dumps(read, ensure_ascii=False).encode()  # as a stream writes it
     assert len({each["id"] for each in read}) == len(calls)
     assert Tools().read(text) == (text, [])
+
+
+@pytest.mark.parametrize("blank", [" ", "\n,", "<a", "[A", "</|"])
+def test_a_long_text_behind_a_call_is_read_at_once(blank: str) -> None:
+    """In which a hostile prompt has the model write blanks, the server answers others all the same."""
+    behind, start = blank * 30_000 + "x", time.perf_counter()
+    said, (call,) = TOOLS.read('{"name": "now", "arguments": {}} so' + behind)
+    assert said == "so" + behind
+    assert call["function"]["name"] == "now"
+    assert time.perf_counter() - start < 5
 
 
 @pytest.mark.parametrize(

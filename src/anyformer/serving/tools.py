@@ -15,7 +15,8 @@ from anyformer.text.chat import Tool
 MOST_TOOLS = 128
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What stands around calls: blanks, a list's brackets, and marks such as <tool_call>, <|tool_call|> or [TOOL_CALLS].
-AROUND = r"(?:[\s,]|</?\|?[\w-]{1,40}\|?>|\[/?[A-Z_]{1,40}\]|[\[\]])*"
+AROUND = r"[\s,]|</?\|?[\w-]{1,40}\|?>|\[/?[A-Z_]{1,40}\]|[\[\]]"
+HALF = re.compile("[\ud800-\udfff]")  # of a character, which UTF-8 has no bytes for; JSON spells it
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 ARGUMENTS = ("arguments", "parameters")
 
@@ -41,28 +42,32 @@ class Tools:
     def read(self, text: str) -> tuple[str, list[dict[str, Any]]]:
         """(what an answer says beside its calls, the calls as OpenAI's interface has them).
 
-        A call is a JSON object that has the name of a function, and its arguments (or "parameters"): alone, in a list, or
-        between marks.
+        A call is a JSON object that has the name of a function, and its arguments (or "parameters"), or has these as its
+        "function": alone, in a list, or between marks. Within another object it is none.
         """
-        calls, said, end = list[dict[str, Any]](), "", 0
+        calls, said, end, read = list[dict[str, Any]](), "", 0, 0
         for start in (found.start() for found in re.finditer(r"\{", text) if self.callable):
-            if start < end:
+            if start < read:  # within an object that is read already
                 continue
             try:
-                value, stop = json.JSONDecoder().raw_decode(text, start)
+                value, read = json.JSONDecoder().raw_decode(text, start)
+                value = value["function"] if isinstance(value.get("function"), dict) else value
+                given = next((value[name] for name in ARGUMENTS if isinstance(value.get(name), dict)), None)
+                if value.get("name") not in self.callable or given is None:
+                    continue
+                arguments = json.dumps(given, ensure_ascii=False, allow_nan=False)
             except (ValueError, RecursionError):
                 continue
-            arguments = next((value[name] for name in ARGUMENTS if isinstance(value.get(name), dict)), None)
-            if value.get("name") not in self.callable or arguments is None:
-                continue
-            function = {"name": value["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
+            arguments = HALF.sub(lambda half: json.dumps(half[0])[1:-1], arguments)
+            function = {"name": value["name"], "arguments": arguments}
             calls.append({"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function})
             said += text[end:start]
-            end = stop
+            end = read
         if not calls:
             return text, []
-        said = re.sub(rf"^{AROUND}|{AROUND}$", "", said + text[end:])
-        return said, calls
+        said += text[end:]
+        words = [found for found in re.finditer(rf"{AROUND}|(.)", said) if found[1]]
+        return said[words[0].start() : words[-1].end()] if words else "", calls
 
 
 def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -31,6 +32,7 @@ from anyformer.generation import (
     generate_text,
     search_ids,
 )
+from anyformer.generation.grammar import Parsers
 from anyformer.generation.penalties import Penalties
 from anyformer.inference import generate
 from anyformer.model import Transformer
@@ -319,12 +321,61 @@ def test_what_is_too_much_ends_its_own_row(model: Transformer) -> None:
         ("regex", "a(?=b)", "look-ahead and look-behind, is not supported"),
         ("grammar", "start: x", "unknown name"),
         ("grammar", "", "No 'root' rule found"),
+        ("regex", "(" * 100_000, "invalid regex"),
+        ("regex", "a" * (1 << 18), "its 262,[0-9]{3} characters are more than 262,144"),
+        ("regex", r"[^\x00-\x{10FFFF}]", "regex: no text is of this form"),
+        ("json_schema", {"$ref": "#"}, "json_schema: no text is of this form"),
     ],
 )
 def test_what_is_no_form_is_refused(form: Form, content: Any, said: str) -> None:
     with pytest.raises(InputError, match=said) as refused:
         GRAMMARS["bytes"].read(form, content)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["rules", "terminals", "references"])
+def test_rules_that_lead_to_many_rules_end_no_process(kind: str) -> None:
+    """Each by recursion of the parser; a few thousand fill the stack that a thread has by default."""
+    n, form, content = 9_000, "grammar", ""
+    if kind == "references":
+        lists = {f"a{i}": {"items": {"$ref": f"#/$defs/a{i + 1}"}, "maxItems": 1} for i in range(n // 5)}
+        form, content = "json_schema", {"$ref": "#/$defs/a0", "$defs": {**lists, f"a{n // 5}": {"const": 1}}}
+    else:
+        name = "r" if kind == "rules" else "R"
+        rules = [f"{name}{i}: {name}{i + 1}" for i in range(n)]
+        content = "\n".join([f"start: {name}0", *rules, f'{name}{n}: "a"'])
+    source = (
+        "import json, sys; from tests.generation.test_grammar import GRAMMARS; from anyformer.generation.grammar import Parsers\n"
+        "print(Parsers(GRAMMARS['bytes'].read(*json.load(sys.stdin)), 1).forbidden().all().item())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], input=json.dumps([form, content]), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "False\n")
+
+
+@pytest.mark.parametrize("letter", ["x", "}"])
+def test_a_word_that_ends_texts_is_in_none(letter: str) -> None:
+    """A token of words may be among those that end a text: it does so alone where the text is whole."""
+    plain = VOCABULARIES["bytes"]
+    inner = json.loads(plain._inner.to_str())
+    n = plain.vocab_size
+    inner["added_tokens"].append({**inner["added_tokens"][0], "id": n, "content": "ab" + letter, "special": False})
+    said = json.dumps({"eos_token_id": [0, n]}).encode()
+    files = {"generation_config.json": said}
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(inner)), plain.config, files)
+    grammar = Grammars(tokenizer, n + 1).read("regex", '"[^"]{3}"')
+    parsers = Parsers(grammar, 1)
+    for text in '"', "a", "b", letter, '"':
+        forbidden = parsers.forbidden()[0]
+        assert forbidden[list(tokenizer.closing_ids)].all()
+        (token,) = tokenizer.encode(text)[-1:]
+        assert not forbidden[token]
+        parsers.add([[token]])
+    assert not parsers.forbidden()[0, list(tokenizer.closing_ids)].any()
+    alone = json.dumps({"eos_token_id": tokenizer.encode(letter)[-1]}).encode()
+    with pytest.raises(InputError, match="no token of the byte 0x"):
+        Grammars(Tokenizer(plain._inner, plain.config, {"generation_config.json": alone}), n)
 
 
 def test_vocabularies_in_which_texts_could_stop_are_refused() -> None:

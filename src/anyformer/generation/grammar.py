@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from anyformer.text import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+T = TypeVar("T")
 Form = Literal["json_schema", "regex", "grammar"]
 # Between the parts of a JSON value: nothing, a space, or a new line and what indents the next. Without an end to it a model
 # may write blanks for ever.
@@ -29,6 +32,10 @@ BLANKS = r"(\n[ \t]{0,40}| )?"
 BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # that occur in UTF-8
 BYTEWISE = "take a model whose tokens spell every byte"
 MOST_SAID = 300  # characters of an error
+# llguidance reads rules that lead to rules by recursion, 6 KB a rule; where a stack is full the process ends. So it gets one
+# that no form of so many characters fills.
+MOST_WRITTEN, STACK_NBYTES = 1 << 18, 256 << 20
+_stack = threading.Lock()  # the size is of all threads that begin
 
 
 class Grammars:
@@ -44,18 +51,20 @@ class Grammars:
             from llguidance import LLTokenizer
         except ImportError:
             raise UsageError("grammars need llguidance; install it with `pip install 'anyformer[grammars]'`") from None
-        closing = [token for token in tokenizer.closing_ids if token < n_scored]
-        if not closing:
+        self.closing = [token for token in tokenizer.closing_ids if token < n_scored]
+        if not self.closing:
             raise InputError("this model has no token that ends a text, so one held to a grammar could not end")
         try:
             self.tokens = LLTokenizer(
-                json.dumps(tokenizer.data), n_vocab=max(n_scored, tokenizer.vocab_size), eos_token=closing
+                json.dumps(tokenizer.data), n_vocab=max(n_scored, tokenizer.vocab_size), eos_token=self.closing
             )
         except ValueError:
             raise InputError(f"no grammar holds a vocabulary of this kind ({tokenizer.kind}); {BYTEWISE}") from None
         self.n_scored = n_scored
         known = (
-            token for token in range(min(n_scored, tokenizer.vocab_size)) if not self.tokens.is_special_token(token)
+            token
+            for token in range(min(n_scored, tokenizer.vocab_size))
+            if token not in self.closing and not self.tokens.is_special_token(token)
         )
         spelled = {self.tokens.decode_bytes([token]) for token in known}
         if missing := [byte for byte in BYTES if bytes([byte]) not in spelled]:
@@ -64,7 +73,7 @@ class Grammars:
     def read(self, form: Form, content: Any) -> Grammar:
         """The grammar of a JSON schema (what JSON gives), of a regular expression, or one in Lark's or llama.cpp's notation.
 
-        Raises InputError for what is none, and for what llguidance does not know.
+        Raises InputError for what is none, for what llguidance does not know, and where there is no such text.
         """
         from llguidance import LLMatcher, grammar_from
 
@@ -80,10 +89,14 @@ class Grammars:
                     raise InputError(f"{form}: it is a text, not {type(content).__name__}")
         except ValueError as error:
             raise InputError(f"{form}: {_one_line(error)}") from None
-        parser = LLMatcher(self.tokens, written, log_level=0)
+        if len(written) > MOST_WRITTEN:
+            raise InputError(f"{form}: its {len(written):,} characters are more than {MOST_WRITTEN:,}; make it shorter")
+        parser = _on_a_long_stack(lambda: LLMatcher(self.tokens, written, log_level=0))
+        parser.compute_bitmask()  # says too whether there is a first token
         if parser.is_error():
-            raise InputError(f"{form}: {_one_line(parser.get_error())}")
-        return Grammar(parser, self.n_scored)
+            said = _one_line(parser.get_error())
+            raise InputError(f"{form}: {'no text is of this form' if said == 'NoExtensionBias' else said}")
+        return Grammar(parser, tuple(self.closing), self.n_scored)
 
 
 def spaced(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,6 +115,7 @@ class Grammar:
     """The texts that may be written with one vocabulary; each grows in a parser of its own (`Parsers`)."""
 
     parser: LLMatcher  # of no text yet
+    closing: tuple[int, ...]  # that end a text
     n_scored: int
 
 
@@ -143,10 +157,26 @@ class Parsers:
         if parser.is_error():
             raise RunFailed(f"the text can't be held to its grammar: {_one_line(parser.get_error())}")
         allowed = np.unpackbits(bits, count=self.grammar.n_scored, bitorder="little")
+        if not (parser.is_accepting() or parser.is_stopped()):  # where a token that ends texts is one of words too
+            allowed[list(self.grammar.closing)] = 0
+        if not allowed.any():
+            raise RunFailed("the text can't be held to its grammar: no token that ends no text spells what follows")
         return torch.from_numpy(allowed == 0)
+
+
+def _on_a_long_stack(work: Callable[[], T]) -> T:
+    """What work gives, done in a thread of its own that has `STACK_NBYTES`."""
+    with ThreadPoolExecutor(1) as pool:
+        with _stack:
+            usual = threading.stack_size(STACK_NBYTES)
+            try:
+                done = pool.submit(work)  # begins the thread
+            finally:
+                threading.stack_size(usual)
+        return done.result()
 
 
 def _one_line(error: object) -> str:
     """What the parser says, without the lines that draw where."""
-    lines = str(error).partition("<state>")[0].splitlines()
+    lines = re.split("<state>|<backtrace>", str(error))[0].splitlines()
     return " ".join(line.strip() for line in lines if not re.fullmatch(r" *(\d+ \|.*|\^*)", line))[:MOST_SAID]

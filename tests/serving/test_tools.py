@@ -96,6 +96,15 @@ def test_a_call_that_is_asked_for_comes(client: openai.OpenAI, choice: Any) -> N
     assert reasons == ["tool_calls"]
 
 
+def test_arguments_are_an_object_where_the_schema_does_not_say(client: openai.OpenAI) -> None:
+    loose = {"properties": {"x": {"const": 1}}, "required": ["x"], "additionalProperties": False}
+    tools: Any = [{"type": "function", "function": {"name": "now", "parameters": loose}}]
+    answer = client.chat.completions.create(**ASKED | {"tools": tools}, tool_choice="required", n=4)
+    for each in answer.choices:
+        (call,) = each.message.tool_calls or []
+        assert json.loads(call.function.arguments) == {"x": 1}
+
+
 def test_an_answer_that_calls_nothing_is_text(client: openai.OpenAI, told: Opened) -> None:
     """The same whole and in a stream, after the prompt that the template writes of the tools."""
     with Chat(told.tokenizer) as template:
@@ -185,7 +194,12 @@ def test_a_long_text_behind_a_call_is_read_at_once(blank: str) -> None:
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "x", "parameters": 3}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "x", "parameters": []}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "x", "parameters": {"type": "array"}}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "x", "description": 3}}]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "x", "more": 3}}]}, "tools"),
+        ({"tool_choice": ""}, "tool_choice"),
+        ({"tool_choice": {}}, "tool_choice"),
         ({"tool_choice": "always"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "later"}}}, "tool_choice"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),

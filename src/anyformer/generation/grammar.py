@@ -29,6 +29,7 @@ Form = Literal["json_schema", "regex", "grammar"]
 # Between the parts of a JSON value: nothing, a space, or a new line and what indents the next. Without an end to it a model
 # may write blanks for ever.
 BLANKS = r"(\n[ \t]{0,40}| )?"
+GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # how a rule begins in llama.cpp's notation, and in Lark's none
 BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # that occur in UTF-8
 BYTEWISE = "take a model whose tokens spell every byte"
 MOST_SAID = 300  # characters of an error
@@ -83,6 +84,8 @@ class Grammars:
                     written = LLMatcher.grammar_from_json_schema(spaced(content))
                 case "json_schema", _:
                     raise InputError("json_schema: a schema is an object, such as {'type': 'object'}")
+                case "grammar", str() if not GBNF.search(content):
+                    written = LLMatcher.grammar_from_lark(content)
                 case _, str():
                     written = grammar_from(form, content)
                 case _:

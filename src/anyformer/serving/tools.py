@@ -34,7 +34,7 @@ class Tools:
         lines = ["start: " + " | ".join(f"call{i}" for i in range(len(self.callable)))]
         schemas = {each["function"]["name"]: each["function"].get("parameters") for each in self.told}
         for i, name in enumerate(self.callable):
-            begun, schema = json.dumps({"name": name})[:-1], spaced(schemas[name] or NOTHING)
+            begun, schema = json.dumps({"name": name})[:-1], spaced({"type": "object", **(schemas[name] or NOTHING)})
             lines.append(f"""call{i}: {json.dumps(begun + ', "arguments": ')} arguments{i} "}}" """)
             lines.append(f"arguments{i}: %json {json.dumps(schema)}")
         return {"grammar": "\n".join(lines)}
@@ -77,19 +77,15 @@ def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools:
     for i, each in enumerate(tools):
         match each:
             case {"type": "function", "function": {"name": str(name), **rest}} if NAME.fullmatch(name):
-                if isinstance(rest.get("parameters") or {}, dict) and rest.keys() <= {
-                    "description",
-                    "parameters",
-                    "strict",
-                }:
+                if all(value is None or _fits(more, value) for more, value in rest.items()):
                     continue
         raise Refusal(
             f"tools[{i}] must be {{'type': 'function', 'function': {{'name': …, 'description': …, 'parameters': {{…}}}}}}, "
-            "its name of letters, digits, _ and -",
+            "its name of letters, digits, _ and -, the parameters a schema of an object",
             param="tools",
         )
     names = tuple(dict.fromkeys(each["function"]["name"] for each in tools))
-    match choice or ("auto" if names else "none"):
+    match ("auto" if names else "none") if choice is None else choice:
         case "none":
             return Tools(tuple(tools))
         case "auto" if names and not parallel:
@@ -107,6 +103,16 @@ def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools:
         "tool_choice must be 'none', 'auto', 'required' or {'type': 'function', 'function': {'name': …}}, of one of the tools",
         param="tool_choice",
     )
+
+
+def _fits(field: str, value: Any) -> bool:
+    """Whether a function may have this beside its name."""
+    match field, value:
+        case ("description", str()) | ("strict", bool()):
+            return True
+        case "parameters", dict():
+            return value.get("type", "object") == "object"
+    return False
 
 
 def read_calls(calls: Any, where: str) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ class Parsers:
         if not (parser.is_accepting() or parser.is_stopped()):  # where a token that ends texts is one of words too
             allowed[list(self.grammar.closing)] = 0
         if not allowed.any():
-            raise RunFailed("the text can't be held to its grammar: no token that ends no text spells what follows")
+            raise RunFailed("the text can't be held to its grammar: there is no token for what follows")
         return torch.from_numpy(allowed == 0)
 
 

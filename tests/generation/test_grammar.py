@@ -29,7 +29,9 @@ from anyformer.generation import (
     Wanted,
     generate_text,
     search_ids,
+    spaced,
 )
+from anyformer.generation.grammar import BLANKS
 from anyformer.generation.penalties import Penalties
 from anyformer.inference import generate
 from anyformer.model import Transformer
@@ -136,6 +138,14 @@ def test_what_may_follow_is_what_some_text_goes_on_with(name: str, texts: list[s
         penalties.add([[token]])
         assert torch.equal(guessed[1], penalties.applied(logits)[0])
         written += spelled(tokenizer, token) or b""
+
+
+def test_blanks_of_json_have_an_end_unless_a_schema_says_which() -> None:
+    schema = {"type": "array", "maxItems": 0}
+    assert spaced(schema) == {"x-guidance": {"whitespace_pattern": BLANKS}, **schema}
+    assert spaced({"x-guidance": {"lenient": True}})["x-guidance"] == {"whitespace_pattern": BLANKS, "lenient": True}
+    said = {"x-guidance": {"whitespace_pattern": " "}}
+    assert spaced(said) == said
 
 
 @pytest.mark.parametrize("seed", range(4))

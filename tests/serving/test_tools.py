@@ -235,5 +235,6 @@ def test_a_template_that_knows_no_tools_is_not_asked(found: Opened) -> None:
 def test_calls_in_messages_have_arguments_as_templates_want_them() -> None:
     given = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]
     assert read_calls(given, "messages[0]")[0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert read_calls([{"function": {"name": "f", "arguments": ""}}], "messages[0]")[0]["function"]["arguments"] == {}
     with pytest.raises(Refusal, match=r"messages\[0\].tool_calls must be a list"):
         read_calls([{"function": {"name": "f", "arguments": "3"}}], "messages[0]")

@@ -104,7 +104,8 @@ class Grammars:
 
 def spaced(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON schema that says, unless it does already, which blanks may stand between the parts of a value."""
-    return {"x-guidance": {"whitespace_pattern": BLANKS}, **schema}
+    said = schema.get("x-guidance", {})
+    return {**schema, "x-guidance": {"whitespace_pattern": BLANKS, **said} if isinstance(said, dict) else said}
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ from anyformer.serving.asked import Asked
 from anyformer.serving.choice import Choice, chat_logprobs, completion_logprobs, read_tokens
 from anyformer.text import Tokenizer
 
-Form = Literal["completion", "chat"]
+Route = Literal["completion", "chat"]
 HEADINGS = {"completion": ("cmpl-", "text_completion", "text_completion")}
 HEADINGS["chat"] = ("chatcmpl-", "chat.completion", "chat.completion.chunk")
 
@@ -21,10 +21,10 @@ class Answer:
     """The answer to one request. `prompts` are the token ids that each of its choices goes on from, `echoed` their texts."""
 
     def __init__(
-        self, form: Form, name: str, asked: Asked, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]
+        self, route: Route, name: str, asked: Asked, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]
     ) -> None:
-        self.form, self.asked, self.tokenizer, self.prompts = form, asked, tokenizer, prompts
-        begin, self.whole_object, self.piece_object = HEADINGS[form]
+        self.route, self.asked, self.tokenizer, self.prompts = route, asked, tokenizer, prompts
+        begin, self.whole_object, self.piece_object = HEADINGS[route]
         self.heading = {"id": begin + secrets.token_hex(12), "created": int(time.time()), "model": name}
 
     def usage(self, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Answer:
             before, read = echoed[choice.index] if echoed else ("", [])
             said, reason = self._said(choice, text)
             content = {"text": before + text}
-            if self.form == "chat":
+            if self.route == "chat":
                 content = {"message": {"role": "assistant", "content": text, **said}}
             placed = read_tokens(self.tokenizer, read, before)
             placed += [(token, len(before) + at) for token, at in tokens]
@@ -49,7 +49,7 @@ class Answer:
 
     def begin(self, choice: Choice) -> dict[str, Any] | None:
         """The piece before the first text of a choice: a chat says who speaks."""
-        if self.form == "completion":
+        if self.route == "completion":
             return None
         return self._piece(self._choice(choice, {"delta": {"role": "assistant", "content": ""}}, [], None))
 
@@ -61,7 +61,7 @@ class Answer:
         said, reason = self._said(choice, text)
         for i, call in enumerate(said.get("tool_calls", [])):
             call["index"] = i
-        content = {"text": text} if self.form == "completion" else {"delta": said}
+        content = {"text": text} if self.route == "completion" else {"delta": said}
         return self._piece(self._choice(choice, content, tokens, reason))
 
     def last(self, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Answer:
     ) -> dict[str, Any]:
         said = None
         if self.asked.likeliest is not None and tokens:
-            describe = completion_logprobs if self.form == "completion" else chat_logprobs
+            describe = completion_logprobs if self.route == "completion" else chat_logprobs
             said = describe(self.tokenizer, tokens)
         return {
             "index": choice.index,

@@ -19,7 +19,7 @@ from anyformer.generation.text import encode_read
 from anyformer.inference.embedding import prepared
 from anyformer.inference.opened import Opened
 from anyformer.screen import say
-from anyformer.serving.answer import Answer, Form
+from anyformer.serving.answer import Answer, Route
 from anyformer.serving.asked import Asked, parsed, read_chat, read_completion, read_embedding
 from anyformer.serving.choice import Choice
 from anyformer.serving.connection import Gone, unless_gone
@@ -208,21 +208,26 @@ class Service:
             raise Refusal(str(error), 429, code="too_many_waiting") from None
 
     async def _answer(
-        self, request: Request, form: Form, asked: Asked, prompts: Sequence[list[int]], given: Sequence[str | list[int]]
+        self,
+        request: Request,
+        route: Route,
+        asked: Asked,
+        prompts: Sequence[list[int]],
+        given: Sequence[str | list[int]],
     ) -> Response:
         """The answer to prompts, whole or as it grows; an echo says them as they were given."""
         from starlette.responses import JSONResponse, StreamingResponse
 
         asked = await self._held(asked)
         wanted = [
-            self._wanted(form, asked, prompt, i * asked.n + j)
+            self._wanted(route, asked, prompt, i * asked.n + j)
             for i, prompt in enumerate(prompts)
             for j in range(asked.n)
         ]
         most = self.engine.most_rows + self.engine.most_waiting
         if len(wanted) > most:
             raise Refusal(f"{len(wanted)} texts are more than the {most} that may grow and wait here; ask for fewer")
-        answer = Answer(form, self.name, asked, self.found.tokenizer, prompts)
+        answer = Answer(route, self.name, asked, self.found.tokenizer, prompts)
         reads = self.found.model.encoder is not None
         choices = [
             Choice(i, self.found.tokenizer, () if reads else each.token_ids, asked.stop)
@@ -253,7 +258,7 @@ class Service:
             raise Refusal(str(error), param="tools" if asked.tools.must else "response_format") from None
         return replace(asked, sampling=replace(asked.sampling, grammar=grammar))
 
-    def _wanted(self, form: Form, asked: Asked, prompt: list[int], number: int) -> Wanted:
+    def _wanted(self, route: Route, asked: Asked, prompt: list[int], number: int) -> Wanted:
         """A prompt with what is asked of it. Raises Refusal where there is no room."""
         reads = self.found.model.encoder is not None
         opening = self.found.tokenizer.answer_opening if reads else []
@@ -267,7 +272,7 @@ class Service:
         if held + n > self.longest or len(prompt) > self.longest:
             raise Refusal(
                 f"this model's context is {self.longest} tokens; the prompt has {len(prompt)}, and {n} are asked for",
-                param="messages" if form == "chat" else "prompt",
+                param="messages" if route == "chat" else "prompt",
                 code="context_length_exceeded",
             )
         tokenizer, n_ids = self.found.tokenizer, self.found.model.spec.vocab_size

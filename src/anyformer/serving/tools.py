@@ -122,7 +122,7 @@ def read_calls(calls: Any, where: str) -> list[dict[str, Any]]:
         match each:
             case {"function": {"name": str(name), "arguments": arguments}}:
                 try:
-                    read = json.loads(arguments) if isinstance(arguments, str) else arguments
+                    read = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
                 except (ValueError, RecursionError):
                     read = None
                 if isinstance(read, dict):

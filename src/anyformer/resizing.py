@@ -36,6 +36,8 @@ class Proportional(Sizes):
         self.ratio = d_model / old.stack.d_model
 
     def width(self, old: int) -> int:
+        if old == self.old.stack.d_model:
+            return self.d_model  # as it is asked for, be it no multiple of 8
         return old if self.ratio == 1 else max(8, 8 * round(old * self.ratio / 8))
 
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:

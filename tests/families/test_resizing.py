@@ -142,6 +142,15 @@ def test_odd_sizes_of_ones_own_are_left_alone() -> None:
     assert (widths(new), new.vocab_size) == ({101}, 50)
 
 
+def test_a_width_that_is_asked_for_is_had() -> None:
+    """Be it no multiple of 8; each preset of it can be built."""
+    for name in sorted(PRESETS)[::9]:
+        new = af.resize(name, d_model=100)
+        assert new.stack.d_model == 100, name
+        assert parameters(new).total > 0
+    assert af.resize("gptj-6b", d_model=12).stack.d_model == 12
+
+
 def test_a_size_that_none_has_is_refused() -> None:
     with pytest.raises(SpecError, match=r"no model of this architecture has about 1,000 parameters; the nearest has"):
         af.resize(af.preset("gpt2"), n_params=1000)

@@ -98,19 +98,23 @@ class Penalties:
         logits = logits - how.presence_penalty * (written > 0) - how.frequency_penalty * written
         logits = logits.index_add_(1, self.biased, self.bias.expand(len(logits), -1))
         n_written = torch.arange(self.n_written, self.n_written + 1 + len(guesses), device=written.device)[:, None]
-        outside = torch.zeros_like(logits, dtype=torch.bool)  # of the grammar
-        if self.parsers is not None:
-            outside = self.parsers.forbidden(guesses).to(written.device)
-        forbidden = outside | repeating(self._texts(guesses), how.no_repeat_ngram_size, logits.shape[1])
-        forbidden[:, self.suppressed] = True
-        forbidden[:, self.closing] |= n_written < min(how.min_new_tokens, self.max_new_tokens)
-        # Where all are forbidden, none is but what a grammar leaves out: something has to be written.
-        logits = logits.masked_fill(torch.where(forbidden.all(-1, keepdim=True), outside, forbidden), -math.inf)
+        outside = None if self.parsers is None else self.parsers.forbidden(guesses).to(written.device)
+        if outside is not None:
+            logits = logits.masked_fill(outside, -math.inf)
+        if how.no_repeat_ngram_size or how.suppressed or how.min_new_tokens:
+            forbidden = repeating(self._texts(guesses), how.no_repeat_ngram_size, logits.shape[1])
+            forbidden[:, self.suppressed] = True
+            forbidden[:, self.closing] |= n_written < min(how.min_new_tokens, self.max_new_tokens)
+            # Where nothing else is left, nothing is forbidden: something has to be written.
+            left_out = forbidden if outside is None else forbidden | outside
+            logits = logits.masked_fill(forbidden & ~left_out.all(-1, keepdim=True), -math.inf)
         if how.last_token is None:
             return logits
         last = torch.full_like(logits, -math.inf)
         last[:, how.last_token] = 0.0
-        at_limit = (n_written == self.max_new_tokens - 1) & ~outside[:, how.last_token, None]
+        at_limit = n_written == self.max_new_tokens - 1
+        if outside is not None:
+            at_limit = at_limit & ~outside[:, how.last_token, None]
         return torch.where(at_limit, last, logits)
 
     def _texts(self, guesses: Sequence[int]) -> Tensor:

@@ -213,21 +213,29 @@ SAMPLING: dict[str, dict[str, Any]] = {  # what `Sampling` takes
 }
 
 
-def sampling_options(temperature: float) -> Callable[..., Any]:
-    """The options of how tokens are chosen: a command gets those that are given, as `sampling`, and `as_released`."""
+def together(name: str, options: dict[str, dict[str, Any]]) -> Callable[..., Any]:
+    """Options by the names of what they give: a command gets those that are given as one argument of this name."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def told(*args: Any, **given: Any) -> Any:
-            each = {name: given.pop(name) for name in SAMPLING}
-            return command(*args, sampling={name: value for name, value in each.items() if value is not None}, **given)
+            each = {option: given.pop(option) for option in options}
+            found = {option: value for option, value in each.items() if value is not None}
+            return command(*args, **{name: found}, **given)
 
-        for name, how in reversed(SAMPLING.items()):
-            more = {"help": f"{how['help']}  [default: {temperature:g}]"} if name == "temperature" else {}
-            told = click.option("--" + name.replace("_", "-"), **{**how, **more})(told)
-        return as_released_option(told)
+        for option, how in reversed(options.items()):
+            told = click.option("--" + option.replace("_", "-"), **how)(told)
+        return told
 
     return add
+
+
+def sampling_options(temperature: float) -> Callable[..., Any]:
+    """The options of how tokens are chosen: a command gets those that are given, as `sampling`, and `as_released`."""
+    how = SAMPLING["temperature"]
+    usual = how | {"help": f"{how['help']}  [default: {temperature:g}]"}
+    options = together("sampling", SAMPLING | {"temperature": usual})
+    return lambda command: as_released_option(options(command))
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -245,20 +253,6 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of what a text is held to: a command gets those that are given, as `forms`."""
-
-    @wraps(command)
-    def told(*args: Any, **given: Any) -> Any:
-        each = {name: given.pop(name) for name in FORMS}
-        return command(*args, forms={name: value for name, value in each.items() if value is not None}, **given)
-
-    found: Callable[..., Any] = told
-    for name, how in reversed(FORMS.items()):
-        found = click.option("--" + name.replace("_", "-"), **how)(found)
-    return found
-
-
 def _schema(given: str) -> Any:
     """A JSON schema: itself, which begins with {, or what a file holds."""
     from anyformer.disk.foreign import parse_json, read_json
@@ -274,6 +268,8 @@ def _text(file: Path) -> str:
 
     return read_text(file)
 
+
+form_options = together("forms", FORMS)  # what a text is held to
 
 as_released_option = click.option(
     "--as-released",

@@ -71,10 +71,10 @@ class Answer:
     def _said(self, choice: Choice, text: str) -> tuple[dict[str, Any], str | None]:
         """(content and calls of tools, those that there are, why the choice ended) of what is new of a chat."""
         said, calls = self.asked.tools.read(text)
-        told = {"content": said} if said else {"content": None} if calls else {}
         if not calls:
-            return told, choice.finish_reason
-        return told | {"tool_calls": calls}, "tool_calls" if choice.finish_reason == "stop" else choice.finish_reason
+            return {"content": said} if said else {}, choice.finish_reason
+        reason = "tool_calls" if choice.finish_reason == "stop" else choice.finish_reason
+        return {"content": said or None, "tool_calls": calls}, reason
 
     def _piece(self, choice: dict[str, Any]) -> dict[str, Any]:
         return {**self.heading, "object": self.piece_object, "choices": [choice]}

@@ -45,7 +45,8 @@ ROOMS: dict[str, set[str]] = {
     "descriptions": {"cache", "costs", "spec", "layers", "kernels", "model", "recipe", "families", "variants"}
     | {"tables"},
     "text": {"disk"},
-    "hub": {"disk", "model", "families", "variants", "text", "spec", "layers", "cache", "resizing"},
+    "surgery": {"spec", "layers", "text"},
+    "hub": {"disk", "model", "families", "variants", "text", "spec", "layers", "cache", "resizing", "surgery"},
     "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"}
     | {"axes", "observation"},
     "generation": {"model", "text", "cache", "layers", "spec"},

@@ -1,4 +1,4 @@
-"""What two architectures have alike carries over, and nothing else: by name, kind and declaration of each tensor."""
+"""Weights of a directory under another architecture: what is new, and what is said of it; tests/surgery has the rules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import torch
 import anyformer as af
 from anyformer.errors import CheckpointError
 from anyformer.families import preset, with_classifier
+from anyformer.families.compose import changed
 from anyformer.hub import load, save, transplant
+from anyformer.layers import GatedDeltaNetSpec
 from anyformer.model import build
 from anyformer.resizing import shrink
+from anyformer.text import Tokenizer
 from tests.cli.running import run
 from tests.laws.models import randomised
 
@@ -31,11 +34,12 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({}, ()),
         ({"eps": 1e-3, "theta": 100.0, "mask": "SlidingWindow(size=8)"}, ()),
-        ({"norm": "LayerNorm"}, ("norm",)),
+        ({"norm": "LayerNorm"}, ("norm_in.bias", "norm.bias")),
         ({"norm": "RMSNorm(weight_offset=1.0)"}, ("norm",)),  # the same shape, and it starts from elsewhere
-        ({"n_kv_heads": 1}, ("projection.k", "projection.v")),
+        ({"n_kv_heads": 1}, ()),
         ({"attention": "MLA(kv_rank=8,head_dim=8,rotary_dim=4)"}, ("projection",)),
-        ({"vocab_size": BASE.vocab_size + 3}, ("embedding", "table")),
+        ({"vocab_size": BASE.vocab_size + 3}, ()),
+        ({"experts": "mixtral", "d_ff": 112}, ("router",)),
         ({"activation": "GELU"}, ()),  # what the gate was is gone
         ({"n_layers": 1}, ()),
         ({"n_layers": BASE.n_layers + 1}, (f"blocks.{BASE.n_layers}.",)),
@@ -48,20 +52,24 @@ def test_what_is_carried_over(given: Path, change: dict[str, object], new: tuple
     theirs, mine, drawn = load(given)[0].state_dict(), found.model.state_dict(), build(spec, 3).state_dict()
     assert [name for name in mine if name in found.new] == list(found.new)
     for name, tensor in mine.items():
-        assert torch.equal(tensor, (drawn if name in found.new else theirs)[name]), name
+        known = drawn if name in found.new else theirs
+        assert name not in known or known[name].shape != tensor.shape or torch.equal(tensor, known[name]), name
     assert bool(found.new) == bool(new)
     assert all(any(part in name for part in new) for name in found.new)
     assert all(any(part in name for name in found.new) for part in new)
 
 
-def test_a_mixer_of_another_kind_is_new(given: Path) -> None:
+def test_a_mixer_of_another_kind_has_the_maps_of_attention(given: Path) -> None:
     from examples.hybrid import hybrid
 
     spec = hybrid(BASE)
     found = transplant(spec, given)
-    odd = [name for name in found.model.state_dict() if name.startswith("stack.blocks.0.") and ".mixer." in name]
-    assert {name for name in found.new if "blocks.0." in name} == {name for name in odd if "sublayers.0" in name}
-    assert not any("blocks.1." in name for name in found.new)
+    new = {name.split("mixer.")[1] for name in found.new}
+    own = {"decay", "step", "out_gate.weight", "forget.weight", "write.weight", "convolution.weight", "norm.weight"}
+    assert new == own
+    assert not any("blocks.1." in name or "sublayers.1" in name for name in found.new)
+    wide = transplant(changed(spec, GatedDeltaNetSpec, key_dim=8, value_dim=8), given)
+    assert {name.split("mixer.")[1] for name in wide.new} == own | {"q.weight", "k.weight", "v.weight", "out.weight"}
 
 
 def test_labels_go_where_their_rows_go(tmp_path: Path) -> None:
@@ -86,7 +94,8 @@ def test_the_command(given: Path, tmp_path: Path) -> None:
     n = sum(each.numel() for each in load(given)[0].state_dict().values())
     norms = (2 * BASE.n_layers + 1) * BASE.stack.d_model
     assert (
-        f"{n - norms:,} of {n + norms:,} numbers are carried over; new: norm_in.weight, norm_in.bias, " in done.output
+        f"{n:,} of {n + norms:,} numbers are carried over; new: norm_in.bias, stack.norm.bias; its logits are "
+        in done.output
     )
     written, made = (
         load(out)[0].state_dict(),
@@ -95,14 +104,90 @@ def test_the_command(given: Path, tmp_path: Path) -> None:
     assert all(torch.equal(written[name], made[name]) for name in made)
     into = ["--into", "llama2"]
     for more, says in (
-        ([*into, "--dtype", "bfloat16"], "leaves no room for --dtype; leave all but --to and --seed out"),
-        ([*into, "--shard-size", "1MB"], "leaves no room for --shard-size; leave all but --to and --seed out"),
-        ([*into, "--average", "2"], "leaves no room for --average; leave all but --to and --seed out"),
-        ([*into, "--with", str(given)], "leaves no room for --with; leave all but --to and --seed out"),
+        (
+            [*into, "--dtype", "bfloat16"],
+            "leaves no room for --dtype; leave all but --to, --layers, --tokenizer, --seed out",
+        ),
+        (
+            [*into, "--shard-size", "1MB"],
+            "leaves no room for --shard-size; leave all but --to, --layers, --tokenizer, --seed out",
+        ),
+        (
+            [*into, "--average", "2"],
+            "leaves no room for --average; leave all but --to, --layers, --tokenizer, --seed out",
+        ),
+        (
+            [*into, "--with", str(given)],
+            "leaves no room for --with; leave all but --to, --layers, --tokenizer, --seed out",
+        ),
         ([*into, "--seed", str(10**30)], "Invalid value for '--seed'"),
-        (["--seed", "3"], "--seed says what --into draws; give --into too, or leave --seed out"),
+        (["--seed", "3"], "--seed is of what --into makes; give --into too, or leave --seed out"),
+        (["--layers", "0"], "--layers is of what --into makes; give --into too, or leave --layers out"),
+        (["--tokenizer", "t"], "--tokenizer is of what --into makes; give --into too, or leave --tokenizer out"),
+        ([*into, "--layers", "0-9"], "--layers 0-9: there is no layer 9; those given are 0 to 1"),
+        (
+            [*into, "--tokenizer", "t"],
+            "has no tokenizer, so no token has the text of one of another; leave --tokenizer out",
+        ),
     ):
         refused = run("convert", str(given), str(tmp_path / "b"), *more)
         assert refused.exit_code == 2
         assert says in refused.output
         assert not (tmp_path / "b").exists()
+
+
+def test_layers_say_how_many_there_are(given: Path, tmp_path: Path) -> None:
+    done = run("convert", str(given), str(tmp_path / "out"), "--into", str(given), "--layers", "0,0~,1")
+    assert done.exit_code == 0, done.output
+    assert "what writes nothing at first; new: mixer.projection.o.weight, mixer.down.weight; " in done.output
+    assert "its logits are what they were, to " in done.output
+    model = load(tmp_path / "out")[0]
+    assert model.spec == af.vary(BASE, n_layers=3)
+    theirs, mine = load(given)[0].state_dict(), model.state_dict()
+    for at, of in enumerate((0, 0, 1)):
+        name = "stack.blocks.{}.sublayers.1.branches.0.mixer.up.weight"
+        assert torch.equal(mine[name.format(at)], theirs[name.format(of)])
+
+
+def test_how_far_the_answers_are_apart(given: Path) -> None:
+    """Of the same model nothing, of another norm as far as a pass of both says, of other answers nobody can tell."""
+    assert transplant(BASE, given).apart == 0
+    found = transplant(af.vary(BASE, norm="LayerNorm"), given)
+    ids = torch.randint(BASE.vocab_size, (1, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        new, old = (model.eval()(ids).logits for model in (found.model, load(given)[0]))
+    centred = old - old.mean(-1, keepdim=True)
+    assert found.apart == pytest.approx(
+        float((new - old).square().sum().sqrt() / centred.square().sum().sqrt()), rel=1e-4
+    )
+    assert f"its logits are {found.apart:.1%} away from what they were" in str(found)
+    assert transplant(with_classifier(BASE, 3, "classes"), given).apart is None
+    assert transplant(shrink(preset("t5-v1.1-small").spec), given).apart is None
+
+
+def test_another_vocabulary(tmp_path: Path) -> None:
+    texts = ["the cat and the hat " * 20, "a cat sat on a mat " * 20]
+    old, new = Tokenizer.train(texts, 270), Tokenizer.train([text.replace("cat", "dog") for text in texts], 290)
+    spec = af.vary(BASE, vocab_size=old.vocab_size)
+    model = randomised(spec)
+    save(model, tmp_path / "given", old)
+    new.save(tmp_path / "new")
+    done = run(
+        "convert",
+        *map(str, (tmp_path / "given", tmp_path / "out", "--into", tmp_path / "given")),
+        "--tokenizer",
+        str(tmp_path / "new"),
+    )
+    assert done.exit_code == 0, done.output
+    assert f" of {new.vocab_size} tokens by their text, the others means of what they were spelled by" in done.output
+    found, tokenizer = load(tmp_path / "out")
+    assert tokenizer is not None
+    assert tokenizer.fingerprint == new.fingerprint
+    assert found.spec.vocab_size == new.vocab_size
+    rows, given = (each.state_dict()["stack.embedding.terms.0.table.weight"] for each in (found, model))
+    theirs = {old.spelling(token): token for token in range(old.vocab_size)}
+    same = {token: theirs[new.spelling(token)] for token in range(new.vocab_size) if new.spelling(token) in theirs}
+    assert len(same) > 257
+    assert all(torch.equal(rows[token], given[other]) for token, other in same.items())
+    padded = transplant(af.vary(spec, vocab_size=320), tmp_path / "given", tokenizer=new).model
+    assert padded.spec.vocab_size == 320

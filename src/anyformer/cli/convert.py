@@ -60,12 +60,31 @@ from anyformer.screen import say
     "--into",
     metavar="SPEC",
     type=PresetName(),
-    help="Another architecture: what it has alike starts from SRC, all else is drawn, as a start for training.",
+    help="Another architecture: what does the same in it starts from SRC, all else is drawn, as a start for training.",
+)
+@click.option(
+    "--layers",
+    metavar="LAYERS",
+    help="Of --into: which layer of SRC each begins as, such as 0-23,8-31; 0-11/2 is every second, 3~ writes nothing at first.",
+)
+@click.option(
+    "--tokenizer",
+    type=PATH,
+    help="Of --into: another tokenizer.json or its directory; its tokens begin as SRC's of the same text.",
 )
 @click.option("--seed", type=SEED, help="Of --into: what is drawn.  [default: 0]")
 @as_option
 @import_option
-def command(source: Path, target: Path, dtype: str | None, into: str | None, seed: int | None, **given: Any) -> None:
+def command(
+    source: Path,
+    target: Path,
+    dtype: str | None,
+    into: str | None,
+    layers: str | None,
+    tokenizer: Path | None,
+    seed: int | None,
+    **given: Any,
+) -> None:
     """Bring weights from one format, or architecture, into another.
 
     SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory, or a file that
@@ -81,22 +100,24 @@ def command(source: Path, target: Path, dtype: str | None, into: str | None, see
     anyformer convert runs/adapted merged --merge
     anyformer convert runs/first averaged --average 5
     anyformer convert runs/first soup --with runs/second --with runs/third
-    anyformer convert runs/first hybrid --into "runs/first+norm=LayerNorm"
+    anyformer convert runs/first experts --into "runs/first+experts=mixtral"
+    anyformer convert runs/first deeper --into runs/first --layers 0-5,3-7
     """  # noqa: D301
     import torch
 
     from anyformer.hub import convert, save, transplant
 
+    own = {"--layers": layers, "--tokenizer": tokenizer, "--seed": seed}
     if into is not None:
         others = {**given, "dtype": dtype, "form": None}
         if said := [name for name, value in others.items() if value not in (None, False, ())]:
             options = {each.name: each.opts[0] for each in click.get_current_context().command.params}
             what = f"--into leaves no room for {options[said[0]]}"
-            raise UsageError(f"{what}; leave all but --to and --seed out, and convert {target} afterwards")
-        found = transplant(into, source, seed=seed or 0)
+            raise UsageError(f"{what}; leave all but --to, {', '.join(own)} out, and convert {target} afterwards")
+        found = transplant(into, source, layers=layers, tokenizer=tokenizer, seed=seed or 0)
         say(f"{save(found.model, target, found.tokenizer, form=given['form'])}; {found}")
         return
-    if seed is not None:
-        raise UsageError("--seed says what --into draws; give --into too, or leave --seed out")
+    if alone := [name for name, value in own.items() if value is not None]:
+        raise UsageError(f"{alone[0]} is of what --into makes; give --into too, or leave {alone[0]} out")
     kind = getattr(torch, dtype) if dtype else None
     say(str(convert(source, target, dtype=kind, **given)))

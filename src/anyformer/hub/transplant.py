@@ -1,64 +1,112 @@
-"""Weights of one architecture under another: what both have alike is carried over, all else is drawn anew."""
+"""Weights of one architecture under another: what does the same in both is carried over, all else is drawn anew."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, UsageError
 from anyformer.hub.labels import judge_of
 from anyformer.hub.loading import load
+from anyformer.hub.source import vary
 from anyformer.model import Transformer, build
 from anyformer.spec import Architecture, specification
+from anyformer.surgery import Anatomy, Operation, as_they_stand, read_layers, rows_by_text, rows_in_order
 from anyformer.text import Tokenizer
 
 NAMED = 6  # kinds of tensors that are told of one by one
+TRIED = 32  # tokens that both models read, to say how far what they answer lies apart
+SAME = 1e-4  # of their size: what rounding makes of answers that are the same
 
 
 class Transplant(NamedTuple):
-    """A model that starts from another's weights, and that one's tokenizer."""
+    """A model that begins with another's weights, and the tokenizer that goes with it."""
 
     model: Transformer
     tokenizer: Tokenizer | None
-    new: tuple[str, ...]  # its tensors that are drawn
+    new: tuple[str, ...]  # its tensors of which nothing is carried over
+    n_carried: int  # numbers
+    how: tuple[str, ...]  # what became of tensors that are not as they were, each way once
+    apart: (
+        float | None
+    )  # how far its logits are from the given model's, as a share of their size; None: they answer other things
 
     def __str__(self) -> str:
-        sizes = {name: each.numel() for name, each in self.model.state_dict().items()}
-        n, drawn = sum(sizes.values()), sum(sizes[name] for name in self.new)
-        said = f"{n - drawn:,} of {n:,} numbers are carried over"
+        n = sum(each.numel() for each in self.model.state_dict().values())
         kinds = list(dict.fromkeys(re.sub(r"^.*\.\d+\.", "", name) for name in self.new))  # the same of all layers
         more = [f"{len(kinds) - NAMED} more"] if len(kinds) > NAMED else []
-        return f"{said}; new: {', '.join([*kinds[:NAMED], *more])}" if kinds else f"{said}: all"
+        said = [f"{self.n_carried:,} of {n:,} numbers are carried over{'' if kinds or self.n_carried < n else ': all'}"]
+        said += list(self.how)
+        said += [f"new: {', '.join([*kinds[:NAMED], *more])}"] if kinds else []
+        if self.apart is not None:
+            same = f"what they were, to {self.apart:.0e}"
+            said.append(f"its logits are {same if self.apart < SAME else f'{self.apart:.1%} away from what they were'}")
+        return "; ".join(said)
 
 
-def transplant(architecture: Architecture, path: str | Path, *, seed: int = 0) -> Transplant:
-    """A model of the architecture in float32, drawn from the seed, with what it has alike from what `load` takes.
+def transplant(
+    architecture: Architecture,
+    path: str | Path,
+    *,
+    layers: str | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
+    seed: int = 0,
+) -> Transplant:
+    """A model of the architecture in float32, drawn from the seed, with what it can have of what `load` takes from `path`.
 
-    A tensor is carried over where both models have one of its name, in a part of one kind that declares it alike: shape, axes,
-    role, start. So of a mixer of another kind nothing is, and all of a layer where the norm alone is another. Raises
-    CheckpointError where nothing is, and what `load` does.
+    A tensor is carried over where both models have one that does the same and has the same axes: as it is, or heads regrouped,
+    neurons, experts, positions and tokens cut or grown (docs/convert.md has the rules). `layers` says which given layer each
+    begins as (`0-23,8-31`), and how many there are; `tokenizer` is another one, whose tokens begin as those of the same text.
+    Raises CheckpointError where nothing is carried over, UsageError for layers that there are not, and what `load` does.
     """
     spec = specification(architecture)
-    donor, tokenizer = load(path, dtype=torch.float32)
+    donor, own = load(path, dtype=torch.float32)
+    chosen = as_they_stand(spec.n_layers, donor.spec.n_layers)
+    if layers is not None:
+        chosen = read_layers(layers, donor.spec.n_layers)
+        spec = spec if len(chosen) == spec.n_layers else vary(spec, n_layers=len(chosen))
+    rows, given = None, donor.spec.vocab_size
+    if tokenizer is not None:
+        if own is None:
+            raise UsageError(
+                f"{path} has no tokenizer, so no token has the text of one of another; leave --tokenizer out"
+            )
+        other = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        if spec.vocab_size in range(other.vocab_size) or spec.vocab_size == given:
+            spec = vary(spec, vocab_size=other.vocab_size)
+        rows, own = rows_by_text(other, own, spec.vocab_size, given), other
+    elif spec.vocab_size != given:
+        rows = rows_in_order(spec.vocab_size, given)
     model = build(spec, seed)
-    theirs, names = donor.state_dict(), list(model.state_dict())
-    carried = {
-        name: theirs[name] for name in names if name in theirs and _declared(model, name) == _declared(donor, name)
-    }
-    if not carried:
+    state = model.state_dict()
+    done = Operation(Anatomy(spec), Anatomy(donor.spec), state, donor.state_dict(), chosen, rows).done()
+    n_carried = sum(each.numel for each in done.values())
+    if not n_carried:
         raise CheckpointError(
             f"nothing in {path} is alike in that architecture; give a variant of it, such as {path}+norm=LayerNorm"
         )
-    model.load_state_dict(carried, strict=False)
+    model.load_state_dict({name: each.tensor for name, each in done.items()}, strict=False)
     model.labels = donor.labels if judge_of(spec) == judge_of(donor.spec) else None
-    return Transplant(model, tokenizer, tuple(name for name in names if name not in carried))
+    new = tuple(name for name in state if name not in done or not done[name].numel)
+    how = tuple(dict.fromkeys(each.how for each in done.values() if each.how))
+    return Transplant(model, own, new, n_carried, how, None if tokenizer else _apart(model, donor, seed))
 
 
-def _declared(model: Transformer, name: str) -> tuple[type, Any]:
-    """The kind of part that a tensor is of, and how it declares it."""
-    place, _, own = name.rpartition(".")
-    part: Any = model.get_submodule(place)
-    return type(part), part.spec.weights(part.place)[own]
+def _apart(model: Transformer, donor: Transformer, seed: int) -> float | None:
+    """How far two models' logits of the same tokens are apart."""
+    specs = model.spec, donor.spec
+    if len({spec.encoder is None for spec in specs}) > 1 or not all(spec.heads for spec in specs):
+        return None
+    n = min([TRIED, *(spec.context for spec in specs if spec.context)])
+    ids = torch.randint(min(spec.vocab_size for spec in specs), (1, n), generator=torch.Generator().manual_seed(seed))
+    answers = {} if specs[0].encoder is None else {"decoder_input_ids": ids}
+    with torch.no_grad():
+        a, b = (each.eval()(ids, **answers).logits for each in (model, donor))
+    if a is None or b is None or a.shape[:-1] != b.shape[:-1]:
+        return None
+    width = min(a.shape[-1], b.shape[-1])
+    a, b = a[..., :width], b[..., :width]
+    return float((a - b).norm() / (b - b.mean(-1, keepdim=True)).norm())

@@ -22,7 +22,7 @@ from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.ssd import first_steps
 from anyformer.layers.tokens import as_given
-from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
+from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
 
 
 class GatedDeltaNetSpec(RecurrentSpec):
@@ -83,6 +83,11 @@ class GatedDeltaNetSpec(RecurrentSpec):
             "norm": (self.norm, place.at(self.value_dim)),
             "out": (LinearSpec(role="output", axes=("d_model", "heads")), place.at(of_values)),
         }
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        keys, values = (self.n_key_heads, self.key_dim), (self.n_heads, self.value_dim)
+        of_keys = HeadMap("query", "q", *keys), HeadMap("key", "k", *keys)
+        return *of_keys, HeadMap("value", "v", *values), HeadMap("output", "out", *values)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {

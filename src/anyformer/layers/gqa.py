@@ -27,6 +27,7 @@ from anyformer.layers.tokens import ForwardContext, Store
 from anyformer.spec import (
     Cost,
     Count,
+    HeadMap,
     KeptBeside,
     MapSpec,
     Place,
@@ -112,6 +113,11 @@ class GQASpec(ProjectionSpec):
         if self.rotary is not None:
             self.rotary.dims(head_dim)
         return self.n_heads, head_dim, self.value_dim or head_dim
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        n, width, value_width = self.sizes(place)
+        of_keys = HeadMap("key", "k", self.kv_heads, width), HeadMap("value", "v", self.kv_heads, value_width)
+        return HeadMap("query", "q", n, width), *of_keys, HeadMap("output", "o", n, value_width)
 
     def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
         return self.rotary and (self.rotary, self.sizes(place)[1])

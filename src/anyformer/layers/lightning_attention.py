@@ -15,7 +15,7 @@ from anyformer.layers.linear_attention import linear_attention, linear_attention
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.tokens import as_given, constant
-from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Positive, Sizes, Width, Workload
+from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Width, Workload
 
 LEAST = 1e-5  # of the share of a rate that is left at the last layer, and beside the depth that it is of
 
@@ -51,6 +51,11 @@ class LightningAttentionSpec(RecurrentSpec):
             "norm": (self.norm, place.at(self.width)),
             "out": (LinearSpec(role="output", axes=("d_model", "heads")), place.at(self.width)),
         }
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        each = self.n_heads, self.head_dim
+        of_keys = HeadMap("query", "q", *each), HeadMap("key", "k", *each)
+        return *of_keys, HeadMap("value", "v", *each), HeadMap("output", "out", *each)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"state": (self.n_heads, self.head_dim, self.head_dim)}

@@ -13,7 +13,7 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.tokens import ForwardContext, Tokens
-from anyformer.spec import Cost, Count, Place, Placed, Sizes, Width, Workload
+from anyformer.spec import Cost, Count, HeadMap, Place, Placed, Sizes, Width, Workload
 
 Unsaid = Literal["none", "first"]  # what counts as marked where a pass marks nothing: no token, or each text's first
 
@@ -38,6 +38,14 @@ class LocalAndGlobalSpec(ProjectionSpec):
         into = {"q": (q, place), "k": (k, source), "v": (v, source)}
         of_global = {f"{name}_global": placed for name, placed in into.items()}
         return {**into, **of_global, "o": (LinearSpec(bias=True, role="output"), place)}
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        """Of both sets, which begin as one (Beltagy et al. 2020, section 5)."""
+        each = self.n_heads, self.sizes(place)[1]
+        of_queries = (HeadMap("query", f"q{of_set}", *each) for of_set in ("", "_global"))
+        of_keys = (HeadMap("key", f"k{of_set}", *each) for of_set in ("", "_global"))
+        of_values = (HeadMap("value", f"v{of_set}", *each) for of_set in ("", "_global"))
+        return *of_queries, *of_keys, *of_values, HeadMap("output", "o", *each)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         n_heads, width, _ = self.sizes(place)

@@ -19,7 +19,7 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.sorted_chunks import Sorted, sorted_attention
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
-from anyformer.spec import Caveat, Cost, Count, MixerSpec, Place, Placed, Sizes, Whole, Width, Window, Workload
+from anyformer.spec import Caveat, Cost, Count, HeadMap, MixerSpec, Place, Placed, Sizes, Whole, Width, Window, Workload
 
 HIDDEN = -1e9  # the score of a key that is not seen
 ITSELF = -1e5  # of the token itself, which it takes where it sees no other (the value of trax and transformers)
@@ -64,6 +64,10 @@ class LSHAttentionSpec(MixerSpec):
             "v": (LinearSpec(d_out=width, role="inner", axes=("heads", "d_model")), place),
             "o": (LinearSpec(role="output", axes=("d_model", "heads")), place.at(width)),
         }
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        each = self.n_heads, self.width(place)
+        return HeadMap("query", "qk", *each), HeadMap("value", "v", *each), HeadMap("output", "o", *each)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         shape = (self.n_heads, self.width(place))

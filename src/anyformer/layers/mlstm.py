@@ -16,7 +16,7 @@ from anyformer.layers.linear_attention import linear_attention, linear_attention
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.tokens import as_given
-from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
+from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
 
 # The biases of gates that heads start with, whose matrices start from 0: the reference implementation's.
 CLOSED, FIRST, LAST = -10.0, 3.0, 6.0
@@ -63,6 +63,11 @@ class MLSTMSpec(RecurrentSpec):
             "norm": (self.norm, place.at(self.n_heads, self.value_dim)),
             "out": (LinearSpec(role="output", axes=("d_model", "heads")), place.at(of_values)),
         }
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        keys, values = (self.n_heads, self.key_dim), (self.n_heads, self.value_dim)
+        of_keys = HeadMap("query", "q", *keys), HeadMap("key", "k", *keys)
+        return *of_keys, HeadMap("value", "v", *values), HeadMap("output", "out", *values)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         # The last column of a state is n.

@@ -11,7 +11,7 @@ from torch import Tensor
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import LearnedFrequencies, RotarySpec, Rotation
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
-from anyformer.spec import KeptBeside, PartSpec, Place, Placed
+from anyformer.spec import HeadMap, KeptBeside, PartSpec, Place, Placed
 
 
 class ProjectionSpec(PartSpec, abstract=True):
@@ -27,6 +27,10 @@ class ProjectionSpec(PartSpec, abstract=True):
     def sizes(self, place: Place) -> tuple[int, int, int]:
         """(n_heads, width of a query and key, width of a value)."""
         raise TypeError(f"{self.kind} does not say its sizes")
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        """As `MixerSpec.heads`."""
+        return ()
 
     def narrow_width(self, place: Place) -> int:
         """The width of what queries are made of."""

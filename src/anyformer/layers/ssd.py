@@ -17,7 +17,20 @@ from anyformer.layers.linear_attention import linear_attention, linear_attention
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.tokens import as_given
-from anyformer.spec import Cost, Count, MapSpec, NotNegative, Place, Placed, Positive, Sizes, Weight, Width, Workload
+from anyformer.spec import (
+    Cost,
+    Count,
+    HeadMap,
+    MapSpec,
+    NotNegative,
+    Place,
+    Placed,
+    Positive,
+    Sizes,
+    Weight,
+    Width,
+    Workload,
+)
 
 # Steps Δ that heads start with, spread evenly over their logarithms: the reference implementation's range.
 SHORTEST, LONGEST = 1e-3, 1e-1
@@ -89,6 +102,13 @@ class SSDSpec(RecurrentSpec):
             "norm": self.norm and (self.norm, place.at(*self.norm_shape)),
             "out": (LinearSpec(bias=self.bias, role="output"), place.at(self.width)),
         }
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        """C is to B and x what queries are to keys and values (Dao & Gu, section 4)."""
+        z, x, b, _, _ = self.made
+        keys, values = (self.n_groups, self.state_dim), (self.n_heads, self.head_dim)
+        of_keys = HeadMap("query", "inner", *keys, z + x + b), HeadMap("key", "inner", *keys, z + x)
+        return *of_keys, HeadMap("value", "inner", *values, z), HeadMap("output", "out", *values)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {

@@ -14,7 +14,7 @@ from anyformer.spec.difference import first_difference as first_difference, shor
 from anyformer.spec.head import HeadLayersSpec as HeadLayersSpec, HeadSpec as HeadSpec, PoolSpec as PoolSpec
 from anyformer.spec.head import TableSpec as TableSpec, UnembeddingSpec as UnembeddingSpec
 from anyformer.spec.kinds import ConnectionSpec as ConnectionSpec, InitSpec as InitSpec
-from anyformer.spec.kinds import KeptBeside as KeptBeside
+from anyformer.spec.kinds import HeadMap as HeadMap, KeptBeside as KeptBeside
 from anyformer.spec.kinds import Kept as Kept, MapSpec as MapSpec, MixerSpec as MixerSpec, ResidualSpec as ResidualSpec
 from anyformer.spec.kinds import ScaleSpec as ScaleSpec, TermSpec as TermSpec, in_turn as in_turn
 from anyformer.spec.model import (

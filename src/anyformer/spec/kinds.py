@@ -24,6 +24,16 @@ class KeptBeside(NamedTuple):
     every: int = 1  # kept is one of a block of so many tokens
 
 
+class HeadMap(NamedTuple):
+    """The rows of a linear map that make vectors for heads, one head behind the other, or the columns that read them."""
+
+    makes: Literal["query", "key", "value", "output"]  # "output": it reads what heads give
+    of: str  # the map, by its path inside the part
+    n: int  # heads
+    width: int  # of one
+    first: int = 0  # row or column of the first
+
+
 class MapSpec(PartSpec, abstract=True):
     """A map of each token's vector by itself: a norm, a gain, a shift, a linear map, an activation.
 
@@ -96,6 +106,13 @@ class MixerSpec(PartSpec, abstract=True):
         They do in what `Store.extend` and `once` return, and in the facts of keys that a store has.
         """
         return "does not say that tokens meet in what it stores alone"
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        """Where queries, keys and values are made for each head, and where what heads give is read; by default nowhere.
+
+        What carries a trained attention's maps over into another one, or into a state that is read and written by such.
+        """
+        return ()
 
     def lends(self) -> Mapping[str, str]:
         """What later layers may read of it ("keys": keys and values; "choice": which keys are attended to; "router": what a

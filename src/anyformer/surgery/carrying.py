@@ -1,0 +1,190 @@
+"""Each tensor of a new model from those of a given one, where both do the same and their axes can be brought together.
+
+Experts that begin as copies of a feed-forward network: Komatsuzaki et al. 2022, arXiv:2212.05055 (sparse upcycling). Attention's
+maps in a mixer with a state: Wang et al. 2024, arXiv:2408.15237 (the Mamba in the Llama). Both stacks of an encoder-decoder from
+one stack: Rothe et al. 2020, arXiv:1907.12461.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.spec import HeadMap, Weight
+from anyformer.surgery.anatomy import MEMORY, MIXING, Anatomy
+from anyformer.surgery.depth import Layer
+from anyformer.surgery.plans import Plan, again, neurons, regrouped, stretch, taken, weights_of
+
+LAYER = re.compile(r"(encoder|stack)\.blocks\.(\d+)\.")
+MIXER, EXPERTS, SHARED = ".mixer.", ".mixer.experts.", ".mixer.shared_expert."
+
+
+class Carried(NamedTuple):
+    """A tensor as it begins."""
+
+    tensor: Tensor
+    numel: int  # of its numbers, those that are given ones
+    how: str = ""  # what became of them; "": they are as they were
+
+
+class Operation:
+    """A given model's tensors put into a new one, whose own were drawn."""
+
+    def __init__(
+        self,
+        new: Anatomy,
+        old: Anatomy,
+        begun: Mapping[str, Tensor],
+        given: Mapping[str, Tensor],
+        layers: Sequence[Layer | None],
+        rows: Plan | None = None,
+    ) -> None:
+        """`begun`, `given`: state dicts; `layers`: what those of the new stack begin as; `rows`: of tables of other tokens."""
+        self.new, self.old, self.begun, self.given, self.layers, self.rows = new, old, begun, given, layers, rows
+        self.one_stack = not any(path.startswith("encoder.") for path in old.tensors)
+        self.beside = {
+            path.partition(SHARED)[0] for path in new.tensors if SHARED in path
+        }  # with an expert of all tokens
+        self.carried: dict[str, Carried] = {}
+
+    def done(self) -> Mapping[str, Carried]:
+        """What is carried over, by its name in the state dict."""
+        for path, (name, weight) in self.new.tensors.items():
+            made = (self._fitted(source, weight, self.begun[name]) for source in self._sources(path))
+            if name not in self.carried and (found := next(filter(None, made), None)) is not None:
+                self.carried[name] = found
+        self._regroup()
+        for path, (name, _) in self.new.tensors.items():
+            if self._is_silent(path, name):
+                zeros = torch.zeros_like(self.begun[name])
+                self.carried[name] = Carried(zeros, 0, "what writes nothing at first")
+        return self.carried
+
+    def _sources(self, path: str) -> Iterator[str]:
+        """Where the given model may have what does the same, the likest first."""
+        if (found := LAYER.match(path)) is not None:
+            layer = self._layer(found)
+            if layer is None:
+                return
+            path = f"{found[1]}.blocks.{layer.number}.{path[found.end() :]}"
+        if self.one_stack and path.startswith("encoder."):
+            path = f"stack.{path.removeprefix('encoder.')}"
+        yield path
+        yield path.replace(f".{MEMORY}.", f".{MIXING}.")
+        # An expert of all tokens is what the network of all tokens was; without one, every expert is.
+        if SHARED in path or path.partition(EXPERTS)[0] not in self.beside:
+            yield path.replace(SHARED, MIXER).replace(EXPERTS, MIXER)
+
+    def _layer(self, found: re.Match[str]) -> Layer | None:
+        return self.layers[int(found[2])] if found[1] == "stack" else Layer(int(found[2]))
+
+    def _is_silent(self, path: str, name: str) -> bool:
+        """Whether a tensor writes to the stream for a layer that is to write nothing, or for experts beside what is carried."""
+        weight = self.new.tensors.get(re.sub(r"bias$", "weight", path))
+        if weight is None or weight.weight.role != "output":
+            return False
+        found = LAYER.match(path)
+        layer = found and self._layer(found)
+        network = self.new.tensors.get(path.replace(EXPERTS, SHARED))
+        drawn = EXPERTS in path and name not in self.carried and network is not None and network.name in self.carried
+        return drawn or (layer is not None and layer.silent)
+
+    def _fitted(self, source: str, weight: Weight, begun: Tensor) -> Carried | None:
+        """A tensor that begins as the given one at `source`; None where there is none with the same axes, or one is too long."""
+        if source not in self.old.tensors:
+            return None
+        name, theirs = self.old.tensors[source]
+        if weight.below != theirs.below or (weight.role == "gain" and weight.fill != theirs.fill):
+            return None
+        if weight.axes == theirs.axes:
+            return self._along(source, weight, theirs, begun, self.given[name])
+        if weight.axes != ("experts", *theirs.axes):
+            return None
+        each = [
+            self._along(source, weight, theirs, begun[i], self.given[name], expert=i) for i in range(weight.shape[0])
+        ]
+        whole = [one for one in each if one is not None]
+        if not whole:
+            return None
+        how = whole[0].how or "experts that are each what the network was"
+        return Carried(torch.stack([one.tensor for one in whole]), sum(one.numel for one in whole), how)
+
+    def _along(
+        self, source: str, weight: Weight, theirs: Weight, begun: Tensor, given: Tensor, expert: int | None = None
+    ) -> Carried | None:
+        """A tensor whose axes are the given one's, each cut or grown."""
+        plans: dict[int, Plan] = {}
+        for dim, (axis, n, m) in enumerate(zip(theirs.axes, begun.shape, theirs.shape, strict=True)):
+            plan = self._plan(source, axis, n, m, weight, expert)
+            if plan is not None:
+                plans[dim] = plan
+            elif n != m:
+                return None
+        tensor, numel = taken(given, begun, plans, zero=weight.role == "output")
+        return Carried(tensor, numel, ", ".join(filter(None, (plan.how for plan in plans.values()))))
+
+    def _plan(self, source: str, axis: str, n: int, given: int, weight: Weight, expert: int | None) -> Plan | None:
+        """What an axis begins as; None: as it is, or nothing is known."""
+        if axis == "vocab" and self.rows is not None and (n, given) == self.rows.sizes:
+            return self.rows
+        match axis:
+            case _ if n == given:
+                return None
+            case "d_ff" if expert is not None and n < given:
+                return stretch(n, given, expert)
+            case "d_ff":
+                return neurons(n, given, self._weighs(source))
+            case "experts":
+                return again(n, given, "experts", fresh=weight.used is None)
+            case "position":
+                return again(n, given, "positions")
+            case _:
+                return None
+
+    def _weighs(self, source: str) -> Tensor | None:
+        """How much each neuron weighs of the network that a tensor is of."""
+        network = source.rsplit(".", 2)[0]
+        maps = [each for path, each in self.old.tensors.items() if path.rsplit(".", 2)[0] == network]
+        return weights_of([(self.given[name], w.axes.index("d_ff")) for name, w in maps if "d_ff" in w.axes])
+
+    def _regroup(self) -> None:
+        """Carry over what makes and reads heads, of other numbers of them, or in a mixer of another kind."""
+        theirs = dict[tuple[str, str], tuple[str, HeadMap]]()
+        for path, heads in self.old.maps:
+            theirs.setdefault((_mixer(path), heads.makes), (path, heads))
+        whole, met = set(self.carried), set[tuple[str, int]]()  # met: (tensor, where in it), of what layers share once
+        for path, heads in self.new.maps:
+            sources = (theirs.get((each, heads.makes)) for each in self._sources(_mixer(path)))
+            if (found := next(filter(None, sources), None)) is None:
+                continue
+            for own in ("weight", "bias"):
+                new, old = self.new.tensors.get(f"{path}{own}"), self.old.tensors.get(f"{found[0]}{own}")
+                if new is None or old is None or new.name in whole or (new.name, heads.first) in met:
+                    continue
+                met.add((new.name, heads.first))
+                self._put(new.name, heads, self.given[old.name], found[1])
+
+    def _put(self, name: str, heads: HeadMap, given: Tensor, theirs: HeadMap) -> None:
+        reads = heads.makes == "output"
+        before = self.carried.get(name, Carried(self.begun[name].clone(), 0))
+        dim = 1 if reads else 0
+        if dim == given.dim():  # a bias of what reads heads is of none of them
+            if before.tensor.shape == given.shape:
+                self.carried[name] = Carried(given, given.numel())
+            return
+        part = given.narrow(dim, theirs.first, theirs.n * theirs.width).movedim(dim, 0)
+        into = before.tensor.narrow(dim, heads.first, heads.n * heads.width).movedim(dim, 0)
+        made = regrouped(part.unflatten(0, (theirs.n, theirs.width)), heads.n, reads)
+        if made is None or heads.width != theirs.width or part.shape[1:] != into.shape[1:]:
+            return
+        into.copy_(made[0].flatten(0, 1))
+        self.carried[name] = Carried(before.tensor, before.numel + into.numel(), made[1])
+
+
+def _mixer(path: str) -> str:
+    """The path of the mixer that a map is of."""
+    return path[: path.index(MIXER) + len(MIXER)] if MIXER in path else path

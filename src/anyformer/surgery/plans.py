@@ -1,0 +1,93 @@
+"""What a longer or shorter axis of a tensor begins as: which of the given places stands where.
+
+Heads: Ainslie et al. 2023, arXiv:2305.13245, section 2.1. Neurons: what is new writes nothing, so that the function stays
+(what Chen et al. 2016, arXiv:1511.05641, ask of a wider network); of fewer, those of the largest norms stay (Li et al. 2017,
+arXiv:1608.08710). Positions: the first ones again and again (Beltagy et al. 2020, arXiv:2004.05150, section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NEW = -1  # no given place
+
+
+class Plan(NamedTuple):
+    """Of each place of an axis the given one that it begins as."""
+
+    places: Tensor  # [n]; NEW: none
+    given: int  # how many there are
+    how: str
+    means: Mapping[int, Tensor] = {}  # by place, the given ones whose mean it begins as
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How long the axis is, and was."""
+        return len(self.places), self.given
+
+
+def again(n: int, given: int, of: str, *, fresh: bool = False) -> Plan:
+    """The first ones; where there are more, the same ones again and again, or new ones if they are to be `fresh`."""
+    how = f"the first {n:,} of {given:,} {of}" if n < given else f"{n:,} {of}, the given {given:,} again and again"
+    places = torch.arange(n)
+    return Plan(places.where(places < given, NEW) if fresh else places % given, given, how)
+
+
+def neurons(n: int, given: int, weighs: Tensor | None) -> Plan | None:
+    """All, and new ones that write nothing; of fewer those that weigh most [given], in order; None where nothing says which."""
+    if n >= given:
+        return again(n, given, "", fresh=True)._replace(how=f"{n - given:,} more neurons, which write nothing at first")
+    if weighs is None:
+        return None
+    return Plan(weighs.topk(n).indices.sort().values, given, f"the {n:,} of {given:,} neurons that weigh most")
+
+
+def stretch(n: int, given: int, number: int) -> Plan:
+    """Those of the expert with this number where each has some neurons of a network: one stretch after the other, around."""
+    return Plan((torch.arange(n) + number * n) % given, given, f"experts that each have {n:,} of {given:,} neurons")
+
+
+def weights_of(maps: Sequence[tuple[Tensor, int]]) -> Tensor | None:
+    """How much neurons weigh [neuron]: the product of their norms in several maps, given with the axis of neurons."""
+    norms = [each.movedim(dim, 0).flatten(1).norm(dim=1) for each, dim in maps if each.dim() == 2]
+    return torch.stack(norms).prod(0) if norms else None
+
+
+def taken(given: Tensor, begun: Tensor, plans: Mapping[int, Plan], *, zero: bool) -> tuple[Tensor, int]:
+    """(a tensor as it begins, how many of its numbers are given ones), by the plan of each axis that has one.
+
+    Where nothing is given it is as it was `begun`, or `zero`.
+    """
+    known = torch.ones(begun.shape, dtype=torch.bool)
+    for dim, plan in plans.items():
+        made = given.index_select(dim, plan.places.clamp(min=0))
+        means = {id(each): given.index_select(dim, each).mean(dim) for each in plan.means.values()}
+        for place, several in plan.means.items():
+            made.select(dim, place).copy_(means[id(several)])
+        has = plan.places != NEW
+        has[list(plan.means)] = True
+        known &= has.view(-1, *[1] * (given.dim() - 1 - dim))
+        given = made
+    made = torch.where(known, given, 0 if zero else begun)
+    return made, int(known.sum())
+
+
+def regrouped(heads: Tensor, n: int, reads: bool) -> tuple[Tensor, str] | None:
+    """Maps of heads [heads, …] for n heads, and what became of them; None where neither number divides the other.
+
+    Of more heads each is several alike, and what `reads` them is shared out among these; of fewer each is the mean of several,
+    and what reads them is added up.
+    """
+    given = len(heads)
+    if n % given == 0:
+        made = heads.repeat_interleave(n // given, 0)
+        how = f"{given} heads made {n}, by repetition" if n > given else "heads as they were"
+        return (made / (n // given) if reads else made), how
+    if given % n == 0:
+        groups = heads.unflatten(0, (n, given // n))
+        return (groups.sum(1) if reads else groups.mean(1)), f"{given} heads made {n}, by their means"
+    return None

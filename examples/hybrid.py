@@ -12,18 +12,11 @@ import sys
 from pathlib import Path
 
 import anyformer as af
-from anyformer.families.compose import elsewhere
-from anyformer.layers import AttentionSpec, GatedDeltaNetSpec
-from anyformer.spec import Count, Place, Width
 
 
 def hybrid(spec: af.ModelSpec) -> af.ModelSpec:
     """Return the architecture with a state of constant size in every second layer, of attention's heads."""
-    attention = next(spec.nested(AttentionSpec))
-    n, width, of_values = attention.projection.sizes(attention.inner(Place(spec.stack.d_model)))
-    heads = Count(n)
-    state = GatedDeltaNetSpec(n_key_heads=heads, n_heads=heads, key_dim=Width(width), value_dim=Width(of_values))
-    return elsewhere(spec, set(range(1, spec.n_layers, 2)), state)
+    return af.vary(spec, mixer="[GatedDeltaNet,attention]")
 
 
 def main() -> None:

@@ -62,6 +62,7 @@ def test_without_a_name_to_take_parts_of_kinds_and_fields_are_enough() -> None:
 DONORS = [
     *(("llama2-7b", other) for other in ("gpt2", "gemma2-2b", "mixtral-8x7b", "albert-base", "transformer-lm")),
     *(("gpt2", other) for other in ("gptj-6b", "llama3-8b", "bert-base", "olmo2-7b")),
+    ("olmo3-7b", "qwen3-next-80b-a3b"),
     *(("transformer-base", other) for other in ("gpt2", "t5-base")),
 ]
 
@@ -103,6 +104,9 @@ def test_every_row_is_tried_above_or_cannot_be_measured_alone() -> None:
         "gpt2+positions=t5+feed-forward=MoE(router=Router(n_experts=8,top_k=2))",
         "bert-base+positions=rope+placement=pre+mask=SymmetricWindow(radius=64)",
         "transformer+norm=RMSNorm+positions=alibi+activation=ReLU2+biases=none",
+        "llama2+mixer=[GatedDeltaNet,attention]+mask=SlidingWindow(size=8)",
+        "gpt2+mixer=mamba-130m+norm=RMSNorm",
+        "mistral+mixer=[SSD,LightningAttention,attention]",
         "mistral+wiring=parallel+tied=true+sharing=all+mask=SlidingWindow(size=8)",
     ],
 )

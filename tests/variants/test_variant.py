@@ -8,7 +8,7 @@ import pytest
 
 import anyformer as af
 from anyformer.errors import AnyformerError, SpecError
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, elsewhere
 from anyformer.layers import (
     GELU,
     ALiBiSpec,
@@ -16,20 +16,24 @@ from anyformer.layers import (
     Causal,
     Everything,
     FeedForwardSpec,
+    GatedDeltaNetSpec,
     GQASpec,
     LayerNormSpec,
     LearnedPositionsSpec,
+    LightningAttentionSpec,
     RMSNormSpec,
     RotarySpec,
     SiLU,
     SlidingWindow,
+    SSDSpec,
 )
 from anyformer.layers.feed_forward import GatedFeedForwardSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import HeadSpec, ModelSpec, Spec, TableSpec, Width, Window, label, parameters, split_variant
+from anyformer.spec import Count, HeadSpec, ModelSpec, Spec, TableSpec, Width, Window, label, parameters, split_variant
 
 LLAMA, GPT2, GEMMA2 = (af.preset(name).spec for name in ("llama2", "gpt2", "gemma2-2b"))
 D, F, L = 4096, 11_008, 32  # LLaMA 2 7B's
+DELTA = GatedDeltaNetSpec(n_key_heads=Count(32), n_heads=Count(32), key_dim=Width(128), value_dim=Width(128))
 
 
 def with_norm(value: object, norm: NormSpec) -> object:
@@ -95,6 +99,26 @@ SAME = {
     "gpt2+tied=true": GPT2,
     "gpt2+tied=false": changed(GPT2, TableSpec, shared=None),
     "gpt2+context=2048": changed(GPT2.but(context=2048), LearnedPositionsSpec, n_positions=2048),
+    "llama2+mixer=attention": LLAMA,
+    "llama2+mixer=gpt2": LLAMA,  # attention stays as it is
+    "llama2+mixer=[GatedDeltaNet,GatedDeltaNet,attention]": elsewhere(LLAMA, range(2, L, 3), DELTA),
+    "llama2+mixer=[gateddeltanet(n_heads=16,n_key_heads=8),attention]": elsewhere(
+        LLAMA, range(1, L, 2), DELTA.but(n_heads=Count(16), n_key_heads=Count(8))
+    ),
+    "llama3-8b+mixer=SSD": elsewhere(
+        af.load_spec("llama3-8b"),
+        (),
+        SSDSpec(n_heads=Count(32), head_dim=Width(128), state_dim=Width(128), n_groups=Count(8)),
+    ),
+    # Of a model the pattern, cut to the depth; the heads are that model's.
+    "llama2+mixer=qwen3-next-80b-a3b": elsewhere(
+        LLAMA, range(3, L, 4), next(af.load_spec("qwen3-next-80b-a3b").nested(GatedDeltaNetSpec))
+    ),
+    "llama2+mixer=[LightningAttention,attention]+mask=SlidingWindow(size=128)": changed(
+        elsewhere(LLAMA, range(1, L, 2), LightningAttentionSpec(n_heads=Count(32), head_dim=Width(128))),
+        AttentionSpec,
+        mask=Causal() & SlidingWindow(size=Window(128)),
+    ),
     "llama2+sharing=all": LLAMA.but(stack=LLAMA.stack.but(blocks=(LLAMA.stack.blocks[0].but(shared="layer"),) * L)),
 }
 
@@ -180,6 +204,13 @@ def test_labels_are_without_directories() -> None:
         ("llama2+theta=1e999", ("Rotary.theta = inf must be a finite number",)),
         ("llama2+n_layers=1000000000", ("n_layers = 1000000000 must be at most 10,000",)),
         ("gemma3-27b+n_layers=3", ("the pattern of 62 layers can be cut to 6, not to 3",)),
+        ("llama2+mixer=[]", ("mixer=[]: the list is empty; name what mixes tokens",)),
+        ("llama2+mixer=[5]", ("mixer=[5]: ", "must be a Mixer")),
+        ("llama2+mixer=Fuorier", ("'Fuorier' is no kind of Mixer (did you mean 'Fourier'?)",)),
+        ("llama2+mixer=FeedForward(d_ff=8,activation=ReLU)", ("FeedForward mixes no tokens; say attention for that",)),
+        ("falcon-h1-0.5b+mixer=SSD", ("there is no place for it: that needs one mixer of tokens in a layer",)),
+        ("mamba-130m+mixer=attention", ("there is no attention in any layer to stay; name a model",)),
+        ("mamba-130m+mask=SlidingWindow(size=8)", ("there is no place for it: that needs attention in both",)),
         ("llama2+softcap=50", ("several kinds of parts have it; say which: Attention.softcap, Head.softcap",)),
         ("llama2+MLA.kv_rank=64", ("MLA.kv_rank=64: there is none in the model",)),
         ("llama2+stacks=t5", ("there is no place for it: that needs an encoder",)),

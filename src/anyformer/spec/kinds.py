@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from anyformer.spec.model import ModelSpec
 
 Kept = Literal["tokens", "memory", "state"]
+# What mixers do in a layer, by what they are counted as.
+JOBS = {
+    **dict.fromkeys(("attention", "recurrence", "Fourier transform"), "mixing"),
+    **dict.fromkeys(("feed-forward", "experts"), "features"),
+}
 
 
 class KeptBeside(NamedTuple):
@@ -71,6 +76,11 @@ class MixerSpec(PartSpec, abstract=True):
 
     counted_as: ClassVar[str | None] = "other mixers"
     takes_streams: ClassVar[bool] = False  # whether it may read and write all streams side by side (`Place.n_streams`)
+
+    @property
+    def job(self) -> str:
+        """What it does in a layer: "mixing" of a text's tokens, of "features", reading of "memory", or as its kind is called."""
+        return "memory" if self.kept_as() == "memory" else JOBS.get(self.counted_as or "", self.kind)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
         """What decoding keeps of each token, by name; the token axis comes before the last. None: nothing."""

@@ -24,16 +24,6 @@ from anyformer.spec import (
     inside,
 )
 
-MIXING, FEATURES, MEMORY = "mixing", "features", "memory"  # of tokens, of features, with an encoder's output
-# By what they are counted as; a mixer of another kind does a job of its own.
-JOBS = {
-    "attention": MIXING,
-    "recurrence": MIXING,
-    "Fourier transform": MIXING,
-    "feed-forward": FEATURES,
-    "experts": FEATURES,
-}
-
 
 class Standing(NamedTuple):
     """A tensor that stands somewhere, or one of several places of one that is shared."""
@@ -71,7 +61,7 @@ def _inner(part: PartSpec, place: Place) -> Iterator[tuple[str, str, PartSpec, P
 
     for name, inner, inner_place in inside(part, place):
         if isinstance(part, BlockSpec) and isinstance(inner, SublayerSpec):
-            jobs = [numbered(_job(branch.mixer)) for branch in inner.branches] or [numbered("empty")]
+            jobs = [numbered(branch.mixer.job) for branch in inner.branches] or [numbered("empty")]
             for own, each, each_place in inside(inner, inner_place):
                 what, _, number = own.partition(".")
                 does = jobs[int(number)] if what == "branches" else f"{jobs[0]}.around.{own}"
@@ -82,7 +72,3 @@ def _inner(part: PartSpec, place: Place) -> Iterator[tuple[str, str, PartSpec, P
             yield f"heads.{getattr(inner, 'name', name)}", name, inner, inner_place
         else:
             yield name, name, inner, inner_place
-
-
-def _job(mixer: MixerSpec) -> str:
-    return MEMORY if mixer.kept_as() == "memory" else JOBS.get(mixer.counted_as or "", mixer.kind)

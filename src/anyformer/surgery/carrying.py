@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anyformer.spec import HeadMap, Weight
-from anyformer.surgery.anatomy import MEMORY, MIXING, Anatomy
+from anyformer.surgery.anatomy import Anatomy
 from anyformer.surgery.depth import Layer
 from anyformer.surgery.plans import Plan, again, neurons, regrouped, stretch, taken, weights_of
 
@@ -74,7 +74,7 @@ class Operation:
         if self.one_stack and path.startswith("encoder."):
             path = f"stack.{path.removeprefix('encoder.')}"
         yield path
-        yield path.replace(f".{MEMORY}.", f".{MIXING}.")
+        yield path.replace(".memory.", ".mixing.")
         # An expert of all tokens is what the network of all tokens was; without one, every expert is.
         if SHARED in path or path.partition(EXPERTS)[0] not in self.beside:
             yield path.replace(SHARED, MIXER).replace(EXPERTS, MIXER)

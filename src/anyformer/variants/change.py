@@ -10,7 +10,7 @@ from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
 from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, TermSpec, Vocab
 from anyformer.variants import layers
-from anyformer.variants.layers import Impossible, LayerChange, only
+from anyformer.variants.layers import Absent, Impossible, LayerChange, only
 from anyformer.variants.parts import is_tied, norms, with_layers, with_maps
 
 Terms = tuple[TermSpec, ...]
@@ -37,14 +37,21 @@ def per_layer(change: LayerChange, *, own: bool = False) -> Change:
 
     def stack(a: StackSpec, b: StackSpec) -> StackSpec:
         like, known = cut(b.blocks, len(a.blocks)), dict[tuple[int, int], BlockSpec]()
-        blocks = []
+        blocks, absent, found = [], None, False
         for i, block in enumerate(a.blocks):
             other = like[min(i, len(like) - 1)]
             assert isinstance(other, BlockSpec)
             key = id(block), id(other)
             if key not in known:
-                known[key] = change(block, other)
+                try:
+                    known[key] = change(block, other)
+                except Absent as error:
+                    known[key], absent = block, error
+                else:
+                    found = True
             blocks.append(known[key])
+        if absent is not None and not found:
+            raise absent
         return a.but(blocks=tuple(blocks))
 
     return per_stack(stack, own=own)

@@ -11,7 +11,7 @@ from anyformer.layers import AttentionSpec, FeedForwardSpec, GatedFeedForwardSpe
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, Count, MixerSpec, Width
-from anyformer.variants.parts import attentions, feeds, norms, role, with_maps, with_mixers
+from anyformer.variants.parts import attentions, feeds, mixing, norms, role, with_maps, with_mixers
 
 LayerChange = Callable[[BlockSpec, BlockSpec], BlockSpec]
 T = TypeVar("T")
@@ -24,6 +24,10 @@ class Impossible(SpecError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"there is no place for it: that needs {what}")
+
+
+class Absent(Impossible):
+    """A layer has no such part, and stays as it is unless no layer has."""
 
 
 def only(values: Iterable[T]) -> T:
@@ -40,7 +44,9 @@ def _attentions(change: Callable[[AttentionSpec, AttentionSpec], AttentionSpec])
     def layer(a: BlockSpec, b: BlockSpec) -> BlockSpec:
         theirs = {other.reads: other for other in attentions(b, reads=None)}
         own = theirs.get("self")
-        if own is None or not attentions(a):
+        if not attentions(a):
+            raise Absent("attention in both")
+        if own is None:
             raise Impossible("attention in both")
         return with_mixers(a, lambda m: change(m, theirs.get(m.reads, own)) if isinstance(m, AttentionSpec) else m)
 
@@ -57,6 +63,15 @@ def _feeds(change: Callable[[MixerSpec, MixerSpec], MixerSpec]) -> LayerChange:
         return with_mixers(a, lambda value: change(value, theirs) if isinstance(value, ExpertSpec | MoESpec) else value)
 
     return layer
+
+
+def mixer(a: BlockSpec, b: BlockSpec) -> BlockSpec:
+    """A's layer with what mixes b's tokens; attention stays attention as it is."""
+    if len(mixing(a)) != 1 or len(mixing(b)) != 1:
+        raise Impossible("one mixer of tokens in a layer")
+    (ours,), (theirs,) = mixing(a), mixing(b)
+    stays = isinstance(ours, AttentionSpec) and isinstance(theirs, AttentionSpec)
+    return a if stays else with_mixers(a, lambda value: theirs if value is ours else value)
 
 
 @_attentions

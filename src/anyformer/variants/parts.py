@@ -50,6 +50,11 @@ def feeds(block: BlockSpec) -> list[MixerSpec]:
     return [m for m in block.mixers if isinstance(m, ExpertSpec | MoESpec)]
 
 
+def mixing(block: BlockSpec) -> list[MixerSpec]:
+    """What mixes the tokens of a layer's own text: attention to it, or a state."""
+    return [m for m in block.mixers if m.job == "mixing" and not (isinstance(m, AttentionSpec) and m.reads == "input")]
+
+
 def layers(stack: StackSpec) -> list[BlockSpec]:
     """The layers, one that is tiled once."""
     return list({id(block): block for block in stack.blocks}.values())

@@ -42,7 +42,9 @@ from anyformer.spec import (
     Count,
     InitSpec,
     Length,
+    MixerSpec,
     ModelSpec,
+    Place,
     Spec,
     SublayerSpec,
     TermSpec,
@@ -55,7 +57,7 @@ from anyformer.variants import change as models
 from anyformer.variants import layers
 from anyformer.variants.change import Change, StackChange
 from anyformer.variants.layers import BIASES, LayerChange, only
-from anyformer.variants.parts import GATED, attentions, every, feeds, norms
+from anyformer.variants.parts import GATED, attentions, every, feeds, mixing, norms
 from anyformer.variants.parts import layers as distinct
 from anyformer.variants.values import folded, read, text_of
 
@@ -143,7 +145,7 @@ def _attention(a: ModelSpec, data: Any) -> ModelSpec:
     options = dict(data) if isinstance(data, dict) else {"kind": data}
     kind = options.pop("kind", data)
     if kind not in ("GQA", "MLA"):
-        raise SpecError(f"{kind!r} is none of MHA, MQA, GQA, MLA; the mask, positions and heads have keys of their own")
+        raise SpecError(f"{kind!r} is none of MHA, MQA, GQA, MLA; mask, positions, heads and mixer have keys of their own")
     if kind == "GQA" and (others := set(options) - {"n_kv_heads"}):
         raise SpecError(f"GQA takes n_kv_heads here; say {', '.join(sorted(others))} as a change of its own")
     if "n_heads" in options:
@@ -153,6 +155,45 @@ def _attention(a: ModelSpec, data: Any) -> ModelSpec:
     if kind == "MLA" and value.rotary_dim and rotary and "rotary" not in options:
         value = value.but(rotary=rotary.but(fraction=1.0))
     return _model(a, ATTENTION.but(projection=value))
+
+
+def _mixer(a: ModelSpec, data: Any) -> ModelSpec:
+    """One kind in all layers, or a list that is repeated; heads are attention's, where they are not said."""
+    attention = next((each for layer in a.stack.blocks for each in attentions(layer)), None)
+    sizes: dict[str, Any] = {}
+    if attention is not None:
+        n, width, of_values = attention.projection.sizes(attention.inner(Place(a.stack.d_model)))
+        of_keys = {"key_dim": width, "state_dim": width, "n_groups": getattr(attention.projection, "kv_heads", n)}
+        sizes = {"n_heads": n, "n_key_heads": n, "value_dim": of_values, "head_dim": of_values, **of_keys}
+
+    def one(said: Any) -> MixerSpec:
+        if said == "attention":
+            if attention is None:
+                raise SpecError("there is no attention in any layer to stay; name a model whose attention is taken")
+            return attention
+        fields = folded({"kind": said} if isinstance(said, str) else said)
+        kind = Spec.kinds.get(str(fields["kind"]), Spec) if isinstance(fields, dict) else Spec
+        fitting = {name: size for name, size in sizes.items() if name in kind.types()}
+        made = read(fitting | fields if isinstance(fields, dict) else fields, MixerSpec, "mixer")
+        if made.job != "mixing":
+            raise SpecError(f"{made.kind} mixes no tokens; say attention for that of the model, or a kind with a state")
+        return made
+
+    said = data if isinstance(data, list) else [data]
+    if not said:
+        raise SpecError("the list is empty; name what mixes tokens in each layer of the pattern")
+    pattern = [block(pre_norm(NORM, one(each)), pre_norm(NORM, FEED)) for each in said]
+    blocks = tuple(pattern[i % len(pattern)] for i in range(a.n_layers))
+    return _model(a, blocks=blocks).but(encoder=None)
+
+
+def _mixer_text(a: ModelSpec) -> str:
+    """The shortest pattern of the layers."""
+    each = [
+        "attention" if isinstance(m := only(mixing(layer)), AttentionSpec) else text_of(m) for layer in a.stack.blocks
+    ]
+    n = next(n for n in range(1, len(each) + 1) if all(one == each[i % n] for i, one in enumerate(each)))
+    return each[0] if n == 1 else f"[{','.join(each[:n])}]"
 
 
 def _mask(a: ModelSpec, data: Any) -> ModelSpec:
@@ -312,6 +353,7 @@ ROWS: Mapping[str, Row] = {
     "vocab_size": _row("vocabulary", models.vocabulary, _vocab_size, text=lambda a: f"{a.vocab_size}"),
     "context": Row("context", lambda a, b: a.but(context=b.context), _context, text=lambda a: text_of(a.context)),
     "d_model": _of_stacks("d_model", lambda a, b: a.but(d_model=b.d_model), text=lambda a: f"{a.stack.d_model}"),
+    "mixer": _row("mixer", models.per_layer(layers.mixer, own=True), _mixer, "attention", text=_mixer_text),
     "attention": _of_layers(
         "attention", layers.grouping, _attention, "MHA", "MQA", text=lambda a: f"GQA(n_kv_heads={KV_HEADS(a)})"
     ),

@@ -8,13 +8,12 @@ from typing import Any
 from anyformer.descriptions import feed_forwards, options, words
 from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
-from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoASpec, MoESpec, SegmentsSpec, TokensSpec
+from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoASpec, SegmentsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
-from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.linear import shared_width
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec
-from anyformer.variants.parts import attentions, feeds, is_tied, layers, norms, role
+from anyformer.variants.parts import attentions, feeds, is_tied, layers, mixing, norms, role
 
 Reading = Callable[[ModelSpec], str]
 BIASES = {
@@ -190,8 +189,13 @@ def _tying(spec: ModelSpec) -> str:
     return words.each("tied to the embedding" if each else "a table of its own" for each in tied) or "no table"
 
 
+def _mixer(block: BlockSpec) -> Iterator[str]:
+    return ("attention" if isinstance(m, AttentionSpec) else words.phrase(m) for m in mixing(block))
+
+
 def _others(block: BlockSpec) -> Iterator[str]:
-    return (words.phrase(m) for m in block.mixers if not isinstance(m, AttentionSpec | ExpertSpec | MoESpec))
+    own = [*mixing(block), *feeds(block)]
+    return (words.phrase(m) for m in block.mixers if m not in own and not isinstance(m, AttentionSpec))
 
 
 def _residual(stack: StackSpec) -> str:
@@ -240,6 +244,7 @@ ROWS: Mapping[str, Reading] = {
     "norm": _by_stack(lambda stack: words.each(words.norm(value, exact=True) for value in norms(stack)) or "none"),
     "norm placement": _by_stack(_placement),
     "wiring": _by_layer(_wiring),
+    "mixer": _by_layer(_mixer),
     "attention": _by_attention(_attention),
     "who sees whom": _by_attention(lambda attention: words.seen(attention.mask)),
     "QK-norm": _by_attention(_qk_norm),

@@ -21,7 +21,7 @@ adapted = get_peft_model(
 ids = torch.arange(48).reshape(2, 24) % 7
 optimizer = torch.optim.AdamW((p for p in adapted.parameters() if p.requires_grad), lr=1e-2)
 losses = []
-for _ in range(60):
+for _ in range(120):
     loss = adapted(input_ids=ids, labels=ids).loss
     loss.backward()
     optimizer.step()

@@ -35,6 +35,7 @@ def test_every_example_is_tested_here() -> None:
         "lora",
         "norms",
         "reads_both_ways",
+        "surgery",
     }
 
 
@@ -165,3 +166,20 @@ def test_reads_both_ways(tmp_path: Path) -> None:
 def test_lora(tmp_path: Path) -> None:
     out = run(tmp_path, str(EXAMPLES / "lora.py"), "made")
     assert out.splitlines() == ["transformers", "the loss fell from 4.1: True", "read back, it says the same: True"]
+
+
+@pytest.mark.slow
+def test_surgery(tmp_path: Path) -> None:
+    lines = [f"{n} sheep and {n + 1} goats went up the hill and came down again.\n" for n in range(900)]
+    (tmp_path / "sheep.txt").write_text("".join(lines), encoding="utf-8")
+    run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "first", "6e4", "12e4", "7")
+    run(tmp_path, "-m", "anyformer", "tokenizer", "train", "sheep.txt", "--vocab", "270", "--out", "other")
+    out = run(tmp_path, str(EXAMPLES / "surgery.py"), "first", "other", "sheep.txt", "12k", "out")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[2:]]
+    bits = {name: tuple(map(float, figures)) for name, _, *figures in rows}
+    assert len(bits) == 11
+    first, _, anew = bits["as it was"]
+    for name in ("twice the neurons", "8 experts, 2 a token", "each layer twice, the second silent"):
+        assert bits[name][0] == first, name  # the function is what it was
+    assert first < anew - 0.5
+    assert all(trained < nothing for _, trained, nothing in bits.values()), bits

@@ -91,6 +91,19 @@ def test_as_many_keys_as_queries(name: str) -> None:
     same(af.vary(spec, n_kv_heads=heads.n_heads), randomised(spec))
 
 
+@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-4b", "gptj-6b", "t5-v1.1-small"])
+def test_more_heads(name: str) -> None:
+    """Each stands twice, and what reads both halves of a pair is shared out."""
+    spec = shrink(preset(name).spec)
+    heads = next(spec.nested(GQASpec))
+    sizes = {
+        "n_heads": 2 * heads.n_heads,
+        "n_kv_heads": 2 * heads.kv_heads,
+        "head_dim": heads.head_dim or spec.stack.d_model // heads.n_heads,
+    }
+    same(af.vary(spec, **sizes), randomised(spec))
+
+
 @pytest.mark.parametrize("name", ["llama3-8b", "qwen3-4b", "olmo2-7b", "gemma2-2b"])
 def test_experts_that_are_each_the_network(name: str) -> None:
     spec = shrink(preset(name).spec)

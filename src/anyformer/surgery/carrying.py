@@ -17,7 +17,7 @@ from torch import Tensor
 from anyformer.spec import HeadMap, Weight
 from anyformer.surgery.anatomy import Anatomy
 from anyformer.surgery.depth import Layer
-from anyformer.surgery.plans import Plan, again, neurons, regrouped, stretch, taken, weights_of
+from anyformer.surgery.plans import Plan, again, each_head, neurons, regrouped, stretch, taken, weights_of
 
 LAYER = re.compile(r"(encoder|stack)\.blocks\.(\d+)\.")
 MIXER, EXPERTS, SHARED = ".mixer.", ".mixer.experts.", ".mixer.shared_expert."
@@ -46,9 +46,10 @@ class Operation:
         """`begun`, `given`: state dicts; `layers`: what those of the new stack begin as; `rows`: of tables of other tokens."""
         self.new, self.old, self.begun, self.given, self.layers, self.rows = new, old, begun, given, layers, rows
         self.one_stack = not any(path.startswith("encoder.") for path in old.tensors)
-        self.beside = {
-            path.partition(SHARED)[0] for path in new.tensors if SHARED in path
-        }  # with an expert of all tokens
+        # Mixers with an expert of all tokens; maps of heads by (their mixer, what they make); how many heads a mixer has.
+        self.beside = {path.partition(SHARED)[0] for path in new.tensors if SHARED in path}
+        self.maps = {(_mixer(path), heads.makes): (path, heads) for path, heads in reversed(old.maps)}
+        self.n_heads = {(mixer, heads.n) for (mixer, _), (_, heads) in self.maps.items()}
         self.carried: dict[str, Carried] = {}
 
     def done(self) -> Mapping[str, Carried]:
@@ -138,6 +139,8 @@ class Operation:
                 return stretch(n, given, expert)
             case "d_ff":
                 return neurons(n, given, self._weighs(source))
+            case "heads" if not any(source.startswith(path) for path, _ in self.old.maps):
+                return each_head(n, given) if (_mixer(source), given) in self.n_heads else None
             case "experts":
                 return again(n, given, "experts", fresh=weight.used is None)
             case "position":
@@ -153,12 +156,9 @@ class Operation:
 
     def _regroup(self) -> None:
         """Carry over what makes and reads heads, of other numbers of them, or in a mixer of another kind."""
-        theirs = dict[tuple[str, str], tuple[str, HeadMap]]()
-        for path, heads in self.old.maps:
-            theirs.setdefault((_mixer(path), heads.makes), (path, heads))
         whole, met = set(self.carried), set[tuple[str, int]]()  # met: (tensor, where in it), of what layers share once
         for path, heads in self.new.maps:
-            sources = (theirs.get((each, heads.makes)) for each in self._sources(_mixer(path)))
+            sources = (self.maps.get((each, heads.makes)) for each in self._sources(_mixer(path)))
             if (found := next(filter(None, sources), None)) is None:
                 continue
             for own in ("weight", "bias"):

@@ -51,6 +51,16 @@ def stretch(n: int, given: int, number: int) -> Plan:
     return Plan((torch.arange(n) + number * n) % given, given, f"experts that each have {n:,} of {given:,} neurons")
 
 
+def each_head(n: int, given: int) -> Plan | None:
+    """The numbers of each head, as `regrouped` has its maps; None where neither number of heads divides the other."""
+    if n % given == 0:
+        return Plan(torch.arange(n) // (n // given), given, repeated(n, given))
+    if given % n == 0:
+        means = dict(enumerate(torch.arange(given).split(given // n)))
+        return Plan(torch.full((n,), NEW), given, averaged(n, given), means)
+    return None
+
+
 def weights_of(maps: Sequence[tuple[Tensor, int]]) -> Tensor | None:
     """How much neurons weigh [neuron]: the product of their norms in several maps, given with the axis of neurons."""
     norms = [each.movedim(dim, 0).flatten(1).norm(dim=1) for each, dim in maps if each.dim() == 2]
@@ -85,9 +95,16 @@ def regrouped(heads: Tensor, n: int, reads: bool) -> tuple[Tensor, str] | None:
     given = len(heads)
     if n % given == 0:
         made = heads.repeat_interleave(n // given, 0)
-        how = f"{given} heads made {n}, by repetition" if n > given else "heads as they were"
-        return (made / (n // given) if reads else made), how
+        return (made / (n // given) if reads else made), repeated(n, given)
     if given % n == 0:
         groups = heads.unflatten(0, (n, given // n))
-        return (groups.sum(1) if reads else groups.mean(1)), f"{given} heads made {n}, by their means"
+        return (groups.sum(1) if reads else groups.mean(1)), averaged(n, given)
     return None
+
+
+def repeated(n: int, given: int) -> str:
+    return f"{given} heads made {n}, by repetition" if n > given else "heads as they were"
+
+
+def averaged(n: int, given: int) -> str:
+    return f"{given} heads made {n}, by their means"

@@ -145,7 +145,9 @@ def _attention(a: ModelSpec, data: Any) -> ModelSpec:
     options = dict(data) if isinstance(data, dict) else {"kind": data}
     kind = options.pop("kind", data)
     if kind not in ("GQA", "MLA"):
-        raise SpecError(f"{kind!r} is none of MHA, MQA, GQA, MLA; mask, positions, heads and mixer have keys of their own")
+        raise SpecError(
+            f"{kind!r} is none of MHA, MQA, GQA, MLA; mask, positions, heads and mixer have keys of their own"
+        )
     if kind == "GQA" and (others := set(options) - {"n_kv_heads"}):
         raise SpecError(f"GQA takes n_kv_heads here; say {', '.join(sorted(others))} as a change of its own")
     if "n_heads" in options:

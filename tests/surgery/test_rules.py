@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from itertools import pairwise
 
 import pytest
@@ -11,12 +12,12 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.errors import UsageError
-from anyformer.families import preset
+from anyformer.families import PRESETS, preset, with_classifier
 from anyformer.families.compose import elsewhere
-from anyformer.layers import GatedDeltaNetSpec, LightningAttentionSpec, SSDSpec
+from anyformer.layers import GatedDeltaNetSpec, GQASpec, LightningAttentionSpec, SSDSpec
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
-from anyformer.spec import Count, Width
+from anyformer.spec import Count, Place, Width
 from anyformer.surgery import Anatomy, Layer, as_they_stand, read_layers, rows_by_text
 from anyformer.text import Tokenizer
 from anyformer.text.schemes import Unigram, WordPiece
@@ -158,6 +159,61 @@ def test_attention_as_the_beginning_of_mamba() -> None:
     assert torch.equal(delta, drawn[-4:])
     back, _ = operated(BASE, model)  # and the other way
     assert torch.equal(tensor(back, f"{ATTENTION}.k.weight"), k)
+
+
+def test_local_and_global_maps_begin_as_one() -> None:
+    """Beltagy et al. 2020, section 5; and back the local ones are kept."""
+    bert, longformer = (shrink(preset(name).spec) for name in ("roberta-base", "longformer-base-4096"))
+    donor = randomised(bert)
+    long, _ = operated(longformer, donor)
+    for name in "qkv":
+        for own in ("weight", "bias"):
+            given = tensor(donor, f"{ATTENTION}.{name}.{own}")
+            assert torch.equal(tensor(long, f"{ATTENTION}.{name}.{own}"), given)
+            assert torch.equal(tensor(long, f"{ATTENTION}.{name}_global.{own}"), given)
+    other = randomised(longformer, seed=1)
+    back, _ = operated(bert, other)
+    assert torch.equal(tensor(back, f"{ATTENTION}.v.weight"), tensor(other, f"{ATTENTION}.v.weight"))
+
+
+def test_the_bias_of_what_reads_heads_goes_into_another_mixer() -> None:
+    spec = shrink(preset("gpt2").spec)
+    donor = randomised(spec)
+    n, width, _ = next(spec.nested(GQASpec)).sizes(Place(spec.stack.d_model))
+    mixer = SSDSpec(n_heads=Count(n), head_dim=Width(width), state_dim=Width(width), n_groups=Count(n), bias=True)
+    model, _ = operated(elsewhere(spec, set(), mixer), donor)
+    assert torch.equal(
+        tensor(model, "stack.blocks.1.mixing.0.mixer.out.bias"),
+        tensor(donor, "stack.blocks.1.mixing.0.mixer.projection.o.bias"),
+    )
+
+
+def test_rows_of_labels_are_no_tokens() -> None:
+    spec = with_classifier(shrink(preset("bert-base").spec), 3, "classes")
+    donor = randomised(spec)
+    model, _ = operated(af.vary(spec, vocab_size=spec.vocab_size + 4), donor)
+    assert torch.equal(tensor(model, "heads.classes.table.weight"), tensor(donor, "heads.classes.table.weight"))
+
+
+PAIRS = [tuple(random.Random(seed).sample(sorted(PRESETS), 2)) for seed in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        ("albert-base", "qwen2.5-32b"),
+        *(pytest.param(*pair, marks=[] if i < 8 else pytest.mark.slow) for i, pair in enumerate(PAIRS)),
+    ],
+)
+def test_anything_into_anything(new: str, old: str) -> None:
+    spec, donor = shrink(preset(new).spec), randomised(shrink(preset(old).spec))
+    model, done = operated(spec, donor)
+    state = model.state_dict()
+    assert done.keys() <= state.keys()
+    for name, (made, numel, _) in done.items():
+        assert made.shape == state[name].shape
+        assert 0 <= numel <= made.numel()
+        assert made.isfinite().all()
 
 
 def test_both_stacks_of_one() -> None:

@@ -41,10 +41,11 @@ from anyformer.text import NOT_PREDICTED, Tokenizer
 from anyformer.training.chosen_recipe import changed
 from anyformer.training.objectives.denoising.loss import in_one_row
 from anyformer.training.objectives.objective import LossContext, Teacher, objective_of
-from anyformer.training.run import Run, RunOptions, train
+from anyformer.training.run import Job, Run, RunOptions, train
 from anyformer.training.run.plan import flops_per_token
-from anyformer.training.run.teaching import fingerprint_at, fingerprint_of
+from anyformer.training.run.teaching import fingerprint_at
 from anyformer.training.step import Trainer
+from anyformer.training.step.state import fingerprint_of
 from tests.laws.models import randomised
 from tests.training import noisy
 from tests.training.cluster.steps import batch_for, recipe_for
@@ -299,10 +300,10 @@ def test_an_adapter_learns_from_a_teacher(teacher: Path, tmp_path: Path) -> None
 
 
 def test_a_teacher_costs_a_pass(teacher: Path) -> None:
-    run = Run(SPEC, taught(teacher), text_data(), options=HOW)
+    run = Run(Job(SPEC, taught(teacher), text_data()), HOW)
     load_of = text_data().load(RECIPE)
     alone, forward = (flops_per_token(spec, load_of) for spec in (SPEC, LARGE))
-    assert run.flops_per_place == pytest.approx(alone + forward / 3)
+    assert run.planned.flops_per_token == pytest.approx(alone + forward / 3)
     n = sum(p.numel() for p in load(teacher)[0].parameters())
     assert run.plan().n_taught == n
     assert f"and a teacher of {count(n)}, 8 steps" in run.plan().lines()[0]

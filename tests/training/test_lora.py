@@ -26,7 +26,7 @@ from anyformer.recipe import loads as recipe_of
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, TableSpec, Vocab
 from anyformer.text.packing import NOT_PREDICTED
-from anyformer.training.run import Run, RunOptions, TrainingResult, train
+from anyformer.training.run import Job, Run, RunOptions, TrainingResult, train
 from anyformer.training.step.adapter import Adapter, targeted
 from tests.laws.models import flop_counter, randomised
 from tests.laws.tolerance import close
@@ -240,7 +240,7 @@ def test_flops_are_fewer_as_pytorch_counts_them(tmp_path: Path) -> None:
     save(randomised(spec), tmp_path / "given", form="anyformer")
     said, counted = [], []
     for recipe in (adapted, adapted.but(lora=None)):
-        run = Run(spec, recipe, text_data(), init=tmp_path / "given", options=HOW)
+        run = Run(Job(spec, recipe, text_data(), init=tmp_path / "given"), HOW)
         said.append(run.flops_per_token)
         with flop_counter() as counter:
             run.trainer.gradients(1, next(run.feed))

@@ -19,7 +19,7 @@ from anyformer.recipe import Adam, AdamW, Constant, Muon, Recipe, Warmup
 from anyformer.resizing import shrink
 from anyformer.spec import parameters
 from anyformer.training.chosen_recipe import changed
-from anyformer.training.run import Run, train
+from anyformer.training.run import Job, Run, train
 from anyformer.training.step.muon import MuonAdam, orthogonal
 from anyformer.training.step.optimizer import kept_nbytes, maps_of, optimizer_of
 from tests.training.models import decoder
@@ -147,7 +147,7 @@ def test_room_is_needed_for_one_number_of_a_matrix(tmp_path: Path) -> None:
         assert kept_nbytes(SPEC, rule) == kept
         given = RECIPE.but(optimizer=rule)
         out = tmp_path / rule.kind
-        saved[rule.kind] = Run(SPEC, given, text_data(), out, options=HOW).plan().disk_nbytes
+        saved[rule.kind] = Run(Job(SPEC, given, text_data(), out), HOW).plan().disk_nbytes
         assert saved[rule.kind] == (HOW.keep_last + 2) * (4 * n + kept)
         train(SPEC, given, text_data(), out=out, options=HOW)
         (latest, *_) = sorted((out / "checkpoints").iterdir(), reverse=True)

@@ -32,7 +32,7 @@ from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.objectives.denoising.noise import NoisyPairs
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.objectives.permuted.loss import PermutedRows
-from anyformer.training.run import Run, RunOptions, train
+from anyformer.training.run import Job, Run, RunOptions, train
 from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.step import Trainer
 from tests.training.models import VOCAB, decoder, encoder_decoder
@@ -279,7 +279,7 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(objective: ObjectiveSpec, tmp_pa
 def test_a_plan_counts_flops_by_the_places_that_it_counts() -> None:
     how = RunOptions(device=CPU, plan=False, validations=0)
     few, many = (
-        Run(fitting(each), recipe(each), text_data(), options=how) for each in (MaskedLM(rate=0.1), MaskedLM(rate=0.4))
+        Run(Job(fitting(each), recipe(each), text_data()), how) for each in (MaskedLM(rate=0.1), MaskedLM(rate=0.4))
     )
     assert few.plan().flops_per_token == many.plan().flops_per_token  # whatever share of the places is predicted
     assert many.plan().flops_per_token * many.recipe.tokens == pytest.approx(

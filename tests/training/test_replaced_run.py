@@ -17,7 +17,7 @@ from anyformer.recipe import DropoutSpec, ReplacedTokens
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.checkpoint.listing import list_runs
 from anyformer.training.objectives.objective import LossContext, Losses, objective_of
-from anyformer.training.run import Run, RunOptions, TrainingResult, train
+from anyformer.training.run import Job, Run, RunOptions, TrainingResult, train
 from anyformer.training.run.evaluation import evaluate
 from tests.training import noisy
 from tests.training.replacing import recipe, spec
@@ -156,7 +156,7 @@ def test_a_damaged_generator_is_refused(run: tuple[Path, TrainingResult], tmp_pa
 
 def test_the_plan_counts_both(run: tuple[Path, TrainingResult], tmp_path: Path) -> None:
     out, result = run
-    plan = Run(spec(), RECIPE, noisy.text_data(), tmp_path / "new", options=HOW).plan()
+    plan = Run(Job(spec(), RECIPE, noisy.text_data(), tmp_path / "new"), HOW).plan()
     held = sum(t.numel() for t in load_file(last(out) / "companion.safetensors").values())
     assert plan.n_beside == held  # disentangled: nothing is one
     assert plan.n_params == af.spec.parameters(spec()).total == result.n_params

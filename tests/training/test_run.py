@@ -16,7 +16,7 @@ from anyformer.layers import BatchNormSpec
 from anyformer.recipe import CausalLM, Constant, CosineDecay, DropoutSpec, Recipe, Warmup
 from anyformer.spec import ModelSpec
 from anyformer.training.checkpoint.metrics import StepMetrics, read_metrics
-from anyformer.training.run import Run, RunOptions, TrainingResult, train
+from anyformer.training.run import Job, Run, RunOptions, TrainingResult, train
 from anyformer.training.run import plan as plans
 from anyformer.training.run.budget import seconds_a_step
 from anyformer.training.run.progress import Watcher
@@ -195,7 +195,7 @@ def test_memory_that_runs_out_is_said_so(monkeypatch: pytest.MonkeyPatch, plan: 
     with pytest.raises(RunFailed, match="out of memory; take fewer tokens at once"):
         train(SPEC, RECIPE, text_data(), options=replace(HOW, plan=plan))
     with pytest.raises(RunFailed, match="out of memory; take fewer tokens at once"):
-        seconds_a_step(SPEC, RECIPE, text_data(), HOW)
+        seconds_a_step(Job(SPEC, RECIPE, text_data()), HOW)
 
 
 @pytest.mark.parametrize("micro_tokens", [16, 48])
@@ -273,9 +273,8 @@ def test_a_run_can_start_from_weights(whole: TrainingResult, tmp_path: Path) -> 
 
 
 def test_the_plan_is_right_where_it_can_be(whole: TrainingResult) -> None:
-    plan = Run(
-        SPEC, RECIPE, text_data(), options=RunOptions(device=torch.device("cpu"), peak=lambda dtype, device: 1e12)
-    ).plan()
+    options = RunOptions(device=torch.device("cpu"), peak=lambda dtype, device: 1e12)
+    plan = Run(Job(SPEC, RECIPE, text_data()), options).plan()
     assert plan.n_params == sum(p.numel() for p in whole.model.parameters())
     assert (plan.steps, plan.done, plan.disk_nbytes, plan.peak_flops) == (24, 0, 0, 1e12)
     assert plan.seconds is not None

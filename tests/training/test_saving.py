@@ -1,6 +1,7 @@
 """What stands beside the checkpoints of a run: its name, its tokenizer, its metrics; whole or not at all."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ from anyformer.recipe import Recipe
 from anyformer.text import Tokenizer
 from anyformer.training.checkpoint.listing import list_runs
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, read_metrics
-from anyformer.training.checkpoint.saving import Saving
 from anyformer.training.data.text import TextData
-from anyformer.training.run import RunOptions, train
+from anyformer.training.run import Job, Run, RunOptions, train
 from tests.training.models import decoder
 from tests.training.texts import encoded
 
@@ -37,7 +37,8 @@ def test_a_run_is_listed_by_its_name(tmp_path: Path) -> None:
 
 
 def test_its_checkpoints_hold_its_metrics(tmp_path: Path) -> None:
-    with Saving(tmp_path / "a", decoder(vocab=300), RECIPE, DATA, None, keep_last=3) as saving:
+    asked = Job(decoder(vocab=300), RECIPE, DATA, tmp_path / "a")
+    with Run(asked, replace(HOW, keep_last=3)).saving as saving:
         assert saving.checkpoints is not None
         assert (saving.checkpoints.directory, saving.checkpoints.keep_last) == (tmp_path / "a" / "checkpoints", 3)
     run(tmp_path / "a")

@@ -40,7 +40,7 @@ from anyformer.training.data.feed import Feed
 from anyformer.training.data.segments import SegmentBatch, SegmentValidation, in_streams
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.objective import objective_of
-from anyformer.training.run import Run, RunOptions, train
+from anyformer.training.run import Job, Run, RunOptions, train
 from anyformer.training.run.evaluation import evaluate
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.step import Trainer
@@ -316,7 +316,7 @@ def test_longer_keys_and_what_is_kept_are_counted(tmp_path: Path) -> None:
     width = sum(p.shape[1] for n, p in build(spec).named_parameters() if n.endswith("projection.o.weight"))
     # Queries times keys and weights times values, a multiplication and an addition each, three passes.
     assert with_memory - alone == pytest.approx(3 * 2 * 2 * width * MEMORY)
-    plan, plain = (Run(spec, one, TEXTS, tmp_path / "run", options=HOW).plan() for one in (said, said.but(memory=None)))
+    plan, plain = (Run(Job(spec, one, TEXTS, tmp_path / "run"), HOW).plan() for one in (said, said.but(memory=None)))
     assert plan.flops_per_token == with_memory
     # Keys and values, as wide as o reads (no head is shared here), and six facts a place and stream; a save more than is kept.
     nbytes = STREAMS * MEMORY * (2 * width * 4 + 5 * 8)

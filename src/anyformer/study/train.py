@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -20,7 +20,7 @@ from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import DPO, SFT, Contrastive, Mixture, Recipe, dumps, of_run
-from anyformer.spec import Architecture, ModelSpec, label, specification
+from anyformer.spec import Architecture, label, specification
 from anyformer.text import Tokenizer
 from anyformer.training.chosen_recipe import recipe_for
 from anyformer.training.cluster.world import World
@@ -39,7 +39,7 @@ from anyformer.training.prepare import (
     to_stderr,
     with_head,
 )
-from anyformer.training.run import Run, RunOptions, TrainingResult
+from anyformer.training.run import Job, Run, RunOptions, TrainingResult
 from anyformer.training.run.budget import refuse_both, seconds_a_step, tokens_in
 from anyformer.training.run.callbacks import WithCallbacks
 from anyformer.training.run.loggers import loggers
@@ -121,18 +121,13 @@ class Trained(ShowsItself):
 
 
 @dataclass(frozen=True)
-class Training:
-    """A run that is ready: what could be known to be wrong with its text, recipe and architecture is not."""
+class Training(Job):
+    """A job that is ready: what could be known to be wrong with its text, recipe and architecture is not."""
 
-    spec: ModelSpec
-    recipe: Recipe
-    data: TrainingData
-    out: Path | None
-    init: Path | None
+    _: KW_ONLY
     options: RunOptions
     watcher: Watcher
-    name: str | None
-    notice: str | None
+    notice: str | None  # of a head that the architecture got
     say: Say
 
     def plan(self) -> RunPlan:
@@ -147,7 +142,7 @@ class Training:
 
     def _begun(self) -> Run:
         """The run that is not refused; what is worth knowing of it is said only then."""
-        found = Run(self.spec, self.recipe, self.data, self.out, self.init, self.options, self.name)
+        found = Run(self, self.options)
         if self.notice:
             self.say(self.notice)
         return found
@@ -238,34 +233,26 @@ def prepare_training(
     sized = resized(named, n_params, rows)
     fitted, notice = with_head(sized, chosen, text)
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
-    if minutes is not None:
-        chosen = _in_time(minutes, fitted, chosen, text, place, weights, how, say)
     title = label(architecture) if isinstance(architecture, str | Path) else None
-    settings = {"architecture": title or "", "recipe": dumps(chosen)}
+    job = Job(fitted, chosen, text, place, weights, title)
+    if minutes is not None:
+        job = _in_time(minutes, job, how, say)
+    settings = {"architecture": job.name or "", "recipe": dumps(job.recipe)}
     told = [*loggers(log, place, place.name if place is not None else "", settings), *callbacks]
     view = watcher or live_view()
     shown = WithCallbacks(view, told, say) if told else view
-    return Training(fitted, chosen, text, place, weights, how, shown, title, notice, say)
+    return Training(**vars(job), options=how, watcher=shown, notice=notice, say=say)
 
 
-def _in_time(
-    minutes: float,
-    spec: ModelSpec,
-    recipe: Recipe,
-    data: TrainingData,
-    out: Path | None,
-    init: Path | None,
-    options: RunOptions,
-    say: Say,
-) -> Recipe:
-    """The recipe with the tokens that there is time for, or that the run in `out` was begun with."""
-    if out is not None and (begun := of_run(out)) is not None:
-        say(f"{out} is a run of {begun.tokens:,} tokens already, whatever --minutes says; give --tokens for more")
-        return recipe.but(tokens=begun.tokens)
-    seconds = seconds_a_step(spec, recipe, data, options, init)
-    chosen = recipe.but(tokens=tokens_in(minutes, seconds, recipe))
+def _in_time(minutes: float, job: Job, options: RunOptions, say: Say) -> Job:
+    """The job with the tokens that there is time for, or that the run in its directory was begun with."""
+    if job.out is not None and (begun := of_run(job.out)) is not None:
+        say(f"{job.out} is a run of {begun.tokens:,} tokens already, whatever --minutes says; give --tokens for more")
+        return replace(job, recipe=job.recipe.but(tokens=begun.tokens))
+    seconds = seconds_a_step(job, options)
+    chosen = job.recipe.but(tokens=tokens_in(minutes, seconds, job.recipe))
     say(f"{minutes:g} min: {counted(chosen.steps, 'step')} of {seconds:,.2g} s as timed here, {chosen.tokens:,} tokens")
-    return chosen
+    return replace(job, recipe=chosen)
 
 
 P = ParamSpec("P")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,16 @@ from anyformer.errors import CheckpointError, RunFailed
 from anyformer.hub.labels import labels_json, with_types
 from anyformer.hub.weights import Weights, write_tensors
 from anyformer.recipe import Recipe, extended, read
-from anyformer.spec import ModelSpec, dumps
+from anyformer.spec import dumps
 from anyformer.training.checkpoint.behind import Behind
 from anyformer.training.checkpoint.checkpoints import Checkpoints
 from anyformer.training.checkpoint.directory import made, own, refuse
+from anyformer.training.checkpoint.job import Job
 from anyformer.training.checkpoint.metrics import MetricsLog
 from anyformer.training.cluster.parts import put
-from anyformer.training.cluster.world import ALONE, World
-from anyformer.training.data.feed import Feed, TrainingData
+from anyformer.training.data.feed import Feed
 from anyformer.training.step import Trainer
-from anyformer.training.step.adapter import Adapter
+from anyformer.training.step.state import fingerprint_of
 
 
 @dataclass(frozen=True)
@@ -53,51 +52,44 @@ class SavedCheckpoint:
     validation_loss: float | None = None  # of this very step, nats a token; None where there was no validation
 
 
-@dataclass
 class Saving:
     """The directory of a run while the run lasts; it is locked from entering to leaving, by the process that leads the world."""
 
-    out: Path | None
-    spec: ModelSpec
-    recipe: Recipe
-    data: TrainingData
-    init: Path | None
-    keep_last: int
-    name: str | None = None  # the run's architecture is listed by it
-    auxiliary: ModelSpec | None = None  # what is trained beside the model
-    world: World = ALONE
-    adapter: Adapter | None = None  # what is trained in the place of the model
-    behind: bool = False  # checkpoints are written while training goes on
-    read: Mapping[str, str] = field(default_factory=dict)  # fingerprints of what is read beside data and tokenizer
-    checkpoints: Checkpoints | None = field(default=None, init=False)
-    _behind: Behind | None = field(default=None, init=False)
-    _lock: Lock | None = field(default=None, init=False)
-    _last: Path | None = field(default=None, init=False)
-    _begun_from: str = field(default="", init=False)  # --init, when the run was begun
-    _metrics: bytes | None = field(default=None, init=False)  # up to the restored checkpoint, as that holds them
+    def __init__(self, job: Job, trainer: Trainer, feed: Feed, *, keep_last: int = 2, behind: bool = False) -> None:
+        """Nothing is read or written yet. `behind`: checkpoints are written while training goes on."""
+        self.job, self.trainer, self.feed, self.out, self.world = job, trainer, feed, job.out, trainer.world
+        self.keep_last, self.behind = keep_last, behind
+        self.log = MetricsLog(self.out / METRICS if self.out is not None and self.world.leads else None)
+        self.checkpoints: Checkpoints | None = None
+        self._behind: Behind | None = None
+        self._lock: Lock | None = None
+        self._last: Path | None = None
+        self._begun_from = ""  # --init, when the run was begun
+        self._metrics: bytes | None = None  # up to the restored checkpoint, as that holds them
 
     def __enter__(self) -> Saving:
-        if self.out is not None:
-            extra = {"architecture": self.name} if self.name else {}
-            if self.world.leads:
-                self._lock = own(self.out, self.spec, self.recipe, self._fingerprints(), extra, self._fill)
-            try:
-                self.world.meet()  # the directory is there
-                if self.adapter is not None:
-                    self._begun_from = read_record(self.out)["fingerprints"]["init"]
-                held = WEIGHTS if self.adapter is None else ADAPTER
-                self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world, held)
-                if self.behind and self.world.sharded:  # all write, and speak of it while steps speak
-                    apart = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world.apart(), held)
-                    self._behind = Behind(apart.write)
-                elif self.behind and self.world.leads:
-                    self._behind = Behind(self.checkpoints.write)
-            except BaseException as error:
-                if self._lock is not None:
-                    self._lock.release()
-                if not isinstance(error, OSError):
-                    raise
-                raise CheckpointError(f"cannot read {self.out / RECORD}: {error.strerror or error}") from None
+        if self.out is None:
+            return self
+        if self.world.leads:
+            extra = {"architecture": self.job.name} if self.job.name else {}
+            self._lock = own(self.out, self.job.spec, self.job.recipe, self._fingerprints(), extra, self._fill)
+        try:
+            self.world.meet()  # the directory is there
+            held = WEIGHTS
+            if self.trainer.adapter is not None:
+                held, self._begun_from = ADAPTER, read_record(self.out)["fingerprints"]["init"]
+            self.checkpoints = writer = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world, held)
+            if self.behind and self.world.sharded:  # all write, and speak of it while steps speak
+                writer = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world.apart(), held)
+            if self.behind and (self.world.sharded or self.world.leads):
+                self._behind = Behind(writer.write)
+                self.trainer.before_change = self._behind.taken
+        except BaseException as error:
+            if self._lock is not None:
+                self._lock.release()
+            if not isinstance(error, OSError):
+                raise
+            raise CheckpointError(f"cannot read {self.out / RECORD}: {error.strerror or error}") from None
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -108,60 +100,64 @@ class Saving:
 
     def _fingerprints(self) -> dict[str, str]:
         """Of what the run reads."""
-        found = {"data": self.data.fingerprint, **self.read}
-        if self.data.tokenizer is not None:
-            found["tokenizer"] = self.data.tokenizer.fingerprint
-        return found if self.init is None else found | {"init": str(self.init)}
+        found = {"data": self.job.data.fingerprint}
+        if self.trainer.teacher is not None:
+            found["teacher"] = fingerprint_of(self.trainer.teacher.model)
+        if self.job.data.tokenizer is not None:
+            found["tokenizer"] = self.job.data.tokenizer.fingerprint
+        return found if self.job.init is None else found | {"init": str(self.job.init)}
 
     def foreseen(self) -> SavedCheckpoint:
         """How far the run is by its directory, which is neither locked nor changed. Raises what entering does."""
         if self.out is None or not self.world.leads:
             return SavedCheckpoint(self.world.told(0))
-        refuse(self.out, self.spec, self.recipe, self._fingerprints())
+        refuse(self.out, self.job.spec, self.job.recipe, self._fingerprints())
         return SavedCheckpoint(self.world.told(made(self.out)))
 
     def _fill(self, directory: Path) -> None:
         """Write what a run keeps beside its specification and recipe. Raises OSError."""
-        if self.auxiliary is not None:
-            atomic.write_file(directory / AUXILIARY_SPEC, dumps(self.auxiliary).encode())
-        if self.data.labels:
-            atomic.write_file(directory / LABELS, labels_json(self.data.labels).encode())
-        if self.data.tokenizer is not None:
-            with_types(self.data.tokenizer, self.spec).save(directory / TOKENIZER)
-        if self.adapter is not None:
+        data, adapter = self.job.data, self.trainer.adapter
+        if self.trainer.auxiliary is not None:
+            atomic.write_file(directory / AUXILIARY_SPEC, dumps(self.trainer.auxiliary.spec).encode())
+        if data.labels:
+            atomic.write_file(directory / LABELS, labels_json(data.labels).encode())
+        if data.tokenizer is not None:
+            with_types(data.tokenizer, self.job.spec).save(directory / TOKENIZER)
+        if adapter is not None:
             (directory / BASE).mkdir()
             try:
-                write_tensors(directory / BASE, ((name, p.detach()) for name, p in self.adapter.base().items()))
+                write_tensors(directory / BASE, ((name, p.detach()) for name, p in adapter.base().items()))
             except SafetensorError as error:
                 raise OSError(str(error)) from None
 
     def begun(self) -> Recipe:
         """The recipe that the run was begun with: of fewer tokens, where it went on beyond its end since."""
-        return self.recipe if self.out is None else read(self.out / RECIPE)
+        return self.job.recipe if self.out is None else read(self.out / RECIPE)
 
     def former(self) -> Recipe | None:
         """The recipe that the run had before it goes on beyond its end; None of a run that never does, or is not saved."""
         if self.out is None or not (self.out / RECORD).is_file():
             return None
         record = read_record(self.out)
-        if (begun := extended(read(self.out / RECIPE), record)).tokens < self.recipe.tokens:
+        if (begun := extended(read(self.out / RECIPE), record)).tokens < self.job.recipe.tokens:
             return begun
         times = record.get(EXTENDED)
-        return self.recipe.but(tokens=times[-1]["tokens"]) if times else None
+        return self.job.recipe.but(tokens=times[-1]["tokens"]) if times else None
 
-    def restore(self, trainer: Trainer, feed: Feed) -> SavedCheckpoint:
+    def restore(self) -> SavedCheckpoint:
         """Bring all to where the last checkpoint left it; without one, leave it as it is, an adapter on the run's base.
 
         Raises CheckpointError.
         """
         if self.checkpoints is None or self.out is None:
             return SavedCheckpoint()
+        trainer = self.trainer
         self._last = self.world.told(self.checkpoints.latest() if self.world.leads else None)
         try:
-            if self.adapter is not None:
+            if trainer.adapter is not None:
                 base = Weights(self.out / BASE)  # sealed; the directory of --init may hold others by now
                 with torch.no_grad():
-                    for name, parameter in self.adapter.base().items():
+                    for name, parameter in trainer.adapter.base().items():
                         put(parameter, base.read(name))
             if self._last is None:
                 return SavedCheckpoint()
@@ -171,39 +167,36 @@ class Saving:
             self._metrics = copy.read_bytes() if copy.is_file() else None
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {self._last or self.out / BASE}: {error}; start again") from None
-        feed.restore(state["feed"])
+        self.feed.restore(state["feed"])
         return SavedCheckpoint(**state["saved"])
 
-    def open(self, log: MetricsLog, saved: SavedCheckpoint) -> None:
+    def open(self, saved: SavedCheckpoint) -> None:
         """Bring the metrics to where the restored checkpoint left them. Raises RunFailed."""
-        log.open(saved.step, self._metrics, self.says)
+        self.log.open(saved.step, self._metrics, self.says)
 
-    def save(self, saved: SavedCheckpoint, trainer: Trainer, feed: Feed, log: MetricsLog) -> None:
+    def save(self, saved: SavedCheckpoint) -> None:
         """Write a checkpoint, or begin to. Raises RunFailed where it, or the one before, can't be; the former one stays good."""
-        if self.checkpoints is not None:
-            self.look(wait=True)
-            state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
-            files = {METRICS: log.synced()}
-            if self.adapter is not None:
-                files[ADAPTER_CONFIG] = self.adapter.described(self._begun_from)
-            trainer.settle()
-            content = self.checkpoints.content(
-                saved.step, trainer.kept, trainer.optimizer, state, saved.validation_loss, trainer.beside(), files
-            )
-            if self._behind is not None:
-                self._behind.start(content)
-            else:
-                self._last = self.checkpoints.write(content)
+        if self.checkpoints is None:
+            return
+        self.look(wait=True)
+        trainer = self.trainer
+        state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(self.feed.state())}
+        files = {METRICS: self.log.synced()}
+        if trainer.adapter is not None:
+            files[ADAPTER_CONFIG] = trainer.adapter.described(self._begun_from)
+        trainer.settle()
+        content = self.checkpoints.content(
+            saved.step, trainer.kept, trainer.optimizer, state, saved.validation_loss, trainer.beside(), files
+        )
+        if self._behind is not None:
+            self._behind.start(content)
+        else:
+            self._last = self.checkpoints.write(content)
 
     def look(self, *, wait: bool = False) -> None:
         """Take note of a checkpoint written while training went on. Raises RunFailed, with `wait`, where it couldn't be."""
         if self._behind is not None:
             self._last = self._behind.done(wait=wait) or self._last
-
-    def taken(self) -> None:
-        """Wait until the last checkpoint, if it is written while training goes on, needs the weights no more."""
-        if self._behind is not None:
-            self._behind.taken()
 
     @property
     def failed(self) -> bool:

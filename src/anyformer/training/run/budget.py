@@ -5,26 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from anyformer.errors import UsageError
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec
-from anyformer.training.data.feed import TrainingData
-from anyformer.training.run.loop import Run, RunOptions
+from anyformer.training.checkpoint.job import Job
+from anyformer.training.run.loop import Run
+from anyformer.training.run.options import RunOptions
 from anyformer.training.step.device import memory_told
 
 TIMED = 4  # steps; the first, which warms up, does not count
 FOR_STEPS = 0.85  # of the time; the rest is for validation and checkpoints
 
 
-def seconds_a_step(
-    spec: ModelSpec, recipe: Recipe, data: TrainingData, options: RunOptions, init: Path | None = None
-) -> float:
-    """The seconds of a step of this recipe on this machine, whatever else runs on it. Raises what `Run` does."""
-    run = Run(spec, recipe, data, None, init, replace(options, plan=False, peak=None))
+def seconds_a_step(job: Job, options: RunOptions) -> float:
+    """The seconds of a step of this job on this machine, whatever else runs on it; nothing is saved. Raises what `Run` does."""
+    run = Run(replace(job, out=None), replace(options, plan=False, peak=None))
     seconds = []
     for number in range(1, 1 + TIMED):
         batch = next(run.feed)

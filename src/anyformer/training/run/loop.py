@@ -5,57 +5,36 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from anyformer import recipe as recipes
-from anyformer.disk.run_layout import METRICS
 from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec, Recompute, parameters
-from anyformer.training.checkpoint.directory import holds_weights, made
-from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
+from anyformer.spec import ModelSpec
+from anyformer.training.checkpoint.directory import holds_weights
+from anyformer.training.checkpoint.job import Job
+from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
-from anyformer.training.cluster.world import ALONE, World
+from anyformer.training.cluster.world import World
 from anyformer.training.data.feed import Feed, Rows, TrainingData, Validation
 from anyformer.training.data.workers import check_workers, prepared
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.run.checks import check_room, check_run, fits_beside_others
 from anyformer.training.run.evaluation import Evaluation, evaluate
-from anyformer.training.run.plan import WEIGHT_NBYTES, RunPlan, disk_needed, flops_per_token, sizes, trial
+from anyformer.training.run.options import RunOptions
+from anyformer.training.run.plan import RunPlan, planned, trial
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped, noted_signals
-from anyformer.training.run.teaching import fingerprint_of, teacher_of
+from anyformer.training.run.teaching import teacher_of
 from anyformer.training.step import Trainer
 from anyformer.training.step.device import best_device, compute_dtype, keep_heap, memory_told
-
-Peak = Callable[[torch.dtype, torch.device], float]  # measured FLOPs a second of large matrix products
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How a run runs: nothing here changes what the weights become, beyond rounding and draws of dropout in other parts."""
-
-    device: torch.device | None = None  # None: the best there is
-    compiled: bool = False
-    micro_tokens: int | None = None  # places computed at once; None: the batch
-    recompute: Recompute = "none"  # what a backward pass makes again instead of keeping it
-    workers: int = 0  # processes that prepare rows ahead of the step
-    validations: int = 8  # on a sample of the validation text on the way, beside one before each checkpoint
-    validation_share: float = 0.025  # of the run's tokens: what one of these reads at most
-    save_every: int | None = None  # steps; None: at each validation
-    save: Literal["now", "async"] = "now"  # checkpoints are written between two steps, or while steps go on
-    keep_last: int = 2
-    peak: Peak | None = None
-    plan: bool = True  # make a trial first, to say how long it will take
-    world: World = ALONE  # the processes that share the run (`cluster.joining.joined`)
 
 
 @dataclass(frozen=True)
@@ -107,105 +86,76 @@ def train(
     `init` is a directory of weights of the same architecture to start from; `name` is what the run is listed by.
     Raises an AnyformerError of exit status 2 before anything is written, RunFailed afterwards, Stopped at a signal.
     """
-    return Run(spec, recipe, data, out, init, options, name).go(watcher or Watcher())
+    return Run(Job(spec, recipe, data, out, init, name), options or RunOptions()).go(watcher or Watcher())
 
 
 class Run:
     """One run while it lasts: made, it is sure to begin; what `train` raises before anything is written is raised here."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        recipe: Recipe,
-        data: TrainingData,
-        out: Path | None = None,
-        init: Path | None = None,
-        options: RunOptions | None = None,
-        name: str | None = None,
-    ) -> None:
-        options = options or RunOptions()
-        check_run(spec, recipe, data)
+    def __init__(self, job: Job, options: RunOptions) -> None:
+        self.job, self.recipe, self.options, self.watcher = job, job.recipe, options, Watcher()
+        check_run(job.spec, job.recipe, job.data)
         check_workers(options.workers)
         device = options.device or best_device()
-        self.world = world = options.world.chosen(fits_beside_others(spec, recipe, device, options.world))
-        if world.size > 1:
-            world.agree(_identity(spec, recipe, data, options, world))
-        own = out is not None and world.once(lambda: holds_weights(out))
-        if recipe.lora is not None and init is None and not own:
-            raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
-        self.recipe, self.options, self.watcher = recipe, options, Watcher()
-        self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
+        self.world = options.world.chosen(fits_beside_others(job.spec, job.recipe, device, options.world))
+        if self.world.size > 1:
+            self.world.agree(_identity(job, options, self.world))
+        init = _given_weights(job, self.world)
+        self.feed, self.validation = job.data.feed(job.recipe), job.data.validation(job.recipe)
         keep_heap()
-        teacher = teacher_of(spec, recipe, data, device)
-        behind = options.save == "async"
-        check_room(spec, recipe, device, world)
-        self.model, self.fresh = _built(spec, recipe.seed, device, world, None if own else init, data.labels or None)
+        teacher = teacher_of(job.spec, job.recipe, job.data, device)
+        check_room(job.spec, job.recipe, device, self.world)
+        self.model, fresh = _built(job, init, device, self.world)
         self.trainer = Trainer(
             self.model,
-            recipe,
-            objective_of(recipe.objective, spec),
+            job.recipe,
+            objective_of(job.recipe.objective, job.spec),
             micro_tokens=options.micro_tokens,
             compiled=options.compiled,
             recompute=options.recompute,
-            world=world,
+            world=self.world,
             teacher=teacher,
         )
-        adapter = self.trainer.adapter
-        if adapter is not None and self.fresh:
-            raise UsageError(
-                f"--lora trains maps of given weights alone, and {init} lacks {', '.join(self.fresh)}; train without --lora first"
-            )
-        self.n_params, self.n_beside, saved = sizes(self.trainer)
-        self.n_taught = 0 if teacher is None else parameters(teacher.model.spec).total
-        once = WEIGHT_NBYTES * self.n_params if adapter is not None else 0
-        saves = out is not None and world.leads and made(out) < recipe.steps
-        self.disk_nbytes = disk_needed(saved, options.keep_last + 1, out, once) if saves and out else 0
-        beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
-        read = {"teacher": fingerprint_of(teacher.model)} if teacher and out and world.leads else {}
-        self.saving = Saving(
-            out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter, behind, read
-        )
-        self.trainer.before_change = self.saving.taken
+        self.saving = Saving(job, self.trainer, self.feed, keep_last=options.keep_last, behind=options.save == "async")
         self.saved = SavedCheckpoint()
-        self.log = MetricsLog(out / METRICS if out and world.leads else None)
-        self.flops_per_place = flops_per_token(spec, data.load(recipe), self.trainer.objective, adapter, teacher)
-        self.flops_per_token = self.flops_per_place / data.predicted_share(recipe)  # that is predicted
-        self.steps = recipe.steps
-        # Processes that share a machine's cores cannot each have its peak.
-        self.peak = options.peak(compute_dtype(recipe.precision), device) if options.peak and world.size == 1 else None
+        self.planned = planned(job, self.trainer, options.keep_last, fresh)
+        self.flops_per_token = self.planned.flops_per_token / job.data.predicted_share(job.recipe)  # that is predicted
+        self.peak = None
+        if options.peak is not None and self.world.size == 1:  # those that share a machine's cores cannot each have it
+            self.peak = options.peak(compute_dtype(job.recipe.precision), device)
 
     def go(self, watcher: Watcher) -> TrainingResult:
         """Restore, train, validate."""
         self.watcher = watcher
         with self.saving:
-            self.saved = self.saving.restore(self.trainer, self.feed)
+            self.saved = self.saving.restore()
             if not self.saved.step:
-                self.trainer.objective.begin(self.recipe, self.data, self.trainer.over)
+                self.trainer.objective.begin(self.recipe, self.job.data, self.trainer.over)
             # However far the run goes on: losses of samples of other sizes would rank no checkpoints.
             share = int(self.saving.begun().tokens * self.options.validation_share)
             self.sampled = max(self.recipe.batch_tokens, share)
-            workers = self.options.workers if self.saved.step < self.steps else 0
+            workers = self.options.workers if self.saved.step < self.recipe.steps else 0
             with memory_told(), prepared(self.feed, workers) as batches:
                 return self._train(batches)
 
     def _train(self, batches: Feed | Iterator[Rows]) -> TrainingResult:
-        plan = self.plan()
-        validate_every = -(-self.steps // (self.options.validations or 1))
+        plan, steps, log = self.plan(), self.recipe.steps, self.saving.log
+        validate_every = -(-steps // (self.options.validations or 1))
         try:
             self.watcher.begin(plan)
-            self.saving.open(self.log, self.saved)
+            self.saving.open(self.saved)
             with noted_signals() as received:
-                for step in range(self.saved.step + 1, self.steps + 1):
+                for step in range(self.saved.step + 1, steps + 1):
                     self._step(step, batches)
                     self.saving.look()
-                    due = step == self.steps or step % (self.options.save_every or validate_every) == 0
+                    due = step == steps or step % (self.options.save_every or validate_every) == 0
                     if due or step % validate_every == 0:
                         self._validate_sample()
                     # All stop after the same step, whichever were told to, or know that there is no saving.
                     told = signal.NSIG if self.saving.failed else next(iter(received), 0)
                     if (stopping := self.world.largest(told)) or due:
-                        self.saving.save(self.saved, self.trainer, self.feed, self.log)
-                    if stopping and step < self.steps:
+                        self.saving.save(self.saved)
+                    if stopping and step < steps:
                         self.saving.look(wait=True)
                         name = signal.Signals(stopping).name
                         more = "; the same command goes on from there" if self.saving.out is not None else ""
@@ -215,15 +165,15 @@ class Run:
             if self.trainer.adapter is not None:
                 self.trainer.adapter.merge()
         finally:
-            self.log.close()
+            log.close()
             self.watcher.end()
         return TrainingResult(
             self.model,
-            tuple(self.log.steps),
-            tuple(self.log.validations),
+            tuple(log.steps),
+            tuple(log.validations),
             evaluation,
             self.flops_per_token,
-            self.n_params,
+            plan.n_params,
             self.saving.best(),
         )
 
@@ -235,43 +185,24 @@ class Run:
 
     def plan(self) -> RunPlan:
         """The plan of the steps that are still to come."""
-        seconds = memory = None
-        done, adapter = self.saved.step, self.trainer.adapter
-        if self.options.plan and done < self.steps:
-            state = self.feed.state()
-            seconds, memory = trial(self.trainer, next(self.feed))
-            self.feed.restore(dict(state))
-            seconds *= self.steps - done
-        return RunPlan(
-            n_params=self.n_params,
-            n_beside=self.n_beside,
-            n_taught=self.n_taught,
-            n_adapted=None if adapter is None else sum(p.numel() for p in adapter.parameters()),
-            beyond=self._beyond(done),
-            unadapted=() if adapter is None else adapter.left_out(),
-            mesh=str(self.world.mesh) if self.world.size > 1 else None,
-            steps=self.steps,
-            done=done,
-            tokens=self.recipe.tokens,
-            flops_per_token=self.flops_per_place,
-            device=str(self.trainer.device),
-            precision=self.recipe.precision,
-            disk_nbytes=self.disk_nbytes,
-            seconds=seconds,
-            memory_nbytes=memory,
-            peak_flops=self.peak,
-            fresh=self.fresh,
-        )
+        done = self.saved.step
+        plan = replace(self.planned, done=done, beyond=self._beyond(done), peak_flops=self.peak)
+        if not self.options.plan or done >= plan.steps:
+            return plan
+        state = self.feed.state()
+        seconds, memory = trial(self.trainer, next(self.feed))
+        self.feed.restore(dict(state))
+        return replace(plan, seconds=seconds * (plan.steps - done), memory_nbytes=memory)
 
     def _beyond(self, done: int) -> str | None:
         """How the learning rate goes on where the run goes beyond what it was; None of any other run, or once it has."""
-        former = self.saving.former()
-        if former is None or not done <= former.steps < self.steps:
+        former, steps = self.saving.former(), self.recipe.steps
+        if former is None or not done <= former.steps < steps:
             return None
-        before, after = (each.learning_rates(self.model.spec.stack.d_model) for each in (former, self.recipe))
+        before, after = (each.learning_rates(self.job.spec.stack.d_model) for each in (former, self.recipe))
         was = f"from {before(done):.3g} " if done else ""
         return (
-            f"it was to end after step {former.steps:,}; the schedule of {self.steps:,} steps takes the learning rate {was}"
+            f"it was to end after step {former.steps:,}; the schedule of {steps:,} steps takes the learning rate {was}"
             f"to {after(done + 1):.3g} at step {done + 1:,}"
         )
 
@@ -304,7 +235,7 @@ class Run:
             parts=result.parts,
         )
         self.saved = SavedCheckpoint(step, tokens, seconds_all)
-        self.log.add(metrics)
+        self.saving.log.add(metrics)
         self.watcher.step(metrics)
 
     def _diverged(self, what: str) -> RunFailed:
@@ -319,9 +250,9 @@ class Run:
         if self.validation is None:
             return None
         evaluation = self._evaluate(self.validation)
-        if not any(entry.whole and entry.step == self.steps for entry in self.log.validations):
+        if not any(entry.whole and entry.step == self.recipe.steps for entry in self.saving.log.validations):
             known = evaluation.frequency_loss
-            trivial = trivial_loss(self.recipe, self.data, self.validation) if known is None else known
+            trivial = trivial_loss(self.recipe, self.job.data, self.validation) if known is None else known
             self._validated(evaluation.loss, True, trivial)
         return evaluation
 
@@ -351,36 +282,51 @@ class Run:
             whole=whole,
             unigram_loss=unigram,
         )
-        self.log.add(metrics)
+        self.saving.log.add(metrics)
         self.watcher.validation(metrics)
         self.saved = replace(s, validation_loss=loss)
 
 
-def _built(
-    spec: ModelSpec, seed: int, device: torch.device, world: World, init: Path | None, labels: tuple[str, ...] | None
-) -> tuple[Transformer, tuple[str, ...]]:
-    """(the model as a run starts with it, the names of tensors that `init` lacks); of one that processes share, a part."""
+def _given_weights(job: Job, world: World) -> Path | None:
+    """The directory of weights that a run starts from; None where it starts from none, or goes on with its own.
+
+    Raises UsageError for an adapter on none.
+    """
+    own = (out := job.out) is not None and world.once(lambda: holds_weights(out))
+    if job.recipe.lora is not None and job.init is None and not own:
+        raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
+    return None if own else job.init
+
+
+def _built(job: Job, init: Path | None, device: torch.device, world: World) -> tuple[Transformer, tuple[str, ...]]:
+    """(the model as a run starts with it, the names of tensors that `init` lacks); of one that processes share, a part.
+
+    Raises what `load_into` does, UsageError where an adapter would be put on weights of which some are lacking.
+    """
+    seed, fresh = job.recipe.seed, ()
     if world.sharded and init is None:
         from anyformer.training.cluster.sharding import built
 
-        model = built(spec, seed, device, world)
-        model.labels = labels
-        return model, ()
-    model = build(spec, seed, device=device)
-    model.labels = labels
-    fresh: tuple[str, ...] = ()
+        model = built(job.spec, seed, device, world)
+    else:
+        model = build(job.spec, seed, device=device)
     if init is not None:
         from anyformer.hub import load_into
 
         fresh = tuple(load_into(model, init))
-    if world.sharded:
+    if job.recipe.lora is not None and fresh:
+        raise UsageError(
+            f"--lora trains maps of given weights alone, and {init} lacks {', '.join(fresh)}; train without --lora first"
+        )
+    if world.sharded and init is not None:
         from anyformer.training.cluster.sharding import shard
 
         model = shard(model, device, world)
+    model.labels = job.data.labels or None
     return model, fresh
 
 
-def _identity(spec: ModelSpec, recipe: Recipe, data: TrainingData, options: RunOptions, world: World) -> dict[str, str]:
+def _identity(job: Job, options: RunOptions, world: World) -> dict[str, str]:
     """What all processes of a run must have alike."""
     how = (
         options.micro_tokens,
@@ -392,9 +338,9 @@ def _identity(spec: ModelSpec, recipe: Recipe, data: TrainingData, options: RunO
     )
     return {
         "version": f"anyformer {code_fingerprint()}, torch {torch.__version__}",
-        "specification": spec.key,
-        "recipe": recipes.dumps(recipe, "json"),
-        "data": data.fingerprint,
+        "specification": job.spec.key,
+        "recipe": recipes.dumps(job.recipe, "json"),
+        "data": job.data.fingerprint,
         "mesh": str(world.mesh),
         "options": str(how),
     }

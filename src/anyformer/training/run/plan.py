@@ -16,7 +16,9 @@ import torch
 from anyformer.amounts import count, counted, duration, gigabytes, prefixed
 from anyformer.disk.run_layout import BASE, CHECKPOINTS
 from anyformer.errors import UsageError
-from anyformer.spec import Cost, ModelSpec, Place, Workload, tensors
+from anyformer.spec import Cost, ModelSpec, Place, Workload, parameters, tensors
+from anyformer.training.checkpoint.directory import made
+from anyformer.training.checkpoint.job import Job
 from anyformer.training.cluster.parts import here
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective, Teacher
@@ -71,6 +73,32 @@ class RunPlan:
             new.append(f"an adapter of {count(self.n_adapted)} parameters is trained{beyond}")
         going_on = f"goes on after step {self.done:,}; " if self.done else ""
         return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
+
+
+def planned(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...]) -> RunPlan:
+    """The plan of a run from its start, without a trial. Raises UsageError where the disk has no room for its checkpoints."""
+    recipe, adapter, teacher, world = job.recipe, trainer.adapter, trainer.teacher, trainer.world
+    n_params, n_beside, saved = sizes(trainer)
+    disk_nbytes = 0
+    if job.out is not None and world.leads and made(job.out) < recipe.steps:
+        base = WEIGHT_NBYTES * n_params if adapter is not None else 0
+        disk_nbytes = disk_needed(saved, keep_last + 1, job.out, base)
+    return RunPlan(
+        n_params=n_params,
+        n_beside=n_beside,
+        n_taught=0 if teacher is None else parameters(teacher.model.spec).total,
+        n_adapted=None if adapter is None else sum(p.numel() for p in adapter.parameters()),
+        unadapted=() if adapter is None else adapter.left_out(),
+        mesh=str(world.mesh) if world.size > 1 else None,
+        steps=recipe.steps,
+        done=0,
+        tokens=recipe.tokens,
+        flops_per_token=flops_per_token(job.spec, job.data.load(recipe), trainer.objective, adapter, teacher),
+        device=str(trainer.device),
+        precision=recipe.precision,
+        disk_nbytes=disk_nbytes,
+        fresh=fresh,
+    )
 
 
 def flops_per_token(

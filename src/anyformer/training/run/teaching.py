@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from pathlib import Path
 
@@ -11,12 +10,12 @@ import torch
 from anyformer.errors import UsageError, errors_of
 from anyformer.hub import load
 from anyformer.hub.source import find
-from anyformer.model import Transformer
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.objective import Teacher, objective_of
 from anyformer.training.run.checks import check_positions, longest
+from anyformer.training.step.state import fingerprint_of
 
 
 def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torch.device) -> Teacher | None:
@@ -64,12 +63,3 @@ def rows_for(recipe: Recipe, data: TrainingData) -> int:
 def fingerprint_at(path: Path) -> str:
     """That of the teacher there, as it was when it was first asked for. Raises what `load` does."""
     return fingerprint_of(load(path)[0])
-
-
-def fingerprint_of(teacher: Transformer) -> str:
-    """A hash of what it computes: its specification and its numbers."""
-    digest = hashlib.sha256(teacher.spec.key.encode())
-    for name, tensor in teacher.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()

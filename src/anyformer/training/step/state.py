@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from typing import Any, NamedTuple
 
@@ -26,6 +27,15 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
             seen.add(id(tensor))
             held[name] = tensor.detach()
     return held
+
+
+def fingerprint_of(model: Transformer) -> str:
+    """A hash of what a model computes: its specification and its numbers."""
+    digest = hashlib.sha256(model.spec.key.encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def check_model_tensors(model: nn.Module, saved: dict[str, Tensor]) -> None:

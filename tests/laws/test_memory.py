@@ -225,7 +225,7 @@ def test_state_is_what_training_holds(name: str) -> None:
 
     model = build(shrink(preset(name).spec))
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = optimizer_of(model, model.spec, AdamW())
+    optimizer = optimizer_of(AdamW(), model)
     for p in trained:
         p.grad = torch.zeros_like(p)
     optimizer.step()

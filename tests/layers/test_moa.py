@@ -16,7 +16,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import LoadBalance
 from anyformer.resizing import shrink
 from anyformer.spec import Count, Width
-from anyformer.training.step.routing import Routed, routers_of
+from anyformer.training.step.routing import Routed, mixtures_of, routers_of
 from tests.laws.models import ids_for, randomised
 
 SMALL = shrink(preset("jetmoe-8b").spec)
@@ -103,7 +103,7 @@ def test_routers_of_heads_are_trained_too() -> None:
     routers = routers_of(model)
     assert [router.spec for router in routers] == [r for b in SMALL.stack.blocks for r in b.nested(RouterSpec)]
     out = model(ids_for(SMALL, 2, 9))
-    routed = Routed(routers, out.notes)
+    routed = Routed(mixtures_of(model), out.notes)
     load = routed.load()
     assert [float(count.sum()) for count in load.counts] == [2 * 9 * r.spec.top_k for r in routers]
     model.zero_grad()

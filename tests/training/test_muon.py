@@ -117,7 +117,7 @@ def test_which_matrices() -> None:
     spec = shrink(preset("mixtral-8x7b").spec)
     model = build(spec)
     named = {p: name for name, p in model.named_parameters()}
-    found = {named[p] for p in maps_of(model, spec)}
+    found = {named[p] for p in maps_of(model)}
     assert {name.split(".", 3)[-1] for name in found if name.startswith("stack.blocks.0.")} == {
         *(f"sublayers.0.branches.0.mixer.projection.{each}.weight" for each in "qkvo"),
         *(f"sublayers.1.branches.0.mixer.experts.{each}.weight" for each in ("gate", "up", "down")),
@@ -141,7 +141,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 def test_room_is_needed_for_one_number_of_a_matrix(tmp_path: Path) -> None:
     """A checkpoint's bytes are those that are written; what must be free before a run is less by as much."""
     model = build(SPEC)
-    n, of_maps = parameters(SPEC).total, sum(p.numel() for p in maps_of(model, SPEC))
+    n, of_maps = parameters(SPEC).total, sum(p.numel() for p in maps_of(model))
     saved: dict[str, int] = {}
     for rule, kept in ((AdamW(), 8 * n), (Muon(), 8 * n - 4 * of_maps)):
         assert kept_nbytes(SPEC, rule) == kept
@@ -164,4 +164,4 @@ def test_named_on_the_way() -> None:
     with pytest.raises(UsageError, match=r"there is no optimizer 'moun' .did you mean 'muon'"):
         changed(given, {"optimizer": "moun"})
     spec = decoder()
-    assert isinstance(optimizer_of(build(spec), spec, Muon()), MuonAdam)
+    assert isinstance(optimizer_of(Muon(), build(spec)), MuonAdam)

@@ -86,7 +86,7 @@ def trainer(given: Recipe, spec: ModelSpec | None = None, micro_tokens: int | No
 
 def routed(of: Trainer, rows: Batch) -> tuple[Routed, list[dict[str, Tensor]]]:
     notes = of.losses(rows).notes
-    return Routed(of.routers, notes), [note for note in notes if "chosen" in note]
+    return Routed(of.mixtures, notes), [note for note in notes if "chosen" in note]
 
 
 def test_balance_over_all_layers_is_transformers() -> None:
@@ -174,7 +174,7 @@ def test_corrections_move_against_the_load_and_by_nothing_else(n_identity: int) 
     real = torch.from_numpy(batch().document > 0)
     result = ours.step(1, batch())
     assert result.load is not None
-    for router, note, counts in zip(ours.routers, notes, result.load.counts, strict=True):
+    for router, note, counts in zip(ours.mixtures.routers, notes, result.load.counts, strict=True):
         chosen = note["chosen"][real].flatten().tolist()
         mean = len(chosen) / (EXPERTS + n_identity)
         assert counts.tolist() == [chosen.count(i) for i in range(EXPERTS + n_identity)]
@@ -185,7 +185,7 @@ def test_corrections_move_against_the_load_and_by_nothing_else(n_identity: int) 
         assert router.correction.grad is None
     still = trainer(recipe(), spec)
     still.step(1, batch())
-    assert all((router.correction == 0).all() for router in still.routers)  # type: ignore[union-attr]
+    assert all((router.correction == 0).all() for router in still.mixtures.routers)  # type: ignore[union-attr]
 
 
 def test_corrections_even_the_load_out() -> None:

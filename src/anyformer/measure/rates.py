@@ -178,7 +178,7 @@ def _update(device: torch.device) -> float:
 
     model = build(spec, device=device)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = optimizer_of(model, spec, AdamW())
+    optimizer = optimizer_of(AdamW(), model)
     for p in parameters:
         p.grad = torch.ones_like(p)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,11 +13,14 @@ from anyformer.model import Transformer, build
 from anyformer.training.cluster.world import World
 from anyformer.training.objectives.objective import Auxiliary
 
+Pairs = list[tuple[nn.Parameter, nn.Parameter]]  # (the auxiliary model's, the model's)
 
-def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int, world: World) -> Transformer:
+
+def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int, world: World) -> tuple[Transformer, Pairs]:
     """The auxiliary model on the model's device, its weights drawn from the seed but not as the model's are.
 
-    Tied tensors are the model's very parameters. Disentangled ones start as the model's, so that the distance starts at 0.
+    Tied tensors are the model's very parameters. Disentangled ones, which are given too, start as the model's, so that the
+    distance starts at 0.
     """
     device = next(model.parameters()).device
     own_seed = int(np.random.SeedSequence((seed, 1)).generate_state(1)[0])
@@ -30,19 +33,20 @@ def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int, world: Wor
     for name, of_model in auxiliary.tied.items():
         owner, _, last = name.rpartition(".")
         setattr(beside.get_submodule(owner), last, model.get_parameter(of_model))
+    pairs = [(beside.get_parameter(a), model.get_parameter(b)) for a, b in auxiliary.disentangled.items()]
     with torch.no_grad():
-        for name, of_model in auxiliary.disentangled.items():
-            beside.get_parameter(name).copy_(model.get_parameter(of_model))
-    return beside
+        for theirs, ours in pairs:
+            theirs.copy_(ours)
+    return beside, pairs
 
 
 @contextmanager
-def kept_at_a_distance(pairs: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> Iterator[None]:
+def kept_at_a_distance(pairs: Pairs) -> Iterator[None]:
     """A step of the optimiser, after which tensors of the model stand as far from the auxiliary model's as its own gradient says.
 
-    `pairs` are (the auxiliary model's, the model's). E_D = sg(E_G) + E_Δ: arXiv:2111.09543, section 3.2. What the model holds
-    is the sum, so its gradient is that of E_Δ, and a step of the optimiser on it is the step of E_Δ, whose moments depend on
-    gradients alone (tables don't decay). What is missing then is the step that E_G made.
+    E_D = sg(E_G) + E_Δ: arXiv:2111.09543, section 3.2. What the model holds is the sum, so its gradient is that of E_Δ, and a
+    step of the optimiser on it is the step of E_Δ, whose moments depend on gradients alone (tables don't decay). What is
+    missing then is the step that E_G made.
     """
     before = [theirs.detach().clone() for theirs, _ in pairs]
     yield

@@ -74,17 +74,12 @@ def check_memory(spec: ModelSpec, recipe: Recipe) -> None:
         raise UsageError(f"this architecture cannot have a memory of segments: {reason}; leave --memory out")
 
 
-def segment_memories(
-    model: Transformer, recipe: Recipe, recompute: Recompute, compiled: bool
-) -> SegmentMemories | None:
-    """The memory that a recipe asks for, empty; None: none. Raises UsageError where passes are made twice, or compiled."""
-    if recipe.memory is None:
-        return None
+def check_passes(recompute: Recompute, compiled: bool) -> None:
+    """Raise UsageError where passes that keep a memory would be made twice, or compiled."""
     if recompute != "none":
         raise UsageError(f"--recompute {recompute} would add to the memory of segments twice; leave it out")
     if compiled:
         raise UsageError("--compile computes layers that keep nothing, and a memory of segments is kept; leave it out")
-    return SegmentMemories(model, recipe.memory, recipe.batch_rows)
 
 
 def seeing(by: LossContext, model: Transformer, validation: Validation, rows: Rows) -> LossContext:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -43,32 +43,28 @@ def ways(spec: ModelSpec, muon: bool = False) -> dict[str, tuple[bool, float]]:
     }
 
 
-def trained(model: nn.Module, beside: Transformer | None = None) -> list[nn.Parameter]:
-    """The trained parameters of a model and of one `beside` it, each once."""
-    every = nn.ModuleList([model] if beside is None else [model, beside]).parameters()
-    return [p for p in every if p.requires_grad]
+def trained(models: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """The trained parameters of models, each once."""
+    return [p for p in nn.ModuleList(models).parameters() if p.requires_grad]
 
 
-def optimizer_of(
-    model: nn.Module, spec: ModelSpec, optimizer: OptimizerSpec, beside: Transformer | None = None
-) -> torch.optim.Optimizer:
-    """The optimiser over the model's weights: those that decay, then the others, each in the model's order.
+def optimizer_of(optimizer: OptimizerSpec, model: Transformer, *beside: Transformer) -> torch.optim.Optimizer:
+    """The optimiser over a model's weights: those that decay, then the others, each in the model's order.
 
-    Those that learn at another share of the rate (μP) are groups of their own, which decay no less. Those of a model `beside` it
+    Those that learn at another share of the rate (μP) are groups of their own, which decay no less. Those of models `beside` it
     come after them in each group. Raises UsageError for an optimiser without an implementation.
     """
     if not isinstance(optimizer, Adam | AdamW | Muon):
         raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are {', '.join(OPTIMIZERS)}")
+    models = (model, *beside)
     decoupled = not isinstance(optimizer, Adam)
-    muon = isinstance(optimizer, Muon)
     decay = optimizer.weight_decay if decoupled else optimizer.l2
-    every, way = trained(model, beside), _by_parameter(model, spec, muon)
-    if beside is not None:
-        way = _by_parameter(beside, beside.spec, muon) | way
-    lr = optimizer.peak(spec.stack.d_model)
+    muon = isinstance(optimizer, Muon)
+    # What models share is the first one's.
+    every, way = trained(models), {p: how for each in models[::-1] for p, how in _by_parameter(each, muon).items()}
+    lr = optimizer.peak(model.spec.stack.d_model)
     # All of the model's, where a process has some of the layers.
-    staged = isinstance(model, Transformer) and model.stack.stage
-    kinds = set((ways(spec, muon) if staged else way).values())
+    kinds = set((ways(model.spec, muon) if model.stack.stage else way).values())
     groups = [
         {
             "params": [p for p in every if way[p] == (decays, rate)],
@@ -82,7 +78,7 @@ def optimizer_of(
     )
     betas, eps = (optimizer.beta1, optimizer.beta2), optimizer.eps
     if isinstance(optimizer, Muon):
-        maps = maps_of(model, spec) + ([] if beside is None else maps_of(beside, beside.spec))
+        maps = [p for each in models for p in maps_of(each)]
         how = {"momentum": optimizer.momentum, "iterations": optimizer.iterations}
         return MuonAdam(groups, maps, lr=lr, betas=betas, eps=eps, fused=fused, **how)
     return torch.optim.Adam(
@@ -90,9 +86,9 @@ def optimizer_of(
     )
 
 
-def maps_of(model: nn.Module, spec: ModelSpec) -> list[nn.Parameter]:
+def maps_of(model: Transformer) -> list[nn.Parameter]:
     """The trained matrices of a model that features pass through: neither tables nor routers, taps and recurrences."""
-    named = {name for name, weight in tensors(spec, Place()) if _is_map(weight)}
+    named = {name for name, weight in tensors(model.spec, Place()) if _is_map(weight)}
     return [p for name, p in model.named_parameters() if name in named and p.requires_grad]
 
 
@@ -118,8 +114,8 @@ def in_one_piece(x: Tensor) -> bool:
     return not x.numel() or x.numel() == 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
 
 
-def _by_parameter(model: nn.Module, spec: ModelSpec, muon: bool) -> dict[nn.Parameter, tuple[bool, float]]:
-    named = ways(spec, muon)
+def _by_parameter(model: Transformer, muon: bool) -> dict[nn.Parameter, tuple[bool, float]]:
+    named = ways(model.spec, muon)
     # An adapter's matrices, which the specification does not name, decay as matrices do.
     return {p: named.get(name, (True, 1.0)) for name, p in model.named_parameters() if p.requires_grad}
 

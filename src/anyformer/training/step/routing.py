@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -64,28 +64,20 @@ class ExpertLoad:
 
 
 class Mixtures(NamedTuple):
-    """The calls of mixtures in a pass: how many choices each has, and which of them are this process's."""
+    """The calls of mixtures in a pass: how many choices each has, which of them are this process's, and the router of each."""
 
     n_choices: tuple[int, ...]
     here: slice
+    routers: tuple[Router, ...]  # of the calls that are here
 
 
 class Routed:
-    """The calls of mixtures in one forward pass: each with its router and its notes, which may be of stretches of rows.
+    """The calls of mixtures in one forward pass: each with its router and its notes, which may be of stretches of rows."""
 
-    `mixtures`: those of the whole pass, of which `notes` are this process's; None: they are all.
-    """
-
-    def __init__(
-        self,
-        routers: Sequence[Router],
-        notes: Iterable[Notes],
-        world: World = ALONE,
-        mixtures: Mixtures | None = None,
-    ) -> None:
-        self.calls = list(zip(routers, (note for note in notes if "router_logits" in note), strict=True))
-        self.world = world
-        self.mixtures = mixtures or Mixtures(tuple(router.spec.n_choices for router in routers), slice(0, len(routers)))
+    def __init__(self, mixtures: Mixtures, notes: Iterable[Notes], world: World = ALONE) -> None:
+        noted = (note for note in notes if "router_logits" in note)
+        self.mixtures, self.world = mixtures, world
+        self.calls = list(zip(mixtures.routers, noted, strict=True))
 
     def load(self) -> ExpertLoad:
         """That of its own calls; the others have 0."""
@@ -133,7 +125,7 @@ def mixtures_of(model: Transformer) -> Mixtures:
     begin = 0 if stage is None else stage.layers.start
     end = len(each) if stage is None or stage.last else stage.layers.stop
     before, behind = (len([*chain(*each[:n])]) for n in (begin, end))
-    return Mixtures(tuple(chain(*each)), slice(before, behind))
+    return Mixtures(tuple(chain(*each)), slice(before, behind), tuple(routers_of(model)))
 
 
 def _choices(spec: ModelSpec) -> list[list[int]]:
@@ -160,15 +152,13 @@ def check_router_losses(spec: ModelSpec, recipe: Recipe) -> None:
         )
 
 
-def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTraining, here: slice = slice(None)) -> None:
+def correct(mixtures: Mixtures, load: ExpertLoad, training: RouterTraining) -> None:
     """Raise the corrections of experts with less than the mean load, lower those of the others, by the speed.
-
-    The routers are those of the calls `here`.
 
     DeepSeek-V3: arXiv:2412.19437, section 2.1.2. Those of identities stay (LongCat-Flash: arXiv:2509.01322, section 2.1.2).
     """
     together: dict[Router, Any] = {}
-    for router, counts in zip(routers, load.counts[here], strict=True):
+    for router, counts in zip(mixtures.routers, load.counts[mixtures.here], strict=True):
         if router.correction is not None:
             together[router] = together.get(router, 0) + counts
     with torch.no_grad():

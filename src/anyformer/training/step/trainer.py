@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
+from itertools import chain
 from operator import add
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from anyformer.layers.router import RouterSpec
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
-from anyformer.spec import Recompute
+from anyformer.spec import ModelSpec, Recompute
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.cluster.gradients import add_gradients, counted_once, norm_over_stages
 from anyformer.training.cluster.refusals import indivisible, refuse_on_mesh
@@ -32,9 +33,9 @@ from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
-from anyformer.training.step.memories import segment_memories
+from anyformer.training.step.memories import SegmentMemories, check_passes
 from anyformer.training.step.optimizer import clip, optimizer_of, trained
-from anyformer.training.step.routing import ExpertLoad, Routed, check_router_losses, correct, mixtures_of, routers_of
+from anyformer.training.step.routing import ExpertLoad, Routed, check_router_losses, correct, mixtures_of
 from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
 
 OBJECTIVE = "objective"  # in a checkpoint
@@ -90,62 +91,57 @@ class Trainer:
         if micro_tokens is not None and (reason := indivisible(model.spec, recipe)):
             remedy = "leave --micro-tokens out, and make the batch smaller or use --recompute full"
             raise UsageError(f"{reason}; {remedy}")
-        self.model, self.recipe, self.objective, self.world = model, recipe, objective, world
-        model.recompute = recompute
-        self.auxiliary: Transformer | None = None
-        self.disentangled: list[tuple[nn.Parameter, nn.Parameter]] = []
-        if asked is not None:
-            self.auxiliary = built_beside(model, asked, recipe.seed, world)
-            self.auxiliary.recompute = recompute
-            names = asked.disentangled.items()
-            self.disentangled = [(self.auxiliary.get_parameter(a), model.get_parameter(b)) for a, b in names]
         if recipe.lora is not None and asked is not None:
             raise UsageError(
                 f"{recipe.objective.kind} trains a second model from the start beside this one; leave --lora out"
             )
+        check_router_losses(model.spec, recipe)
+        if recipe.memory is not None:
+            check_passes(recompute, compiled)
+
+        self.model, self.recipe, self.objective, self.world, self.teacher = model, recipe, objective, world, teacher
+        self.device, self.micro_tokens = next(model.parameters()).device, micro_tokens or sys.maxsize
+        self.before_change: Callable[[], object] = lambda: None  # is called before what a checkpoint holds is changed
+
+        beside = None if asked is None else built_beside(model, asked, recipe.seed, world)
+        self.auxiliary, self.disentangled = beside or (None, [])
+        self.models = [model] if self.auxiliary is None else [model, self.auxiliary]
+        for each in self.models:
+            each.recompute = recompute
         if world.cp > 1:
             from anyformer.training.cluster.context_parallel import stretch_rows
 
             stretch_rows(model, world)
-        self.adapter = Adapter(model, recipe.lora, recipe.seed) if recipe.lora is not None else None
-        self.memories = segment_memories(model, recipe, recompute, compiled)
-        self.teacher = teacher
-        self.models = [model, *([self.auxiliary] if self.auxiliary is not None else [])]
-        self.parameters = trained(model, self.auxiliary)
+        self.adapter = None if recipe.lora is None else Adapter(model, recipe.lora, recipe.seed)
+        self.memories = None if recipe.memory is None else SegmentMemories(model, recipe.memory, recipe.batch_rows)
+
+        self.parameters = trained(self.models)
         if world.tp > 1:
             from anyformer.training.cluster.tensor_parallel import keep_gradients_apart
 
             keep_gradients_apart(self.parameters)
         self.counted = counted_once(model, self.parameters)
-        self.device = next(model.parameters()).device
-        self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.auxiliary)
+        self.optimizer = optimizer_of(recipe.optimizer, *self.models)
         self.rate_shares = [group["lr"] / self.optimizer.defaults["lr"] for group in self.optimizer.param_groups]
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
-        self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
-        self.routers, self.mixtures = routers_of(model), mixtures_of(model)
-        routed = bool(self.mixtures.n_choices)
-        check_router_losses(model.spec, recipe)
-        self.router_losses = recipe.router.losses if routed else ()
-        self.dropout = rates(recipe.dropout, recipe.router.jitter if routed else 0.0)
-        parts = [part for one in self.models for part in one.spec.nested(BatchNormSpec, RouterSpec)]
-        if any(isinstance(part, BatchNormSpec) or part.draws for part in parts):
-            # A pass with rates, be they 0, is one of training, where these compute something else.
-            self.dropout = self.dropout or Dropout()
-        self.micro_tokens = micro_tokens or sys.maxsize
-        self.before_change: Callable[[], object] = lambda: None  # is called before what a checkpoint holds is changed
         # What learns by gradients changes in updates alone; what is kept beside it, a pass may change.
-        held = [
-            t for one in (self.kept, self.auxiliary) if one is not None for t in one.state_dict(keep_vars=True).values()
-        ]
+        held = chain(*(each.state_dict(keep_vars=True).values() for each in (self.kept, *self.models[1:])))
         self.untrained = [tensor for tensor in held if not tensor.requires_grad]
+
+        self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
+        self.mixtures = mixtures_of(model)
+        self.router_losses = recipe.router.losses if self.mixtures.n_choices else ()
+        self.dropout = rates(recipe.dropout, recipe.router.jitter if self.mixtures.n_choices else 0.0)
+        if any(_trains_otherwise(each.spec) for each in self.models):
+            self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
         self.pipeline = None
         if world.pp > 1:
             from anyformer.training.step.pipeline import Pipeline
 
             self.pipeline = Pipeline(model, objective, world, recipe.precision, self.dropout, self.options)
         if compiled:
-            for one in (*self.models, *([teacher.model] if teacher is not None else [])):
-                compile_layers(one)
+            for each in (*self.models, *([] if teacher is None else [teacher.model])):
+                compile_layers(each)
 
     @property
     def kept(self) -> nn.Module:
@@ -166,7 +162,7 @@ class Trainer:
             with kept_at_a_distance(self.disentangled):
                 self.optimizer.step()
             if result.load is not None and self.recipe.router.correction_speed:
-                correct(self.routers, result.load, self.recipe.router, self.mixtures.here)
+                correct(self.mixtures, result.load, self.recipe.router)
             if self.memories is not None:
                 self.memories.advance()
         self.optimizer.zero_grad(set_to_none=True)
@@ -190,7 +186,7 @@ class Trainer:
             nonlocal whole
             total = losses.total / over
             if self.mixtures.n_choices:
-                routed = Routed(self.routers, losses.notes, self.world, self.mixtures)
+                routed = Routed(self.mixtures, losses.notes, self.world)
                 loads[i] = routed.load()
                 if self.router_losses:
                     whole = whole or self._everywhere(loads, real)
@@ -259,7 +255,7 @@ class Trainer:
         loads: dict[int, ExpertLoad] = {}
 
         def noted(i: int, losses: Losses) -> Tensor:
-            loads[i] = Routed(self.routers, losses.notes, self.world, self.mixtures).load()
+            loads[i] = Routed(self.mixtures, losses.notes, self.world).load()
             return losses.total
 
         if self.pipeline is not None:
@@ -335,6 +331,11 @@ class Trainer:
         self.objective.told = saved.get(OBJECTIVE, {})
         if self.memories is not None:
             self.memories.restore(saved.get(MEMORY, {}))
+
+
+def _trains_otherwise(spec: ModelSpec) -> bool:
+    """Whether a pass of training computes something else than one of evaluation, without dropout too."""
+    return any(spec.nested(BatchNormSpec)) or any(router.draws for router in spec.nested(RouterSpec))
 
 
 def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:

@@ -123,7 +123,7 @@ def test_what_a_kill_left_of_a_runs_directory_is_not_taken_for_it(
     tmp_path: Path, data: TextData, trained: Trained
 ) -> None:
     asked = question({"first": SPECS["first"]})
-    name = f"first-{module.identity(asked, 'first', None, 0, data)}"
+    name = f"first-{module.identity(asked.job('first', None, 0, data), 0)}"
     left = tmp_path / "runs" / f".tmp-4194305-{name}"  # beyond the largest process id
     left.mkdir(parents=True)
     (left / "spec.yaml").write_text("half of it")

@@ -13,7 +13,7 @@ from anyformer.errors import UsageError
 from anyformer.study.compare import Question
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.prepare import Say
-from anyformer.training.run import Job, RunOptions
+from anyformer.training.run import RunOptions
 from anyformer.training.run.budget import seconds_a_step, tokens_in
 
 FILE = "budget.json"
@@ -40,9 +40,9 @@ def in_time(
     else:
         runs = max(1, len(question.learning_rates)) + question.seeds - 1
         recipe, total = question.recipe, 0.0
-        for name, spec in question.architectures.items():
-            own = question.recipe_of(name, None, 0, data)
-            total += runs * seconds_a_step(Job(spec, own, data), options) * own.steps / recipe.steps
+        for name in question.architectures:
+            job = question.job(name, None, 0, data)
+            total += runs * seconds_a_step(job, options) * job.recipe.steps / recipe.steps
         tokens = tokens_in(minutes, total, recipe)
         create_directories(out)
         replace_file(file, seal({"asked": asked, "tokens": tokens}))

@@ -22,7 +22,7 @@ from anyformer.study.specification import UNREPORTED, ModelEntry, StudySpec
 from anyformer.text import encode_corpus
 from anyformer.training.data.text import TextData
 from anyformer.training.prepare import Say, Sources, read_data
-from anyformer.training.run import RunOptions
+from anyformer.training.run import Job, RunOptions
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.teaching import rows_for
 
@@ -199,8 +199,11 @@ class Runs:
                 found.append(Tuning(architecture=model.name, size=size, trials=trials, chosen=rate))
         return tuple(found)
 
+    def job(self, cell: Cell) -> Job:
+        return self.question(cell).job(cell.model, cell.rate, cell.seed, self.data(cell))
+
     def identity(self, cell: Cell) -> str:
-        return identity(self.question(cell), cell.model, cell.rate, cell.seed, self.data(cell))
+        return identity(self.job(cell), cell.seed)
 
     def directory(self, cell: Cell) -> Path:
         return directory_of(self.folder, cell.model, self.identity(cell))
@@ -221,9 +224,7 @@ class Runs:
     def _run(self, cell: Cell) -> RunResult:
         question = self.question(cell)
         options = replace(self.options, save_every=max(1, question.recipe.steps // SAVES))
-        return run_one(
-            question, cell.model, cell.rate, cell.seed, self.data(cell), self.folder, options, lambda _: Watcher()
-        )
+        return run_one(question, self.job(cell), cell.seed, self.folder, options, lambda _: Watcher())
 
     def make(self, cell: Cell) -> RunResult | None:
         """The run, made here; None where another process makes it. A failure is kept, and is not tried again."""

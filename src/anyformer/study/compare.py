@@ -30,7 +30,7 @@ from anyformer.text.prompts import encode_prompt
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
-from anyformer.training.run import RunOptions, TrainingResult, train
+from anyformer.training.run import Job, RunOptions, TrainingResult, train
 from anyformer.training.run.checks import SOURCES, check_run
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.run.progress import Watcher
@@ -87,6 +87,10 @@ class Question:
             recipe = recipe.but(tokens=max(recipe.batch_tokens, round(recipe.tokens * ratio)))
         return recipe
 
+    def job(self, name: str, learning_rate: float | None, seed: int, data: TrainingData) -> Job:
+        """What one run is asked to do, wherever it is kept."""
+        return Job(self.architectures[name], self.recipe_of(name, learning_rate, seed, data), data, name=name)
+
     def flops(self, spec: ModelSpec, data: TrainingData) -> float:
         """The FLOPs of training on one token, or label."""
         return flops_per_token(spec, data.load(self.recipe)) / data.predicted_share(self.recipe)
@@ -103,9 +107,13 @@ def run_all(
     check(question, data)
     runs: list[RunResult] = []
     tuning: list[Tuning] = []
+
+    def run(name: str, rate: float | None, seed: int) -> RunResult:
+        return run_one(question, question.job(name, rate, seed, data), seed, out / "runs", options, watch)
+
     for name in question.architectures:
         rates = question.learning_rates or (None,)
-        trials = {rate: run_one(question, name, rate, 0, data, out / "runs", options, watch) for rate in rates}
+        trials = {rate: run(name, rate, 0) for rate in rates}
         chosen, best = min(trials.items(), key=lambda trial: rank(trial[1], question.score))
         if len(rates) > 1:
             tried = tuple(
@@ -117,11 +125,7 @@ def run_all(
                 for r in trials.values()
             )
             tuning.append(Tuning(architecture=name, trials=tried, chosen=best.learning_rate))
-        more = (
-            run_one(question, name, chosen, seed, data, out / "runs", options, watch)
-            for seed in range(1, question.seeds)
-        )
-        runs += [best, *more]
+        runs += [best, *(run(name, chosen, seed) for seed in range(1, question.seeds))]
     return tuple(runs), tuple(tuning)
 
 
@@ -165,14 +169,13 @@ def rank(run: RunResult, score: Score) -> tuple[float, float]:
     return -value if score.higher else value, loss
 
 
-def identity(question: Question, name: str, rate: float | None, seed: int, data: TrainingData) -> str:
+def identity(job: Job, seed: int) -> str:
     """What no run of another architecture, recipe or data is called, whatever its model is."""
-    spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
-    read = [data.fingerprint]
+    recipe, read = job.recipe, [job.data.fingerprint]
     if recipe.distillation is not None:
         read.append(fingerprint_at(recipe.distillation.path))
-    what = json.dumps([encode(spec), encode(recipe), *read], sort_keys=True)
-    lr = recipe.optimizer.peak(spec.stack.d_model)
+    what = json.dumps([encode(job.spec), encode(recipe), *read], sort_keys=True)
+    lr = recipe.optimizer.peak(job.spec.stack.d_model)
     return f"lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
 
 
@@ -182,20 +185,11 @@ def directory_of(runs: Path, name: str, identity: str) -> Path:
     return next(runs.glob(f"[!.]*-{identity}"), runs / f"{safe}-{identity}")
 
 
-def run_one(
-    question: Question,
-    name: str,
-    rate: float | None,
-    seed: int,
-    data: TrainingData,
-    runs: Path,
-    options: RunOptions,
-    watch: Watch,
-) -> RunResult:
+def run_one(question: Question, job: Job, seed: int, runs: Path, options: RunOptions, watch: Watch) -> RunResult:
     """One run among `runs`, or what is kept of it. One that fails has a `failure`; raises what would stop all of them."""
-    spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
+    spec, recipe, data, name = job.spec, job.recipe, job.data, job.name or ""
     lr = recipe.optimizer.peak(spec.stack.d_model)
-    directory = directory_of(runs, name, identity(question, name, rate, seed, data))
+    directory = directory_of(runs, name, identity(job, seed))
     file = directory / "result.json"
     if file.is_file():
         latest(directory / CHECKPOINTS)  # refuses a run with a file that is another

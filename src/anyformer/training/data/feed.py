@@ -19,6 +19,11 @@ C = TypeVar("C", EncodedCorpus, ExchangeCorpus, LabelledCorpus, ParallelCorpus)
 T = TypeVar("T", bound=Tokenizer | None)
 
 
+def rows_at(rows: Rows, which: slice) -> Rows:
+    """Those of some rows that are at these places."""
+    return type(rows)(*(field[which] for field in rows))
+
+
 class Feed(Protocol):
     """An endless stream of batches that can stop and go on."""
 

@@ -8,22 +8,18 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.convolution import ConvolutionSpec
 from anyformer.layers.embedding import TokensSpec
-from anyformer.layers.fourier import FourierSpec
-from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.mask import Mask, Prefix, visible
-from anyformer.layers.nystrom import NystromAttentionSpec
-from anyformer.layers.span_convolution import SpanConvolutionSpec
 from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.layers.tokens import Tokens
 from anyformer.layers.value_convolution import ValueConvolutionSpec
-from anyformer.spec import ModelSpec, Spec
+from anyformer.spec import MixerSpec, ModelSpec, Spec
 
 # Neighbours, and tokens so far on that blocks and windows of any usual size lie between them.
 POSITIONS = (*range(16), *(2**power for power in range(4, 21)))
 BEYOND = 2**32  # further than any prefix of a fixed size
 HEADS = 16  # enough for a pattern over heads to come round
+BESIDE = (TokensSpec, TokenDropoutSpec, ValueConvolutionSpec)  # what may show later tokens and is no mixer
 
 
 @lru_cache(maxsize=1024)
@@ -48,14 +44,8 @@ def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
     Cross-attention reads another text and is left out. With `after_prefix` a prefix may be seen from both sides, as generation
     and caches allow.
     """
-    for value in (value for part in parts for value in part.nested()):
-        if (
-            isinstance(value, TokenDropoutSpec | FourierSpec | NystromAttentionSpec)
-            or (isinstance(value, ConvolutionSpec | SpanConvolutionSpec | ValueConvolutionSpec) and value.size > 1)
-            or (isinstance(value, TokensSpec) and value.span > 1)
-        ):
-            return value.kind
-        if isinstance(value, LSHAttentionSpec) and not value.causal:
+    for value in (value for part in parts for value in part.nested(MixerSpec, *BESIDE)):
+        if value.shows_later():
             return value.kind
         if not isinstance(value, AttentionSpec) or value.reads == "memory":
             continue

@@ -36,6 +36,9 @@ class ConvolutionSpec(MixerSpec):
     def reads_input(self) -> bool:
         return self.reads == "input"
 
+    def shows_later(self) -> bool:
+        return self.size > 1
+
     def together(self) -> str | None:
         return "mixes tokens with their neighbours"
 

@@ -82,6 +82,10 @@ class TokensSpec(TermSpec):
         self.require("span", self.span % 2 == 1, "must be odd: as many tokens before as after")
         self.require("span", self.span == 1 or self.projection is not None, "is projected; give a projection")
 
+    def shows_later(self) -> bool:
+        """As `MixerSpec.shows_later`."""
+        return self.span > 1
+
     def together(self) -> str | None:
         """As `MixerSpec.together`."""
         return "puts neighbouring tokens side by side, which lie in two stretches" if self.span > 1 else None

@@ -22,6 +22,9 @@ class FourierSpec(MixerSpec):
 
     counted_as: ClassVar[str | None] = "Fourier transform"
 
+    def shows_later(self) -> bool:
+        return True
+
     def together(self) -> str | None:
         return "mixes each token with all others"
 

@@ -73,6 +73,9 @@ class LSHAttentionSpec(MixerSpec):
         shape = (self.n_heads, self.width(place))
         return {"qk": shape, "value": shape}
 
+    def shows_later(self) -> bool:
+        return not self.causal
+
     def together(self) -> str | None:
         return "sorts all tokens of a row"
 

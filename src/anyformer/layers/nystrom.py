@@ -49,6 +49,9 @@ class NystromAttentionSpec(MixerSpec):
         convolved = self.convolution and (self.convolution, place.at(n_heads, value_width))
         return {"projection": (self.projection, self._place(place)), "convolution": convolved}
 
+    def shows_later(self) -> bool:
+        return True
+
     def together(self) -> str | None:
         return "makes landmarks of all tokens of a row"
 

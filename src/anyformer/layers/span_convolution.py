@@ -64,6 +64,9 @@ class SpanConvolutionSpec(MixerSpec):
             return None
         return f"those are {n_heads} heads of {width}, and it has {self.n_heads} of {own:g}"
 
+    def shows_later(self) -> bool:
+        return self.size > 1
+
     def together(self) -> str | None:
         return "mixes tokens with their neighbours"
 

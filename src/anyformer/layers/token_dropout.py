@@ -16,6 +16,10 @@ class TokenDropoutSpec(Spec):
     token: int  # the mask's id; training on texts sets it to the tokenizer's
     share: TrueShare = 0.12  # of the tokens that training masks
 
+    def shows_later(self) -> bool:
+        """As `MixerSpec.shows_later`."""
+        return True
+
     def together(self) -> str | None:
         """As a mixer's: why several processes cannot each compute a stretch of a row's tokens."""
         return "counts the masks of whole texts"

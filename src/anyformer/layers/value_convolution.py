@@ -27,6 +27,10 @@ class ValueConvolutionSpec(PartSpec):
     def __post_init__(self) -> None:
         self.require("size", self.size % 2 == 1, "must be odd: as many tokens before as after")
 
+    def shows_later(self) -> bool:
+        """As `MixerSpec.shows_later`."""
+        return self.size > 1
+
     def caveats(self) -> tuple[Caveat, ...]:
         return (Caveat("cache", "a token's neighbours are those that come after it, too"),)
 

@@ -110,6 +110,10 @@ class MixerSpec(PartSpec, abstract=True):
         """
         return None
 
+    def shows_later(self) -> bool:
+        """Whether a token is shown later ones by what it is; what masks show is asked of them (`layers.causality`)."""
+        return False
+
     def together(self) -> str | None:
         """Why several processes cannot each compute a stretch of a row's tokens; None: tokens meet in what it stores alone.
 

@@ -83,7 +83,6 @@ def bootstrap_law(
     losses: Sequence[float],
     *,
     n_resamples: int = 1000,
-    seed: int = 0,
 ) -> tuple[ScalingLaw, tuple[ScalingLaw, ...]]:
     """(the fit, fits of runs drawn with replacement, each begun where the fit ended).
 
@@ -92,7 +91,7 @@ def bootstrap_law(
     """
     law = fit_law(n_params, tokens, losses)
     start = (math.log(law.A), math.log(law.B), math.log(law.E), law.alpha, law.beta)
-    rng, given = np.random.default_rng(seed), np.array([n_params, tokens, losses], dtype=np.float64)
+    rng, given = np.random.default_rng(0), np.array([n_params, tokens, losses], dtype=np.float64)
     found = []
     while len(losses) >= 9 and len(found) < n_resamples:
         drawn = rng.integers(0, len(losses), len(losses))
@@ -228,7 +227,7 @@ def compute_to(loss: float, flops: Sequence[float], losses: Sequence[float]) -> 
 Curves = Mapping[float, Mapping[int, float]]  # losses by FLOPs of a budget, and by seed
 
 
-def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000, seed: int = 0) -> dict[float, Interval]:
+def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000) -> dict[float, Interval]:
     """How many times a model's FLOPs the other takes to each of three losses that both have reached, none beyond them.
 
     Intervals are over seeds drawn with replacement, the same ones for both and all budgets. Empty where no loss is shared.
@@ -246,7 +245,7 @@ def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000, seed:
     if low >= high:
         return {}
     targets = [math.exp(math.log(low) + share * math.log(high / low)) for share in (0.25, 0.5, 0.75)]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
     def ratios(drawn: Sequence[int]) -> tuple[float, ...]:
         ours, theirs = means(model, drawn), means(than, drawn)

@@ -1,4 +1,4 @@
-"""Where a run is kept: its directory, its checkpoints, and what of it is restored; without a directory, nothing is."""
+"""Where a run is kept: directory, metrics, checkpoints, and what of them is restored; without a directory, nothing is."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SavedCheckpoint:
 class Saving:
     """The directory of a run while the run lasts; it is locked from entering to leaving, by the process that leads the world."""
 
-    def __init__(self, job: Job, trainer: Trainer, feed: Feed, *, keep_last: int = 2, behind: bool = False) -> None:
+    def __init__(self, job: Job, trainer: Trainer, feed: Feed, *, keep_last: int, behind: bool) -> None:
         """Nothing is read or written yet. `behind`: checkpoints are written while training goes on."""
         self.job, self.trainer, self.feed, self.out, self.world = job, trainer, feed, job.out, trainer.world
         self.keep_last, self.behind = keep_last, behind

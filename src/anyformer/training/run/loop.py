@@ -101,6 +101,7 @@ class Run:
         if self.world.size > 1:
             self.world.agree(_identity(job, options, self.world))
         init = _given_weights(job, self.world)
+
         self.feed, self.validation = job.data.feed(job.recipe), job.data.validation(job.recipe)
         keep_heap()
         teacher = teacher_of(job.spec, job.recipe, job.data, device)
@@ -116,6 +117,7 @@ class Run:
             world=self.world,
             teacher=teacher,
         )
+
         self.saving = Saving(job, self.trainer, self.feed, keep_last=options.keep_last, behind=options.save == "async")
         self.saved = SavedCheckpoint()
         self.planned = planned(job, self.trainer, options.keep_last, fresh)

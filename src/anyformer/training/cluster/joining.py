@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from anyformer.errors import AnyformerError, RunFailed, UsageError
-from anyformer.training.cluster.mesh import AUTO, parse
+from anyformer.training.cluster.mesh import AUTO, Mesh, parse
 from anyformer.training.cluster.world import ALONE, World
 
 JOIN_SECONDS = 600.0  # until all processes are there: machines start at different times
@@ -75,8 +75,9 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
         backend, wait = "cpu:gloo,cuda:nccl" if cuda else "gloo", timedelta(seconds=limit)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
         try:
-            chosen = None if mesh in (None, AUTO) else parse(mesh, size)
-            yield World(rank, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)), chosen)
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+            is_open = mesh in (None, AUTO)
+            yield World(rank, size, here, Mesh(dp=size) if is_open else parse(mesh, size), is_open=is_open)
         finally:
             dist.destroy_process_group()
 

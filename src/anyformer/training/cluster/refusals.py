@@ -46,7 +46,7 @@ def refuse_on_mesh(
     if world.tp > 1 and compiled:
         what = "under tp processes speak to each other within a layer, which --compile takes whole; leave it out"
         raise refused(f"{what}, or {shards}")
-    if world.mesh is not None and world.mesh.ep > 1 and (reason := _unspreadable(spec, world.mesh.ep, compiled)):
+    if world.mesh.ep > 1 and (reason := _unspreadable(spec, world.mesh.ep, compiled)):
         raise refused(f"{reason}, or use --mesh fsdp={world.mesh.fsdp}")
     if world.cp > 1 and (reason := _unstretchable(spec, recipe, world.cp, compiled, by_place)):
         raise refused(f"{reason}; {copies}")

@@ -35,7 +35,6 @@ def built(spec: ModelSpec, seed: int, device: torch.device, world: World) -> Tra
 
 def outline(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
     """This process's part of a model, computed on that device: without numbers, on the meta device, still."""
-    assert world.mesh is not None
     from anyformer.training.cluster.expert_parallel import joined_experts, spread
     from anyformer.training.cluster.stages import keep, stage_of
     from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
@@ -60,7 +59,7 @@ def shard(model: Transformer, device: torch.device, world: World) -> Transformer
 
     Under fsdp it is the same module, elsewhere another. What no optimiser moves (the corrections of routers) stays whole.
     """
-    if world.tp == world.pp == 1 and world.mesh is not None and world.mesh.ep == 1:
+    if world.tp == world.pp == 1 and world.mesh.ep == 1:
         return _fully_sharded(model, device, world)
     part = outline(model.spec, device, world).to_empty(device=device)
     whole = dict(model.named_parameters())
@@ -76,7 +75,6 @@ def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Tr
 
     Raises UsageError for a weight that is one number (ReZero's), of which there are no parts.
     """
-    assert world.mesh is not None
     if single := next((name for name, p in model.named_parameters() if p.requires_grad and not p.dim()), None):
         raise UsageError(
             f"this cannot be trained on the mesh {world.mesh}: {single} is one number, and FSDP2 shares out none such; "
@@ -104,7 +102,6 @@ def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Tr
 def device_mesh(device: torch.device, world: World) -> DeviceMesh:
     """The processes of the world by the mesh's axes, pp, dp, fsdp and tp. Those that share a layer are next to each other."""
     mesh = world.mesh
-    assert mesh is not None
     sizes = (("pp", mesh.pp), ("dp", world.size // mesh.copy), ("fsdp", mesh.shards), ("tp", mesh.tp))
     return _device_mesh(device.type, sizes, dist.group.WORLD)
 
@@ -112,7 +109,6 @@ def device_mesh(device: torch.device, world: World) -> DeviceMesh:
 def expert_mesh(device: torch.device, world: World) -> DeviceMesh:
     """The same processes by what they have of the experts: in a stage dp copies of fsdp parts of what each of ep has."""
     mesh = world.mesh
-    assert mesh is not None
     sizes = (("pp", mesh.pp), ("dp", mesh.dp), ("fsdp", mesh.shards // mesh.ep), ("ep", mesh.ep))
     return _device_mesh(device.type, sizes, dist.group.WORLD)
 

@@ -204,7 +204,7 @@ class Watch(TorchDispatchMode):
 def _axes(world: World) -> dict[str, str]:
     """The axis of each group of processes of the mesh by its name."""
     axes = {}
-    if world.mesh is not None and world.mesh.ep > 1:
+    if world.mesh.ep > 1:
         axes[expert_mesh(CPU, world)["fsdp"].get_group().group_name] = "fsdp"
     if world.sharded:
         axes |= {device_mesh(CPU, world)[axis].get_group().group_name: axis for axis in ("pp", "dp", "fsdp", "tp")}

@@ -26,8 +26,9 @@ class World:
     rank: int = 0
     size: int = 1
     local_size: int = 1  # on its machine
-    mesh: Mesh | None = _ONE  # None: still to be chosen
+    mesh: Mesh = _ONE
     group: dist.ProcessGroup | None = None  # that they speak by; None: PyTorch's default one
+    is_open: bool = False  # the mesh is still to be chosen: a copy a process, unless that does not fit
 
     @property
     def leads(self) -> bool:
@@ -37,22 +38,22 @@ class World:
     @property
     def sharded(self) -> bool:
         """Whether a process holds a part of the weights alone."""
-        return self.mesh is not None and self.mesh.copy > 1
+        return self.mesh.copy > 1
 
     @property
     def tp(self) -> int:
         """How many processes, next to each other, compute the same tokens together."""
-        return 1 if self.mesh is None else self.mesh.tp
+        return self.mesh.tp
 
     @property
     def cp(self) -> int:
         """How many processes, next to each other, have a stretch of the same rows each."""
-        return 1 if self.mesh is None else self.mesh.cp
+        return self.mesh.cp
 
     @property
     def pp(self) -> int:
         """How many processes have some of the layers each, those of one stage next to each other."""
-        return 1 if self.mesh is None else self.mesh.pp
+        return self.mesh.pp
 
     @property
     def stage(self) -> int:
@@ -71,9 +72,9 @@ class World:
 
     def chosen(self, fits: bool) -> World:
         """With the mesh that is left open: a copy a process where one `fits` as rank 0 sees it, else sharded over all."""
-        if self.mesh is not None:
+        if not self.is_open:
             return self
-        return replace(self, mesh=Mesh(dp=self.size) if self.told(fits) else Mesh(fsdp=self.size))
+        return replace(self, is_open=False, mesh=self.mesh if self.told(fits) else Mesh(fsdp=self.size))
 
     def apart(self) -> World:
         """The same processes, speaking by a group of their own: in another thread, say, while steps go on."""

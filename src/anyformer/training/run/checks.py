@@ -81,7 +81,6 @@ def check_positions(spec: ModelSpec, longest: int) -> None:
 
 def check_room(spec: ModelSpec, recipe: Recipe, device: torch.device, world: World) -> None:
     """Raise UsageError where weights, gradients and moments alone are more than the memory that is free."""
-    assert world.mesh is not None
     needed = _state_nbytes(spec, recipe) / world.mesh.copy * _on_one_memory(device, world)
     refuse_beyond_memory(
         needed, device, "training a model of this size", "resize it (--params), or take another device"

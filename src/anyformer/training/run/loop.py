@@ -29,7 +29,7 @@ from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.run.checks import check_room, check_run, fits_beside_others
 from anyformer.training.run.evaluation import Evaluation, evaluate
 from anyformer.training.run.options import RunOptions
-from anyformer.training.run.plan import RunPlan, planned, trial
+from anyformer.training.run.plan import RunPlan, plan_of, trial
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped, noted_signals
 from anyformer.training.run.teaching import teacher_of
@@ -120,7 +120,7 @@ class Run:
 
         self.saving = Saving(job, self.trainer, self.feed, keep_last=options.keep_last, behind=options.save == "async")
         self.saved = SavedCheckpoint()
-        self.planned = planned(job, self.trainer, options.keep_last, fresh)
+        self.planned = plan_of(job, self.trainer, options.keep_last, fresh)
         self.flops_per_token = self.planned.flops_per_token / job.data.predicted_share(job.recipe)  # that is predicted
         self.peak = None
         if options.peak is not None and self.world.size == 1:  # those that share a machine's cores cannot each have it

@@ -75,7 +75,7 @@ class RunPlan:
         return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
 
 
-def planned(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...]) -> RunPlan:
+def plan_of(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...]) -> RunPlan:
     """The plan of a run from its start, without a trial. Raises UsageError where the disk has no room for its checkpoints."""
     recipe, adapter, teacher, world = job.recipe, trainer.adapter, trainer.teacher, trainer.world
     n_params, n_beside, saved = sizes(trainer)

@@ -118,8 +118,11 @@ class Objective(ABC, Generic[S]):
         return self.distilled(by, out, by.teacher, theirs, rows)
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
-        """What the one pass over some rows is given; rows do not stand `alone` where it sees a memory of those before."""
-        raise TypeError(f"{self.said.kind} does not say what it asks of a model")
+        """What the one pass over some rows is given, by default `text.Batch`.
+
+        Rows do not stand `alone` where it sees a memory of those before.
+        """
+        return {**inputs_of(rows, device, alone=alone), "output_logits": False}
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         """The losses of what that pass gave: by default of a label for each token; without ever holding all logits."""
@@ -222,6 +225,16 @@ def with_head_for(spec: ModelSpec, said: ObjectiveSpec, labels: Sequence[str] | 
     As it is where it has that head, or the objective trains those that it has.
     """
     return loss_of(type(said)).with_head(said, spec, labels)
+
+
+def inputs_of(rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Tensor | None]:
+    """The model's inputs, each [batch, token]; rows that are one document from end to end need no mask, if they stand `alone`."""
+    plain = alone and bool((rows.document == 1).all())
+    return {
+        "input_ids": on(device, rows.input_ids),
+        "attention_mask": None if plain else on(device, rows.document),
+        "position_ids": None if plain else on(device, rows.positions),
+    }
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:

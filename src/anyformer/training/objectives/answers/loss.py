@@ -22,7 +22,7 @@ from anyformer.training.objectives.answers import DPO, SFT
 from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.answers.preferences import PreferenceData, PreferenceRows
 from anyformer.training.objectives.causal import CausalLM
-from anyformer.training.objectives.causal.loss import CausalObjective, inputs_of
+from anyformer.training.objectives.causal.loss import CausalObjective
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Over, on, tensor
 
 REFERENCE = "reference"  # of what a run notes before its first step
@@ -40,9 +40,6 @@ class SFTObjective(Objective[SFT]):
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         if not isinstance(data, ConversationData):
             raise UsageError(f"{self.said.kind} is trained on ConversationData, not on {type(data).__name__}")
-
-    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
-        return {**inputs_of(rows, device, alone=alone), "output_logits": False}
 
 
 class DPOObjective(Objective[DPO]):

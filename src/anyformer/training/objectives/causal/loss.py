@@ -18,7 +18,7 @@ from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives import OBJECTIVES
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.causal import CausalLM, MultiToken
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on, tensor
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, inputs_of, tensor
 
 
 class CausalObjective(Objective[CausalLM]):
@@ -39,25 +39,12 @@ class CausalObjective(Objective[CausalLM]):
     def by_place(self) -> bool:
         return True
 
-    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
-        return {**inputs_of(rows, device, alone=alone), "output_logits": False}
-
 
 def _remedy(spec: ModelSpec) -> str:
     """The objective that suits a model which is no decoder, as data and as an option; a causal mask makes it one."""
     suits = usual(spec)
     names = [name for name, known in OBJECTIVES.items() if known.kind == suits.kind and not isinstance(known, CausalLM)]
     return " ".join([*(f"{suits.kind} (--objective {name}), or" for name in names), "a causal mask"])
-
-
-def inputs_of(rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Tensor | None]:
-    """The model's inputs, each [batch, token]; rows that are one document from end to end need no mask, if they stand `alone`."""
-    plain = alone and bool((rows.document == 1).all())
-    return {
-        "input_ids": on(device, rows.input_ids),
-        "attention_mask": None if plain else on(device, rows.document),
-        "position_ids": None if plain else on(device, rows.positions),
-    }
 
 
 class MultiTokenObjective(Objective[MultiToken]):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
 from anyformer.errors import UsageError
 from anyformer.layers import TokenDropoutSpec
 from anyformer.recipe import Recipe
 from anyformer.text import Batch, Tokenizer
 from anyformer.text.noise import masked, whole_words
-from anyformer.training.data.feed import Rows, TrainingData
+from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.noise import Noise, check_hides
 from anyformer.training.data.vocabulary import begins_word, known_mask, special, token_of_role
 from anyformer.training.objectives.architecture import no_vocabulary_head, not_an_encoder
-from anyformer.training.objectives.causal.loss import inputs_of
 from anyformer.training.objectives.masked import MaskedLM
 from anyformer.training.objectives.objective import Objective
 
@@ -78,6 +75,3 @@ class MaskedObjective(Objective[MaskedLM]):
 
     def by_place(self) -> bool:
         return True
-
-    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
-        return {**inputs_of(rows, device, alone=alone), "output_logits": False}

@@ -32,10 +32,9 @@ from anyformer.training.objectives.architecture import (
     no_vocabulary_head,
     not_an_encoder,
 )
-from anyformer.training.objectives.causal.loss import inputs_of
 from anyformer.training.objectives.masked import MaskedLM
 from anyformer.training.objectives.masked.loss import MaskedNoise
-from anyformer.training.objectives.objective import Auxiliary, LossContext, Losses, LossPart, Objective, on
+from anyformer.training.objectives.objective import Auxiliary, LossContext, Losses, LossPart, Objective, inputs_of, on
 from anyformer.training.objectives.replaced import ReplacedTokens
 
 

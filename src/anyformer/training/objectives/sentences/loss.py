@@ -16,8 +16,7 @@ from anyformer.model import Output
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.architecture import head_called, no_vocabulary_head, not_an_encoder
-from anyformer.training.objectives.causal.loss import inputs_of
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on, tensor
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, inputs_of, on, tensor
 from anyformer.training.objectives.sentences import SentencePairs
 from anyformer.training.objectives.sentences.noise import SentenceNoise
 

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from anyformer import build, load, load_spec
 from anyformer.generation import BeamSearch, lay_out_for_decoding
 from anyformer.inference.writing import bleu, translate
+from anyformer.model import Transformer
 from anyformer.recipe import Recipe, read
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Tokenizer, read_parallel
@@ -68,7 +69,7 @@ def train_ours(material: Path, out: Path) -> None:
 class Theirs:
     """torch.nn's modules, from the weights of ours, trained as the recipe says."""
 
-    def __init__(self, spec: ModelSpec, recipe: Recipe, ours: torch.nn.Module) -> None:
+    def __init__(self, spec: ModelSpec, recipe: Recipe, ours: Transformer) -> None:
         self.recipe, self.rates = recipe, recipe.learning_rates(spec.stack.d_model)
         self.model = TorchTransformer(spec.vocab_size, recipe.dropout.residual)
         put(dict(ours.named_parameters()), self.model)
@@ -132,9 +133,9 @@ def speed(material: Path, out: Path) -> None:
     (out / "speed.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
-def optimizer_like_ours(model: TorchTransformer, ours: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+def optimizer_like_ours(model: TorchTransformer, ours: Transformer, recipe: Recipe) -> torch.optim.Optimizer:
     """Return AdamW by the recipe: decay on matrices alone, as ours has it."""
-    like = optimizer_of(ours, ours.spec, recipe.optimizer)  # pyright: ignore[reportArgumentType]
+    like = optimizer_of(recipe.optimizer, ours)
     matrices = [p for p in model.parameters() if p.dim() == 2 and p is not model.table]
     others = [p for p in model.parameters() if p.dim() != 2 or p is model.table]
     decays = [group["weight_decay"] for group in like.param_groups]

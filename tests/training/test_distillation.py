@@ -269,12 +269,12 @@ def test_results_of_a_comparison_are_kept_for_one_teacher_alone(tmp_path: Path) 
     by = tmp_path / "teacher"
     save(randomised(LARGE), by, form="anyformer")
     question = Question(architectures={"student": SPEC}, recipe=taught(by))
-    first = identity(question, "student", None, 0, text_data())
-    assert identity(question, "student", None, 0, text_data()) == first
+    first = identity(question.job("student", None, 0, text_data()), 0)
+    assert identity(question.job("student", None, 0, text_data()), 0) == first
     save(randomised(LARGE, 7), tmp_path / "other", form="anyformer")
     (tmp_path / "other" / "model.safetensors").replace(by / "model.safetensors")
     fingerprint_at.cache_clear()  # as for another process
-    assert identity(question, "student", None, 0, text_data()) != first
+    assert identity(question.job("student", None, 0, text_data()), 0) != first
 
 
 def test_every_number_of_a_teacher_counts() -> None:

@@ -24,6 +24,7 @@ from anyformer.text.schemes import Unigram, WordPiece
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, close
 from tests.surgery.operated import operated
+from tests.text.samples import llama_like
 
 BASE = shrink(preset("llama3-8b").spec)  # 4 heads of 16, 2 of keys; 112 neurons; 2 layers
 ATTENTION, NETWORK = "stack.blocks.0.mixing.0.mixer.projection", "stack.blocks.0.features.0.mixer"
@@ -315,5 +316,8 @@ def test_tokens_of_vocabularies_that_are_written_differently() -> None:
         )
         plan = rows_by_text(new, old, new.vocab_size, old.vocab_size)
         assert plan.places[place] == given_place, (token, given)
+    fallback = Tokenizer(llama_like(), {})
+    newline = next(i for i in range(fallback.vocab_size) if fallback.spelling(i) == "<0x0A>")
+    assert rows_by_text(fallback, bpe, fallback.vocab_size, 280).places[newline] == bpe.encode("\n")[0]
     (mask,) = [i for i in range(wordpiece.vocab_size) if wordpiece.spelling(i) == "[MASK]"]
     assert rows_by_text(wordpiece, bpe, wordpiece.vocab_size, 280).means[mask].tolist() == list(range(280))

@@ -1,5 +1,6 @@
 """Speculative decoding: the greedy text is that of plain decoding, the distribution that of full passes written out."""
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -64,12 +65,11 @@ def grown(model: Transformer, ids: torch.Tensor, way: Guessing, **options: Any) 
 def like(model: Transformer, by: float) -> Transformer:
     """Return a model whose weights are nearly those of another, so that some of its guesses are right."""
     generator = torch.Generator().manual_seed(3)
-    other = af.build(model.spec, seed=None, dtype=next(model.parameters()).dtype)
-    noise = {
-        name: w * (1 + by * torch.randn(w.shape, generator=generator, dtype=w.dtype))
-        for name, w in model.state_dict().items()
-    }
-    other.load_state_dict(noise)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for w in other.parameters():
+            if w.is_floating_point():  # a table of tokens' experts is not
+                w *= 1 + by * torch.randn(w.shape, generator=generator, dtype=w.dtype)
     return other
 
 

@@ -82,13 +82,16 @@ class CapturedStep:
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, types: Tensor | None, cache: StaticCache) -> Tensor:
-        """Logits [batch, vocab] of the token after `ids` [batch, 1], which the cache does not hold yet; the next call overwrites
-        them. Raises CacheError where it has no room."""
-        longer = self.lengthens and cache.room == 0
-        if longer:
+        """Logits [batch, vocab] of the token after `ids` [batch, token], which the cache does not hold yet; the next call
+        overwrites them. Several at once are read without a record. Raises CacheError where it has no room."""
+        n = ids.shape[1]
+        while self.lengthens and cache.room is not None and cache.room < n:
             cache.lengthen()
-        cache.take_room()
-        first = longer or self._text() is not cache
+            self._text = lambda: None
+        cache.take_room(n)
+        if n > 1:
+            return step_logits(self.model, ids, types, cache)
+        first = self._text() is not cache
         if first:
             self._text, self._replay = ref(cache), None
         # A graph would go on with the weights that autocast has cast, and lets go where it ends.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,8 @@ from anyformer.generation.captured import CapturedStep, captured
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
-from anyformer.generation.static_cache import LEAST, StaticCache, static_length, static_nbytes
+from anyformer.generation.static_cache import LEAST, StaticCache, static_length, static_nbytes, takes_several
+from anyformer.generation.together import competing, rotating_by_length
 from anyformer.layers.causality import has_prefix, later_tokens_seen
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
@@ -33,6 +33,7 @@ class Decoding(Iterator[dict[int, int]]):
     `max_new_tokens`, or when `stop` is called on it. Ended rows leave the batch and the cache. `cache=False` computes
     every step anew, the slow way to the same tokens. `compiled`: what steps behind the prompt run by; without, they are recorded
     and replayed where that pays (`captured`). By either, rows that have ended stay in the batch, whose shape it is made for.
+    Tokens that a grammar leaves no choice of, in any row, are not waited for: the next pass reads them with what follows.
     Raises InputError for prompts that the model cannot continue.
     """
 
@@ -70,10 +71,12 @@ class Decoding(Iterator[dict[int, int]]):
         source_tokens = 0 if self.encoder_ids is None else self.encoder_ids.shape[1]
         if cache and compiled is None:
             self.graph = captured(model, self.ids, max_new_tokens, source_tokens)
-        how: dict[str, Any] = {"static": self.graph is not None}
-        if self.graph is not None and self.graph.lengthens:
-            how = {"room": LEAST}
-        self.cache = cache_for(model, self.ids, max_new_tokens, source_tokens, **how) if cache else None
+        lengthens = self.graph is not None and self.graph.lengthens
+        static, room = self.graph is not None and not lengthens, LEAST if lengthens else ROOM
+        self.cache: KVCache | None = None
+        if cache:
+            self.cache = cache_for(model, self.ids, max_new_tokens, source_tokens, static=static, room=room)
+        self.skips = sampling.grammar is not None and self._reads_several(max_new_tokens)  # passes that no choice needs
         self._ahead: Callable[[], list[int]] | None = None  # tokens that a device was asked for already
 
     @torch.inference_mode()
@@ -92,16 +95,26 @@ class Decoding(Iterator[dict[int, int]]):
 
     def _step(self) -> Callable[[], list[int]]:
         """Ask for the next token of each row; what is returned waits for them. It raises RunFailed where none is likeliest."""
-        new, finite = self.sampling.unchecked(self.penalties.applied(self._logits()), self.generators)
+        forced = self.skips and self.penalties.forced
+        logits = self.ids.new_zeros(len(self.ids), self.model.spec.n_scored) if forced else self._logits()
+        new, finite = self.sampling.unchecked(self.penalties.applied(logits), self.generators)
         self.penalties.add(new[:, None])
-        self.ids = new[:, None] if self.cache else torch.cat((self.ids, new[:, None]), -1)
+        # What a cache holds it knows the mask of; only of what is still to be read is it needed.
+        unread = forced or self.cache is None
+        self.ids = torch.cat((self.ids, new[:, None]), -1) if unread else new[:, None]
         if self.mask is not None and self.encoder_ids is None:
-            # What a cache holds it knows the mask of; only without one is it needed again.
-            self.mask = None if self.cache else torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), -1)
+            self.mask = torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), -1) if unread else None
         if self.types is not None:
             written = torch.ones_like(new[:, None])
-            self.types = written if self.cache else torch.cat((self.types, written), -1)
+            self.types = torch.cat((self.types, written), -1) if unread else written
         return arriving(torch.where(finite, new, -1))
+
+    def _reads_several(self, max_new_tokens: int) -> bool:
+        """Whether a pass over several tokens gives what passes over each would."""
+        spec, n_prompt = self.model.spec, self.ids.shape[1]
+        if competing(spec) or rotating_by_length(spec, 1, n_prompt + max_new_tokens):
+            return False
+        return self.graph is None or (self.graph.lengthens and self.cache is not None and takes_several(self.cache))
 
     def stop(self, row: int) -> None:
         """Let a row grow no more."""

@@ -129,9 +129,11 @@ class Parsers:
     def __init__(self, grammar: Grammar, n_rows: int) -> None:
         self.grammar = grammar
         self.rows = [grammar.parser.deep_copy() for _ in range(n_rows)]
+        self._next: Tensor | None = None  # what may not follow now, once it was asked
 
     def add(self, ids: Sequence[Sequence[int]]) -> None:
         """Take the tokens that rows have chosen [row, token]; where a text is whole nothing follows."""
+        self._next = None
         for parser, tokens in zip(self.rows, ids, strict=True):
             for token in tokens:
                 if not parser.is_stopped():
@@ -139,7 +141,7 @@ class Parsers:
 
     def select(self, rows: list[int]) -> None:
         """Take these rows, in this order; one may be taken several times."""
-        self.rows = [self.rows[row].deep_copy() for row in rows]
+        self.rows, self._next = [self.rows[row].deep_copy() for row in rows], None
 
     def forbidden(self, guesses: Sequence[int] = ()) -> Tensor:
         """The tokens that may not follow, bool [row, vocab]; of one row [1 + guess, vocab]: behind no guess, the first …
@@ -148,7 +150,9 @@ class Parsers:
         too much for the parser.
         """
         if not guesses:
-            return torch.stack([self._forbidden(parser) for parser in self.rows])
+            if self._next is None:
+                self._next = torch.stack([self._forbidden(parser) for parser in self.rows])
+            return self._next
         parser = self.rows[0].deep_copy()
         found = [self._forbidden(parser)]
         for guess in guesses:

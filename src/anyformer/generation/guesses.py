@@ -17,9 +17,7 @@ from anyformer.cache import KVCache
 from anyformer.errors import InputError
 from anyformer.generation.decode import check_prompts, growing_cache, prompt_types, reads_more
 from anyformer.generation.sampling import Sampling, pick
-from anyformer.layers.lsh import LSHAttentionSpec
-from anyformer.layers.moe import MoESpec
-from anyformer.layers.rope_scaling import ScalingByLength
+from anyformer.generation.together import competing, rotating_by_length
 from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec, cached_calls
 
@@ -250,27 +248,19 @@ def check_can_forget(spec: ModelSpec, who: str = "the model") -> None:
         )
     if reads_more(spec):
         raise InputError(f"{who} reads tokens that it never writes, so no guess; generate without a draft or look-up")
-    for value in spec.nested():
-        if isinstance(value, MoESpec) and value.capacity is not None:
-            together = "experts of a capacity, for which tokens read together compete"
-        elif isinstance(value, LSHAttentionSpec):
-            together = "hashed attention, which sorts tokens read together into chunks"
-        else:
-            continue
-        raise InputError(f"{who} has {together}; generate without a draft or look-up")
+    if part := competing(spec):
+        raise InputError(f"{who} has {part}; generate without a draft or look-up")
 
 
 def check_one_rotation(spec: ModelSpec, prompt: Prompt) -> None:
     """Raise InputError where kept tokens would be rotated for the length of guesses that fall, not for the text's own."""
     first = prompt.ids.shape[1]
     last = first + max(0, prompt.max_new_tokens - 1)
-    lengths = torch.tensor([[[first], [last]]])
-    for scaling in (value for part in (spec.stack, *spec.heads) for value in part.nested()):
-        if isinstance(scaling, ScalingByLength) and not scaling.alike(lengths):
-            raise InputError(
-                f"the model's {scaling.kind} rotates texts from {first} to {last} tokens by their length, which wrong "
-                "guesses would change; ask for fewer new tokens, or generate without a draft or look-up"
-            )
+    if scaling := rotating_by_length(spec, first, last):
+        raise InputError(
+            f"the model's {scaling.kind} rotates texts from {first} to {last} tokens by their length, which wrong "
+            "guesses would change; ask for fewer new tokens, or generate without a draft or look-up"
+        )
 
 
 def _check_most(most: int) -> None:

@@ -46,12 +46,13 @@ class Penalties:
                 raise InputError(
                     f"{name}: there is no token {wrong[0]}; this model has those from 0 to {vocab_size - 1}"
                 )
-        self.how = how
+        self.how, self.parsers = how, None
         self.idle = how == Sampling(how.temperature, how.top_k, how.top_p, how.min_p)
         if self.idle:
             return
         self.n_written, self.max_new_tokens = 0, max_new_tokens
-        self.parsers = None if how.grammar is None else Parsers(how.grammar, len(ids))
+        if how.grammar is not None:
+            self.parsers = Parsers(how.grammar, len(ids))
         self.biased = ids.new_tensor(named["bias"])
         self.bias = torch.tensor([more for _, more in how.bias], dtype=torch.float64, device=ids.device)
         self.suppressed, self.closing = (
@@ -82,6 +83,11 @@ class Penalties:
         self.written, self.prompt, self.text = self.written[rows], self.prompt[rows], self.text[rows]
         if self.parsers is not None:
             self.parsers.select(rows)
+
+    @property
+    def forced(self) -> bool:
+        """Whether each row's next token is the only one that a grammar allows, whatever its logits."""
+        return self.parsers is not None and bool(((~self.parsers.forbidden()).sum(-1) == 1).all())
 
     def applied(self, logits: Tensor, guesses: Sequence[int] = ()) -> Tensor:
         """Logits [row, vocab], float64 if changed; of one row and guesses [1 + guess, vocab]: behind none, behind the first …"""

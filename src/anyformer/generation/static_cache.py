@@ -32,6 +32,11 @@ def static_nbytes(model: Transformer, rows: int, tokens: int, source_tokens: int
     return sum(kind.nbytes for kind in cache_kinds(model.spec, batch=rows, dtype=model.kept_dtype, **lengths))
 
 
+def takes_several(cache: KVCache) -> bool:
+    """Whether static slots take several tokens at once: no ring, whose oldest ones these would still see, and no blocks."""
+    return not any(index.ring or isinstance(index, BlockIndex) for index in cache.slot_indexes.values())
+
+
 class StaticSlots(SlotIndex):
     """Which tokens slots hold, all of them always seen: those that are empty are of document 0, which masks hide."""
 
@@ -42,21 +47,23 @@ class StaticSlots(SlotIndex):
         self.at = torch.full((1,), read.n - 1, device=self.facts["position"].device)  # the slot written last
         if self.ring:
             self.at %= self.slots
+        self.written = self.at  # the slots of this pass
         self.keys = None
 
     def admit(self, new: Tokens) -> None:
-        """Write down one new token a row."""
-        self.at += 1
+        """Write down new tokens of each row, one where this is a ring."""
+        self.at += new.n
         if self.ring:
             self.at %= self.slots
+        self.written = self.at if new.n == 1 else self.at + torch.arange(1 - new.n, 1, device=self.at.device)
         for fact, value in self.facts_of(new).items():
-            self.facts[fact].index_copy_(-1, self.at, value)
+            self.facts[fact].index_copy_(-1, self.written, value)
         seen: dict[str, Any] = dict(self.facts)
         self.keys = Tokens(**seen, leaps=self.leaps, name=self.name)
 
     def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
-        """All slots of [batch, …, slot, …], the new token written along `axis`."""
-        return held.index_copy_(held.dim() + axis, self.at, new.to(held.dtype))
+        """All slots of [batch, …, slot, …], the new tokens written along `axis`."""
+        return held.index_copy_(held.dim() + axis, self.written, new.to(held.dtype))
 
 
 class StaticBlocks(BlockIndex):
@@ -102,10 +109,10 @@ class StaticMemory(CrossAttentionCache):
 
 
 class StaticCache(KVCache):
-    """What a cache holds once it has read a prompt, for passes over one further token of each row.
+    """What a cache holds once it has read a prompt, for passes over one further token of each row, or several (`takes_several`).
 
     It takes over the tensors of `read`, which is used no more; a pass changes what is in them, and nothing else. `room`: how
-    many passes it has slots for; `n` is what it may hold. Its rows cannot part: no `rewind`, `select` or `join`. Raises
+    many tokens it has slots for; `n` is what it may hold. Its rows cannot part: no `rewind`, `select` or `join`. Raises
     CacheError for a cache that has read nothing.
     """
 
@@ -165,12 +172,12 @@ class StaticCache(KVCache):
             self.room += more
         self._count()
 
-    def take_room(self) -> None:
-        """Take the slot of one more pass. Raises CacheError where there is none."""
+    def take_room(self, tokens: int = 1) -> None:
+        """Take the slots of a further pass. Raises CacheError where there are too few."""
         if self.room is not None:
-            if not self.room:
+            if self.room < tokens:
                 raise CacheError("the static cache is full; make it of a longer one")
-            self.room -= 1
+            self.room -= tokens
 
     def _tensors(self) -> Iterator[Tensor]:
         """What passes write to, and what cross-attention reads."""
@@ -180,14 +187,14 @@ class StaticCache(KVCache):
             yield from store.held.values()
 
     def admit(self, tokens: Tokens, batch: int, stack: StackSpec | None = None) -> None:
-        """Take note of one new token of each row."""
-        if (batch, tokens.n) != (self.batch, 1):
+        """Take note of the new tokens of each row."""
+        if batch != self.batch or (tokens.n > 1 and not takes_several(self)):
             raise CacheError(
                 f"a static cache takes one token of each of its {self.batch} rows, not {tokens.n} of {batch}"
             )
         for slot_index in self.slot_indexes.values():
             slot_index.admit(tokens)
-        self.last[0].copy_(tokens.position.expand(self.batch, 1))
+        self.last[0].copy_(tokens.position[:, -1:].expand(self.batch, 1))
 
     def settle(self) -> None:
         """Nothing: a compiler need not see it."""

@@ -11,7 +11,7 @@ import torch
 
 from anyformer.amounts import counted
 from anyformer.errors import UsageError
-from anyformer.generation import BeamSearch, Released, lay_out_for_decoding
+from anyformer.generation import GREEDY, UNSAID, BeamSearch, Released, lay_out_for_decoding
 from anyformer.hub import load_auxiliary
 from anyformer.inference.classification import label_names, longest_of
 from anyformer.inference.embedding import retrieve
@@ -273,17 +273,17 @@ def _text(
     if way is not None:
         assert isinstance(validation, PairValidation)
         sources, references = zip(*validation.corpus.pairs, strict=True)
-        how: dict[str, Any] = {"search": way}
+        said, sampling = UNSAID, GREEDY
         if isinstance(way, Released):
             said = way.behind(*found.before(sources), None)
-            sampling, searched = said.chosen({}, {})
+            sampling, way = said.chosen({}, {})
             if sampling.draws:
                 raise UsageError(
                     "--as-released: the model's files draw tokens, and lines are answered by their likeliest texts; leave it out"
                 )
-            how = {"search": searched, "sampling": sampling, "max_new_tokens": said.most}
-        search = how["search"] or BeamSearch(1)
-        score = bleu(translate(lay_out_for_decoding(model), tokenizer, sources, **how), references)
+        writer = lay_out_for_decoding(model)
+        written = translate(writer, tokenizer, sources, search=way, sampling=sampling, max_new_tokens=said.most)
+        score, search = bleu(written, references), way or BeamSearch(1)
     return TextEvaluation(
         objective=goal.kind,
         loss=losses.loss,

@@ -22,6 +22,7 @@ from anyformer.training.run.checks import check_vocabulary
 from anyformer.training.step.device import autocast
 
 BATCH_TOKENS = 4096
+SHOWN = 8  # tokens of an answer that is refused, by which to find it
 
 
 class Likelihood(NamedTuple):
@@ -57,9 +58,6 @@ def pair_of(model: Transformer, tokenizer: Tokenizer, before: str, after: str) -
     ids, first = encode_prompt(tokenizer, before + after), encode_prompt(tokenizer, before)
     at = min(len(first), len(ids) - 1)  # where a token reaches over the end of the first
     return Pair(ids[:at], ids[at:])
-
-
-SHOWN = 8  # tokens of an answer that is refused, by which to find it
 
 
 def pass_length(spec: ModelSpec, seq_len: int | None) -> int | None:
@@ -104,8 +102,8 @@ def log_likelihoods(
     sizes = {i: max(len(kept), len(pairs[i].before)) for i, (kept, _, _) in enumerate(rows)}
     for batch in batches(sizes, BATCH_TOKENS):
         sources = [pairs[i].before for i in batch] if model.encoder is not None else None
-        logs, greedy = _scores(model, [rows[i][0] for i in batch], [rows[i][1] for i in batch], sources, precision)
-        found |= {i: Likelihood(log, all_, rows[i][2]) for i, log, all_ in zip(batch, logs, greedy, strict=True)}
+        scores = _scores(model, [rows[i][0] for i in batch], [rows[i][1] for i in batch], sources, precision)
+        found |= {i: Likelihood(log, greedy, rows[i][2]) for i, log, greedy in zip(batch, *scores, strict=True)}
     return [found[i] for i in range(len(rows))]
 
 
@@ -134,10 +132,8 @@ def _scores(
             for k in range(len(end))
         ]
         at = torch.tensor(places, device=device)
-        read, labels = (
-            out.read_by(head)[at[:, 0], at[:, 1]],
-            torch.tensor([id_ for end in ends for id_ in end], device=device),
-        )
+        read = out.read_by(head)[at[:, 0], at[:, 1]]
+        labels = torch.tensor([token for end in ends for token in end], device=device)
         logs, right = torch.empty(len(at), dtype=torch.float64), torch.empty(len(at), dtype=torch.bool)
         for chunk in chunks_of(len(at), rows_at_once(read, model.spec.vocab_size)):
             logits = head(read[chunk]).float()

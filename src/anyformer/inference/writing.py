@@ -163,10 +163,12 @@ def translate(
     limit = learned_positions(translator.spec.stack)
     answers = [""] * len(lines)
     for batch in batches(lengths, batch_tokens):
-        most = LONGER * lengths[batch[-1]] + MORE if max_new_tokens is None else max_new_tokens
-        most = most if limit is None or max_new_tokens is not None else min(most, limit - 1)
-        how: dict[str, Any] = {"max_new_tokens": most, "search": search, "sampling": sampling}
-        written = generate_text(translator, tokenizer, [lines[i] for i in batch], **how)
+        most = max_new_tokens
+        if most is None:
+            most = LONGER * lengths[batch[-1]] + MORE
+            most = most if limit is None else min(most, limit - 1)
+        sources = [lines[i] for i in batch]
+        written = generate_text(translator, tokenizer, sources, max_new_tokens=most, search=search, sampling=sampling)
         for i, each in zip(batch, written, strict=True):
             answers[i] = " ".join(each.text.split("\n")).strip()
     return answers

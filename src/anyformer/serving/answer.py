@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from anyformer.generation import Chosen
@@ -13,12 +13,14 @@ from anyformer.serving.choice import Choice, chat_logprobs, completion_logprobs,
 from anyformer.text import Tokenizer
 
 Route = Literal["completion", "chat"]
-HEADINGS = {"completion": ("cmpl-", "text_completion", "text_completion")}
-HEADINGS["chat"] = ("chatcmpl-", "chat.completion", "chat.completion.chunk")
+HEADINGS: Mapping[Route, tuple[str, str, str]] = {  # how an id begins; the kinds of a whole answer and of a piece
+    "completion": ("cmpl-", "text_completion", "text_completion"),
+    "chat": ("chatcmpl-", "chat.completion", "chat.completion.chunk"),
+}
 
 
 class Answer:
-    """The answer to one request. `prompts` are the token ids that each of its choices goes on from, `echoed` their texts."""
+    """The answer to one request. `prompts` are the token ids that its choices go on from."""
 
     def __init__(
         self, route: Route, name: str, asked: Asked, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]

@@ -256,3 +256,12 @@ def test_a_model_without_the_part_has_no_place_for_it() -> None:
     bare = af.vary(GPT2, placement="none")
     with pytest.raises(SpecError, match=r"^norm=RMSNorm: there is no place for it: that needs norms of the stream"):
         af.vary(bare, norm="RMSNorm")
+
+
+def test_a_state_has_the_widths_of_attention() -> None:
+    """Of MLA, whose queries are wider than its values; SSD's groups are its heads of keys."""
+    latent = af.load_spec("deepseek-v3+mixer=[GatedDeltaNet,attention]")
+    state = next(latent.nested(GatedDeltaNetSpec))
+    assert (state.n_heads, state.n_key_heads, state.key_dim, state.value_dim) == (128, 128, 192, 128)
+    mamba = next(af.load_spec("deepseek-v3+mixer=SSD").nested(SSDSpec))
+    assert (mamba.n_heads, mamba.head_dim, mamba.state_dim) == (128, 128, 192)

@@ -15,9 +15,11 @@ from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
 from anyformer.generation.static_cache import LEAST, StaticCache, static_length, static_nbytes, takes_several
-from anyformer.generation.together import competing, rotating_by_length
 from anyformer.layers.causality import has_prefix, later_tokens_seen
 from anyformer.layers.embedding import learned_positions
+from anyformer.layers.lsh import LSHAttentionSpec
+from anyformer.layers.moe import MoESpec
+from anyformer.layers.rope_scaling import ScalingByLength
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, StackSpec, TableSpec
 
@@ -272,6 +274,23 @@ def check_writes(spec: ModelSpec) -> None:
             f"this model gives no next token: its first head, {head.name!r}, does not choose among its {spec.vocab_size} "
             "tokens; `classify` or `embed` texts with it"
         )
+
+
+def competing(spec: ModelSpec) -> str | None:
+    """What of a model makes another thing of tokens that it reads together, in words; None: nothing does."""
+    for value in spec.nested():
+        if isinstance(value, MoESpec) and value.capacity is not None:
+            return "experts of a capacity, for which tokens read together compete"
+        if isinstance(value, LSHAttentionSpec):
+            return "hashed attention, which sorts tokens read together into chunks"
+    return None
+
+
+def rotating_by_length(spec: ModelSpec, first: int, last: int) -> ScalingByLength | None:
+    """What rotates texts from `first` to `last` tokens by their length, so that it matters where a pass ends."""
+    lengths = torch.tensor([[[first], [last]]])
+    scalings = (value for part in (spec.stack, *spec.heads) for value in part.nested())
+    return next((each for each in scalings if isinstance(each, ScalingByLength) and not each.alike(lengths)), None)
 
 
 def reads_more(spec: ModelSpec) -> bool:

@@ -265,3 +265,14 @@ def test_a_state_has_the_widths_of_attention() -> None:
     assert (state.n_heads, state.n_key_heads, state.key_dim, state.value_dim) == (128, 128, 192, 128)
     mamba = next(af.load_spec("deepseek-v3+mixer=SSD").nested(SSDSpec))
     assert (mamba.n_heads, mamba.head_dim, mamba.state_dim) == (128, 128, 192)
+
+
+def test_a_mixer_is_the_decoders_own() -> None:
+    """What reads the encoder stays, and so does the encoder, whose tokens see what comes after them."""
+    base, made = (af.load_spec(name) for name in ("t5-small", "t5-small+mixer=GatedDeltaNet"))
+    assert made.encoder == base.encoder
+    kinds = [[mixer.kind for mixer in block.mixers] for block in made.stack.blocks]
+    assert kinds == [["GatedDeltaNet", "Attention", "FeedForward"]] * base.n_layers
+    assert {
+        mixer.reads for block in made.stack.blocks for mixer in block.mixers if isinstance(mixer, AttentionSpec)
+    } == {"memory"}

@@ -151,7 +151,9 @@ def test_layers_say_how_many_there_are(given: Path, tmp_path: Path) -> None:
 
 def test_how_far_the_answers_are_apart(given: Path) -> None:
     """Of the same model nothing, of another norm as far as a pass of both says, of other answers nobody can tell."""
-    assert transplant(BASE, given).apart == 0
+    same = transplant(BASE, given)
+    assert same.apart == 0
+    assert same.model.training == build(BASE).training
     found = transplant(af.vary(BASE, norm="LayerNorm"), given)
     ids = torch.randint(BASE.vocab_size, (1, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -105,6 +105,7 @@ def _apart(model: Transformer, donor: Transformer, seed: int) -> float | None:
     answers = {} if specs[0].encoder is None else {"decoder_input_ids": ids}
     with torch.no_grad():
         a, b = (each.eval()(ids, **answers).logits for each in (model, donor))
+    model.train()  # as it was built
     if a is None or b is None or a.shape[:-1] != b.shape[:-1]:
         return None
     width = min(a.shape[-1], b.shape[-1])

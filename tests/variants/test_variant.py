@@ -205,6 +205,10 @@ def test_labels_are_without_directories() -> None:
         ("llama2+n_layers=1000000000", ("n_layers = 1000000000 must be at most 10,000",)),
         ("gemma3-27b+n_layers=3", ("the pattern of 62 layers can be cut to 6, not to 3",)),
         ("llama2+mixer=[]", ("mixer=[]: the list is empty; name what mixes tokens",)),
+        (
+            "llama2+mixer=[GatedDeltaNet,Attention(projection=GQA(n_heads=2))]",
+            ("attention stays as it is; say attention, and mask, positions and heads by their own keys",),
+        ),
         ("llama2+mixer=[5]", ("mixer=[5]: ", "must be a Mixer")),
         ("llama2+mixer=Fuorier", ("'Fuorier' is no kind of Mixer (did you mean 'Fourier'?)",)),
         ("llama2+mixer=FeedForward(d_ff=8,activation=ReLU)", ("FeedForward mixes no tokens; say attention for that",)),

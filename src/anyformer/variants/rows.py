@@ -177,6 +177,8 @@ def _mixer(a: ModelSpec, data: Any) -> ModelSpec:
         kind = Spec.kinds.get(str(fields["kind"]), Spec) if isinstance(fields, dict) else Spec
         fitting = {name: size for name, size in sizes.items() if name in kind.types()}
         made = read(fitting | fields if isinstance(fields, dict) else fields, MixerSpec, "mixer")
+        if isinstance(made, AttentionSpec) and attention is not None:
+            raise SpecError("attention stays as it is; say attention, and mask, positions and heads by their own keys")
         if made.job != "mixing":
             raise SpecError(f"{made.kind} mixes no tokens; say attention for that of the model, or a kind with a state")
         return made

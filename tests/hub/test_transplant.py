@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, UsageError
 from anyformer.families import preset, with_classifier
 from anyformer.families.compose import changed
 from anyformer.hub import load, save, transplant
@@ -85,6 +85,69 @@ def test_labels_go_where_their_rows_go(tmp_path: Path) -> None:
 def test_nothing_alike(given: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nothing in .* is alike in that architecture; give a variant of it"):
         transplant(af.vary(BASE, d_model=48), given)
+
+
+def test_of_another_width_nothing_is_carried(tmp_path: Path) -> None:
+    """Biases of neurons and of tokens would fit, and would be of no use."""
+    spec = shrink(preset("bert-base").spec)
+    save(randomised(spec), tmp_path / "given")
+    with pytest.raises(CheckpointError, match="with a stream that is 32 wide as its own is, not 64"):
+        transplant(af.vary(spec, d_model=64), tmp_path / "given")
+
+
+def test_a_logit_alone_is_compared_as_it_is(tmp_path: Path) -> None:
+    spec = shrink(preset("electra-small").spec)
+    save(randomised(spec), tmp_path / "given")
+    assert transplant(spec, tmp_path / "given").apart == 0
+    assert 0 < (transplant(af.vary(spec, n_layers=1), tmp_path / "given").apart or 0) < 100
+
+
+@pytest.mark.parametrize("name", ["gemma2-2b", "qwen3-next-80b-a3b", "t5-v1.1-small", "rwkv-4-169m", "jetmoe-8b"])
+def test_layers_that_write_nothing_change_no_answer(name: str, tmp_path: Path) -> None:
+    """Of patterns, of a decoder beside its encoder, of shifts that start by depth, of experts with a bias of their sum."""
+    spec = shrink(preset(name).spec)
+    save(randomised(spec), tmp_path / "given")
+    last = spec.n_layers - 1
+    found = transplant(spec, tmp_path / "given", layers=f"0-{last},{last}~,{last - 1}~")
+    assert found.apart == pytest.approx(0, abs=1e-5)
+    assert found.model.spec.stack.blocks[-2:] == (spec.stack.blocks[last], spec.stack.blocks[last - 1])
+    assert found.model.spec.encoder == spec.encoder
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("albert-base", "say sharing=none of the architecture"), ("lstm-medium", "has no output map")]
+)
+def test_layers_that_cannot_write_nothing(name: str, says: str, tmp_path: Path) -> None:
+    spec = shrink(preset(name).spec)
+    save(randomised(spec), tmp_path / "given")
+    with pytest.raises(UsageError, match=says):
+        transplant(spec, tmp_path / "given", layers="0,1,1~")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_architecture(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["the cat and the hat"], 270)
+    save(randomised(af.vary(BASE, vocab_size=270)), tmp_path / "given", tokenizer)
+    with pytest.raises(CheckpointError, match=rf"has {tokenizer.vocab_size} tokens, that architecture only 100; add "):
+        transplant(af.vary(BASE, vocab_size=100), tmp_path / "given")
+
+
+def test_experts_by_token_have_no_means(tmp_path: Path) -> None:
+    spec = shrink(preset("deepseek-v4-flash").spec)
+    save(randomised(spec), tmp_path / "given")
+    found = transplant(af.vary(spec, vocab_size=spec.vocab_size + 7), tmp_path / "given")
+    assert found.apart == pytest.approx(0, abs=1e-5)
+    mine, theirs = (each.state_dict() for each in (found.model, load(tmp_path / "given")[0]))
+    whole = [name for name, each in theirs.items() if not each.is_floating_point()]
+    assert whole
+    for name in whole:
+        assert torch.equal(mine[name][: spec.vocab_size], theirs[name]), name
+
+
+def test_a_directory_in_use_is_refused_at_once(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyformer.hub.transplant", lambda *_, **__: pytest.fail("it was made"))
+    refused = run("convert", str(given), str(given), "--into", str(given))
+    assert refused.exit_code == 2
+    assert "exists already and is not empty; give a new directory" in refused.output
 
 
 def test_the_command(given: Path, tmp_path: Path) -> None:

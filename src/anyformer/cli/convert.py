@@ -65,7 +65,8 @@ from anyformer.screen import say
 @click.option(
     "--layers",
     metavar="LAYERS",
-    help="Of --into: which layer of SRC each begins as, such as 0-23,8-31; 0-11/2 is every second, 3~ writes nothing at first.",
+    help="Of --into: which layer of SRC each begins as, such as 0-23,8-31, of an encoder-decoder the decoder's; "
+    "0-11/2 is every second, 3~ writes nothing at first.",
 )
 @click.option(
     "--tokenizer",
@@ -106,6 +107,7 @@ def command(
     import torch
 
     from anyformer.hub import convert, save, transplant
+    from anyformer.hub.saving import refuse_in_use
 
     own = {"--layers": layers, "--tokenizer": tokenizer, "--seed": seed}
     if into is not None:
@@ -114,6 +116,7 @@ def command(
             options = {each.name: each.opts[0] for each in click.get_current_context().command.params}
             what = f"--into leaves no room for {options[said[0]]}"
             raise UsageError(f"{what}; leave all but --to, {', '.join(own)} out, and convert {target} afterwards")
+        refuse_in_use(target)
         found = transplant(into, source, layers=layers, tokenizer=tokenizer, seed=seed or 0)
         say(f"{save(found.model, target, found.tokenizer, form=given['form'])}; {found}")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,8 @@ from anyformer.hub.labels import judge_of
 from anyformer.hub.loading import load
 from anyformer.hub.source import vary
 from anyformer.model import Transformer, build
-from anyformer.spec import Architecture, specification
-from anyformer.surgery import Anatomy, Operation, as_they_stand, read_layers, rows_by_text, rows_in_order
+from anyformer.spec import Architecture, ModelSpec, specification
+from anyformer.surgery import Anatomy, Layer, Operation, as_they_stand, read_layers, rows_by_text, rows_in_order
 from anyformer.text import Tokenizer
 
 NAMED = 6  # kinds of tensors that are told of one by one
@@ -59,15 +60,16 @@ def transplant(
 
     A tensor is carried over where both models have one that does the same and has the same axes: as it is, or heads regrouped,
     neurons, experts, positions and tokens cut or grown (docs/convert.md has the rules). `layers` says which given layer each
-    begins as (`0-23,8-31`), and how many there are; `tokenizer` is another one, whose tokens begin as those of the same text.
-    Raises CheckpointError where nothing is carried over, UsageError for layers that there are not, and what `load` does.
+    begins as (`0-23,8-31`; of an encoder-decoder, the decoder's), and how many there are; `tokenizer` is another one, whose
+    tokens begin as those of the same text. Raises CheckpointError where nothing is carried over and for a tokenizer with more
+    tokens than the architecture, UsageError for layers that there are not or that cannot write nothing, and what `load` does.
     """
     spec = specification(architecture)
     donor, own = load(path, dtype=torch.float32)
-    chosen = as_they_stand(spec.n_layers, donor.spec.n_layers)
+    chosen: Sequence[Layer | None] = as_they_stand(spec.n_layers, donor.spec.n_layers)
     if layers is not None:
-        chosen = read_layers(layers, donor.spec.n_layers)
-        spec = spec if len(chosen) == spec.n_layers else vary(spec, n_layers=len(chosen))
+        chosen = found = read_layers(layers, donor.spec.n_layers)
+        spec = _of_layers(spec, found, donor.spec.n_layers)
     rows, given = None, donor.spec.vocab_size
     if tokenizer is not None:
         if own is None:
@@ -78,8 +80,19 @@ def transplant(
         if spec.vocab_size in range(other.vocab_size) or spec.vocab_size == given:
             spec = vary(spec, vocab_size=other.vocab_size)
         rows, own = rows_by_text(other, own, spec.vocab_size, given), other
+    elif own is not None and own.vocab_size > spec.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer of {path} has {own.vocab_size:,} tokens, that architecture only {spec.vocab_size:,}; "
+            f"add +vocab_size={own.vocab_size} to it, or give --tokenizer"
+        )
     elif spec.vocab_size != given:
         rows = rows_in_order(spec.vocab_size, given)
+    widths, wide = ({stack.d_model for stack in each.stacks.values()} for each in (spec, donor.spec))
+    if not widths & wide:
+        raise CheckpointError(
+            f"nothing in {path} is alike in that architecture; give a variant of it, with a stream that is "
+            f"{max(wide)} wide as its own is, not {max(widths)}"
+        )
     model = build(spec, seed)
     state = model.state_dict()
     done = Operation(Anatomy(spec), Anatomy(donor.spec), state, donor.state_dict(), chosen, rows).done()
@@ -93,6 +106,16 @@ def transplant(
     new = tuple(name for name in state if name not in done or not done[name].numel)
     how = tuple(dict.fromkeys(each.how for each in done.values() if each.how))
     return Transplant(model, own, new, n_carried, how, None if tokenizer else _apart(model, donor, seed))
+
+
+def _of_layers(spec: ModelSpec, layers: Sequence[Layer], given: int) -> ModelSpec:
+    """The architecture with as many layers in its main stack, each of the kind of the one of that number if all are there."""
+    blocks = spec.stack.blocks
+    if len(blocks) == len(layers):
+        return spec
+    if len(blocks) != given:
+        return vary(spec, n_layers=len(layers)).but(encoder=spec.encoder)
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks[each.number] for each in layers)))
 
 
 def _apart(model: Transformer, donor: Transformer, seed: int) -> float | None:
@@ -110,4 +133,7 @@ def _apart(model: Transformer, donor: Transformer, seed: int) -> float | None:
         return None
     width = min(a.shape[-1], b.shape[-1])
     a, b = a[..., :width], b[..., :width]
-    return float((a - b).norm() / (b - b.mean(-1, keepdim=True)).norm())
+    size = (
+        b - b.mean(-1, keepdim=True) if width > 1 else b
+    ).norm()  # of several, what they have in common says nothing
+    return float((a - b).norm() / size) if size else None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anyformer.errors import UsageError
 from anyformer.spec import HeadMap, Weight
 from anyformer.surgery.anatomy import Anatomy
 from anyformer.surgery.depth import Layer
@@ -53,7 +54,8 @@ class Operation:
         self.carried: dict[str, Carried] = {}
 
     def done(self) -> Mapping[str, Carried]:
-        """What is carried over, by its name in the state dict."""
+        """What is carried over, by its name in the state dict. Raises UsageError for a layer that cannot be silent."""
+        self._refuse_loud()
         for path, (name, weight) in self.new.tensors.items():
             made = (self._fitted(source, weight, self.begun[name]) for source in self._sources(path))
             if name not in self.carried and (found := next(filter(None, made), None)) is not None:
@@ -86,7 +88,8 @@ class Operation:
     def _is_silent(self, path: str, name: str) -> bool:
         """Whether a tensor writes to the stream for a layer that is to write nothing, or for experts beside what is carried."""
         weight = self.new.tensors.get(re.sub(r"bias$", "weight", path))
-        if weight is None or weight.weight.role != "output":
+        of_sum = weight is None and MIXER in path and self.new.tensors[path].weight.axes == ("d_model",)
+        if not of_sum and (weight is None or weight.weight.role != "output"):  # a bias of a sum is of experts'
             return False
         found = LAYER.match(path)
         layer = found and self._layer(found)
@@ -94,12 +97,36 @@ class Operation:
         drawn = EXPERTS in path and name not in self.carried and network is not None and network.name in self.carried
         return drawn or (layer is not None and layer.silent)
 
+    def _refuse_loud(self) -> None:
+        """Raise UsageError where a layer is to write nothing and has no map for it, or one that others write with too."""
+        loud, written = dict[str, str](), set[str]()  # mixers without such a map, with their layers; such maps
+        for path, (name, weight) in self.new.tensors.items():
+            if (found := LAYER.match(path)) and (layer := self._layer(found)) and layer.silent and MIXER in path:
+                loud.setdefault(_mixer(path), found[2])
+                if weight.role == "output":
+                    loud[_mixer(path)] = ""
+                    written.add(name)
+        if number := next(filter(None, loud.values()), ""):
+            raise UsageError(
+                f"layer {number} cannot write nothing at first: a part of it has no output map; leave ~ out"
+            )
+        for path, (name, _) in self.new.tensors.items():
+            found = LAYER.match(path)
+            layer = found and self._layer(found)
+            if name in written and not (layer and layer.silent):
+                raise UsageError(
+                    "a layer that others share their weights with cannot alone write nothing; "
+                    "leave ~ out, or say sharing=none of the architecture"
+                )
+
     def _fitted(self, source: str, weight: Weight, begun: Tensor) -> Carried | None:
         """A tensor that begins as the given one at `source`; None where there is none with the same axes, or one is too long."""
         if source not in self.old.tensors:
             return None
         name, theirs = self.old.tensors[source]
-        if weight.below != theirs.below or (weight.role == "gain" and weight.fill != theirs.fill):
+        # A gain around 0 is none around 1; where each channel starts from its own (RWKV's shifts), that is no more than a start.
+        neutral = {each.fill for each in (weight, theirs) if weight.role == "gain" and not isinstance(each.fill, tuple)}
+        if weight.below != theirs.below or len(neutral) > 1:
             return None
         if weight.axes == theirs.axes:
             return self._along(source, weight, theirs, begun, self.given[name])

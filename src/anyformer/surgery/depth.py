@@ -27,12 +27,12 @@ def as_they_stand(n: int, given: int) -> list[Layer | None]:
     return [Layer(i) if i < given else None for i in range(n)]
 
 
-def read_layers(text: str, given: int) -> list[Layer | None]:
+def read_layers(text: str, given: int) -> list[Layer]:
     """The layers that a text names: numbers and ranges of a model of `given` layers; `/2` is every second, `~` silent.
 
     Raises UsageError for a text of another kind, and for a layer that there is not.
     """
-    found: list[Layer | None] = []
+    found: list[Layer] = []
     for word in text.split(","):
         read = RANGE.fullmatch(word.strip())
         first, last, step, silent = read.groups() if read else ("1", "0", None, "")

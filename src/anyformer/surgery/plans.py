@@ -75,11 +75,12 @@ def taken(given: Tensor, begun: Tensor, plans: Mapping[int, Plan], *, zero: bool
     known = torch.ones(begun.shape, dtype=torch.bool)
     for dim, plan in plans.items():
         made = given.index_select(dim, plan.places.clamp(min=0))
-        means = {id(each): given.index_select(dim, each).mean(dim) for each in plan.means.values()}
-        for place, several in plan.means.items():
+        several_of = plan.means if given.is_floating_point() else {}  # experts by token have no mean: such stay drawn
+        means = {id(each): given.index_select(dim, each).mean(dim) for each in several_of.values()}
+        for place, several in several_of.items():
             made.select(dim, place).copy_(means[id(several)])
         has = plan.places != NEW
-        has[list(plan.means)] = True
+        has[list(several_of)] = True
         known &= has.view(-1, *[1] * (given.dim() - 1 - dim))
         given = made
     made = torch.where(known, given, 0 if zero else begun)

@@ -112,6 +112,8 @@ def test_layers_that_write_nothing_change_no_answer(name: str, tmp_path: Path) -
     assert found.apart == pytest.approx(0, abs=1e-5)
     assert found.model.spec.stack.blocks[-2:] == (spec.stack.blocks[last], spec.stack.blocks[last - 1])
     assert found.model.spec.encoder == spec.encoder
+    turned = transplant(spec, tmp_path / "given", layers=",".join(map(str, range(last, -1, -1)))).model.spec
+    assert turned.stack.blocks == spec.stack.blocks[::-1]
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,9 @@ def transplant(
 def _of_layers(spec: ModelSpec, layers: Sequence[Layer], given: int) -> ModelSpec:
     """The architecture with as many layers in its main stack, each of the kind of the one of that number if all are there."""
     blocks = spec.stack.blocks
-    if len(blocks) == len(layers):
-        return spec
-    if len(blocks) != given:
-        return vary(spec, n_layers=len(layers)).but(encoder=spec.encoder)
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks[each.number] for each in layers)))
+    if len(blocks) == given:
+        return spec.but(stack=spec.stack.but(blocks=tuple(blocks[each.number] for each in layers)))
+    return spec if len(blocks) == len(layers) else vary(spec, n_layers=len(layers)).but(encoder=spec.encoder)
 
 
 def _apart(model: Transformer, donor: Transformer, seed: int) -> float | None:

@@ -131,7 +131,5 @@ def _apart(model: Transformer, donor: Transformer, seed: int) -> float | None:
         return None
     width = min(a.shape[-1], b.shape[-1])
     a, b = a[..., :width], b[..., :width]
-    size = (
-        b - b.mean(-1, keepdim=True) if width > 1 else b
-    ).norm()  # of several, what they have in common says nothing
-    return float((a - b).norm() / size) if size else None
+    centred = b - b.mean(-1, keepdim=True) if width > 1 else b  # of several, what they have in common says nothing
+    return float((a - b).norm() / centred.norm()) if centred.any() else None

@@ -31,9 +31,8 @@ class Transplant(NamedTuple):
     new: tuple[str, ...]  # its tensors of which nothing is carried over
     n_carried: int  # numbers
     how: tuple[str, ...]  # what became of tensors that are not as they were, each way once
-    apart: (
-        float | None
-    )  # how far its logits are from the given model's, as a share of their size; None: they answer other things
+    # how far its logits are from the given model's, as a share of their size; None: they answer other things
+    apart: float | None
 
     def __str__(self) -> str:
         n = sum(each.numel() for each in self.model.state_dict().values())

@@ -19,7 +19,7 @@ from anyformer.layers.delta_rule import by_head, delta_rule, delta_rule_flops
 from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
 from anyformer.layers.linear import ChainSpec, Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
-from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
+from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
 from anyformer.layers.ssd import first_steps
 from anyformer.layers.tokens import as_given
 from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
@@ -85,9 +85,7 @@ class GatedDeltaNetSpec(RecurrentSpec):
         }
 
     def heads(self, place: Place) -> tuple[HeadMap, ...]:
-        keys, values = (self.n_key_heads, self.key_dim), (self.n_heads, self.value_dim)
-        of_keys = HeadMap("query", "q", *keys), HeadMap("key", "k", *keys)
-        return *of_keys, HeadMap("value", "v", *values), HeadMap("output", "out", *values)
+        return head_maps((self.n_key_heads, self.key_dim), (self.n_heads, self.value_dim))
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {

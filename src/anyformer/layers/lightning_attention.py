@@ -13,7 +13,7 @@ from anyformer.layers.activation import ActivationSpec, Sigmoid, SiLU
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
-from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
+from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
 from anyformer.layers.tokens import as_given, constant
 from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Width, Workload
 
@@ -54,8 +54,7 @@ class LightningAttentionSpec(RecurrentSpec):
 
     def heads(self, place: Place) -> tuple[HeadMap, ...]:
         each = self.n_heads, self.head_dim
-        of_keys = HeadMap("query", "q", *each), HeadMap("key", "k", *each)
-        return *of_keys, HeadMap("value", "v", *each), HeadMap("output", "out", *each)
+        return head_maps(each, each)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"state": (self.n_heads, self.head_dim, self.head_dim)}

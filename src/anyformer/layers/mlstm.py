@@ -14,7 +14,7 @@ from anyformer.layers.activation import ActivationSpec, Sigmoid, soft_capped
 from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import LayerNormSpec
-from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
+from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
 from anyformer.layers.tokens import as_given
 from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
 
@@ -65,9 +65,7 @@ class MLSTMSpec(RecurrentSpec):
         }
 
     def heads(self, place: Place) -> tuple[HeadMap, ...]:
-        keys, values = (self.n_heads, self.key_dim), (self.n_heads, self.value_dim)
-        of_keys = HeadMap("query", "q", *keys), HeadMap("key", "k", *keys)
-        return *of_keys, HeadMap("value", "v", *values), HeadMap("output", "out", *values)
+        return head_maps((self.n_heads, self.key_dim), (self.n_heads, self.value_dim))
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         # The last column of a state is n.

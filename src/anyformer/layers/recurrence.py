@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Dropout, ForwardContext, KeepNothing, Notes, Store, recorded
-from anyformer.spec import Caveat, Kept, MixerSpec
+from anyformer.spec import Caveat, HeadMap, Kept, MixerSpec
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,12 @@ class RecurrentSpec(MixerSpec, abstract=True):
 
     def caveats(self) -> tuple[Caveat, ...]:
         return (Caveat("rewind", "a state holds all tokens so far as one sum, and none can be taken back"),)
+
+
+def head_maps(keys: tuple[int, int], values: tuple[int, int]) -> tuple[HeadMap, ...]:
+    """`MixerSpec.heads` of maps called q, k, v and out: of so many (heads, features of one)."""
+    of_keys = HeadMap("query", "q", *keys), HeadMap("key", "k", *keys)
+    return *of_keys, HeadMap("value", "v", *values), HeadMap("output", "out", *values)
 
 
 R = TypeVar("R", bound=RecurrentSpec)

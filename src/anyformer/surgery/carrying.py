@@ -85,39 +85,37 @@ class Operation:
     def _layer(self, found: re.Match[str]) -> Layer | None:
         return self.layers[int(found[2])] if found[1] == "stack" else Layer(int(found[2]))
 
+    def _in_silence(self, path: str) -> bool:
+        """Whether a tensor is of a layer that is to write nothing at first."""
+        found = LAYER.match(path)
+        layer = found and self._layer(found)
+        return layer is not None and layer.silent
+
     def _is_silent(self, path: str, name: str) -> bool:
         """Whether a tensor writes to the stream for a layer that is to write nothing, or for experts beside what is carried."""
         weight = self.new.tensors.get(re.sub(r"bias$", "weight", path))
         of_sum = weight is None and MIXER in path and self.new.tensors[path].weight.axes == ("d_model",)
         if not of_sum and (weight is None or weight.weight.role != "output"):  # a bias of a sum is of experts'
             return False
-        found = LAYER.match(path)
-        layer = found and self._layer(found)
         network = self.new.tensors.get(path.replace(EXPERTS, SHARED))
         drawn = EXPERTS in path and name not in self.carried and network is not None and network.name in self.carried
-        return drawn or (layer is not None and layer.silent)
+        return drawn or self._in_silence(path)
 
     def _refuse_loud(self) -> None:
         """Raise UsageError where a layer is to write nothing and has no map for it, or one that others write with too."""
-        loud, written = dict[str, str](), set[str]()  # mixers without such a map, with their layers; such maps
-        for path, (name, weight) in self.new.tensors.items():
-            if (found := LAYER.match(path)) and (layer := self._layer(found)) and layer.silent and MIXER in path:
-                loud.setdefault(_mixer(path), found[2])
-                if weight.role == "output":
-                    loud[_mixer(path)] = ""
-                    written.add(name)
-        if number := next(filter(None, loud.values()), ""):
+        silent = {path: each for path, each in self.new.tensors.items() if MIXER in path and self._in_silence(path)}
+        written = {path: name for path, (name, weight) in silent.items() if weight.role == "output"}
+        quiet, shared = set(map(_mixer, written)), set(written.values())
+        loud = next((found for path in silent if _mixer(path) not in quiet and (found := LAYER.match(path))), None)
+        if loud is not None:
             raise UsageError(
-                f"layer {number} cannot write nothing at first: a part of it has no output map; leave ~ out"
+                f"layer {loud[2]} cannot write nothing at first: a part of it has no output map; leave ~ out"
             )
-        for path, (name, _) in self.new.tensors.items():
-            found = LAYER.match(path)
-            layer = found and self._layer(found)
-            if name in written and not (layer and layer.silent):
-                raise UsageError(
-                    "a layer that others share their weights with cannot alone write nothing; "
-                    "leave ~ out, or say sharing=none of the architecture"
-                )
+        if any(name in shared and path not in silent for path, (name, _) in self.new.tensors.items()):
+            raise UsageError(
+                "a layer that others share their weights with cannot alone write nothing; "
+                "leave ~ out, or say sharing=none of the architecture"
+            )
 
     def _fitted(self, source: str, weight: Weight, begun: Tensor) -> Carried | None:
         """A tensor that begins as the given one at `source`; None where there is none with the same axes, or one is too long."""

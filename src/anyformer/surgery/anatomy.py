@@ -13,6 +13,7 @@ from typing import NamedTuple
 from anyformer.layers.projection import ProjectionSpec
 from anyformer.spec import (
     BlockSpec,
+    BranchSpec,
     EmbeddingSpec,
     HeadMap,
     MixerSpec,
@@ -33,11 +34,13 @@ class Standing(NamedTuple):
 
 
 class Anatomy:
-    """A model's tensors and maps of heads by what they do: `stack.blocks.3.mixing.0.mixer.projection.q.weight`."""
+    """A model's layers, branches, tensors and maps of heads by what they do: `stack.blocks.3.mixing.0.mixer.projection.q.weight`."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self.tensors: dict[str, Standing] = {}
         self.maps: list[tuple[str, HeadMap]] = []  # with what their tensors begin with, `….projection.q.`
+        self.layers: list[str] = []  # in the order of a pass
+        self.branches: list[tuple[str, BranchSpec]] = []  # likewise
         self._walk(spec, Place(), "", "")
 
     def _walk(self, part: PartSpec, place: Place, path: str, name: str) -> None:
@@ -45,6 +48,10 @@ class Anatomy:
         for own, weight in part.weights(place).items():
             if weight is not None:
                 self.tensors[f"{path}{own}"] = Standing(f"{name}{own}", weight)
+        if isinstance(part, BlockSpec):
+            self.layers.append(path.removesuffix("."))
+        if isinstance(part, BranchSpec):
+            self.branches.append((path.removesuffix("."), part))
         if isinstance(part, MixerSpec | ProjectionSpec):
             self.maps += [(f"{path}{each.of}.", each) for each in part.heads(place)]
         for does, inner_name, inner, inner_place in _inner(part, place):

@@ -1,0 +1,106 @@
+"""Where a pass goes through a model, layer by layer and branch by branch, and what is watched or changed there.
+
+Layers and branches are told by the order in which a pass calls them, so that those that share weights are told apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from anyformer.layers.block import Block, Branch
+from anyformer.model import Transformer
+from anyformer.spec import BranchSpec, ModelSpec
+from anyformer.surgery import Anatomy
+
+PLACE = re.compile(r"(encoder|stack|heads\.(?P<head>.+)\.layers)\.blocks\.(?P<layer>\d+)(?:\.(?P<branch>.+))?")
+See = Callable[[int, tuple[Any, ...], Any], Any]
+
+
+class Site(NamedTuple):
+    """A layer, or a branch of it, where a pass calls it."""
+
+    stack: str  # "encoder", "decoder", "" where there is one stack, or the head whose layers these are
+    layer: int
+    path: str  # as `surgery.Anatomy` has it
+    branch: BranchSpec | None = None  # None: the whole layer
+
+    @property
+    def kind(self) -> str:
+        """What it does, in a word: attention, feed-forward, experts; of a whole layer "layer"."""
+        return "layer" if self.branch is None else self.branch.mixer.counted_as or self.branch.mixer.kind
+
+    def __str__(self) -> str:
+        return f"{self.stack} {self.layer}".strip() + ("" if self.branch is None else f" {self.kind}")
+
+
+class Sites(NamedTuple):
+    """All that one pass calls, in its order."""
+
+    layers: tuple[Site, ...]
+    branches: tuple[Site, ...]
+
+    @classmethod
+    def of(cls, spec: ModelSpec, anatomy: Anatomy | None = None) -> Sites:
+        """Those of an architecture: of its stacks, and of heads with layers of their own; of heads that answer when they are
+        asked by name, and of what predicts further tokens, none."""
+        anatomy = anatomy or Anatomy(spec)
+        silent = {head.name for head in spec.heads if head.by_name}
+
+        def site(path: str, branch: BranchSpec | None = None) -> Site | None:
+            found = PLACE.fullmatch(path)
+            if found is None or found["head"] in silent:
+                return None
+            stack = {"encoder": "encoder", "stack": "decoder" if spec.encoder else ""}.get(found[1], found["head"])
+            return Site(stack, int(found["layer"]), path, branch)
+
+        layers = (site(path) for path in anatomy.layers)
+        branches = (site(path, branch) for path, branch in anatomy.branches)
+        return cls(tuple(filter(None, layers)), tuple(filter(None, branches)))
+
+    def of_stack(self, spec: ModelSpec) -> range:
+        """The numbers, among the layers, of those of the main stack."""
+        main = "decoder" if spec.encoder else ""
+        found = [i for i, site in enumerate(self.layers) if site.path.startswith("stack.") and site.stack == main]
+        return range(found[0], found[-1] + 1) if found else range(0)
+
+
+@contextmanager
+def watched(model: Transformer, kind: type[nn.Module], see: See) -> Iterator[None]:
+    """Have every pass show its layers (Block) or branches (Branch) meanwhile.
+
+    `see` is called with the number of the call in the pass, what it was given and what it makes; what `see` returns, unless that
+    is None, stands in the place of what was made.
+    """
+    calls = count()
+
+    def begin(*_: Any) -> None:
+        nonlocal calls
+        calls = count()
+
+    ahead = {id(each) for each in model.ahead.modules()} if isinstance(model.ahead, nn.Module) else set()
+    handles = [model.register_forward_pre_hook(begin)]
+    for module in model.modules():
+        if isinstance(module, kind) and id(module) not in ahead:
+            handles.append(module.register_forward_hook(lambda _, given, made: see(next(calls), given, made)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def without_layers(model: Transformer, numbers: range) -> Any:
+    """A context in which layers of these numbers pass on what they read; what they lend to others they still do."""
+    return watched(model, Block, lambda i, given, made: (given[0], made[1]) if i in numbers else None)
+
+
+def without_branch(model: Transformer, number: int) -> Any:
+    """A context in which the branch of this number writes nothing."""
+    return watched(model, Branch, lambda i, _, made: (torch.zeros_like(made[0]), made[1]) if i == number else None)

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from anyformer.costs import cost
     from anyformer.descriptions import card, check, diagram, diff, history, side_by_side
     from anyformer.families import Preset, preset, presets, with_classifier
-    from anyformer.hub import convert, load, load_spec, loads, save, transplant, vary
+    from anyformer.hub import convert, load, load_spec, loads, save, vary
     from anyformer.inference import audit, classify, embed, evaluate, evaluate_task, generate, translate
+    from anyformer.inspection import inspect, transplant
     from anyformer.measure import plan, roofline
     from anyformer.measure.here import calibrate
     from anyformer.measure.profile import profile
@@ -36,8 +37,9 @@ _ROOMS = {
     "costs": "cost",
     "descriptions": "card check diagram diff history side_by_side",
     "families": "Preset preset presets with_classifier",
-    "hub": "convert load load_spec loads save transplant vary",
+    "hub": "convert load load_spec loads save vary",
     "inference": "audit classify embed evaluate evaluate_task generate translate",
+    "inspection": "inspect transplant",
     "measure": "plan roofline",
     "measure.here": "calibrate",
     "measure.profile": "profile",

@@ -15,7 +15,16 @@ from anyformer.hub.loading import load
 from anyformer.hub.source import vary
 from anyformer.model import Transformer, build
 from anyformer.spec import Architecture, ModelSpec, specification
-from anyformer.surgery import Anatomy, Layer, Operation, as_they_stand, read_layers, rows_by_text, rows_in_order
+from anyformer.surgery import (
+    Anatomy,
+    Importance,
+    Layer,
+    Operation,
+    as_they_stand,
+    read_layers,
+    rows_by_text,
+    rows_in_order,
+)
 from anyformer.text import Tokenizer
 
 NAMED = 6  # kinds of tensors that are told of one by one
@@ -54,14 +63,16 @@ def transplant(
     layers: str | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     seed: int = 0,
+    importance: Importance | None = None,
 ) -> Transplant:
     """A model of the architecture in float32, drawn from the seed, with what it can have of what `load` takes from `path`.
 
     A tensor is carried over where both models have one that does the same and has the same axes: as it is, or heads regrouped,
     neurons, experts, positions and tokens cut or grown (docs/convert.md has the rules). `layers` says which given layer each
     begins as (`0-23,8-31`; of an encoder-decoder, the decoder's), and how many there are; `tokenizer` is another one, whose
-    tokens begin as those of the same text. Raises CheckpointError where nothing is carried over and for a tokenizer with more
-    tokens than the architecture, UsageError for layers that there are not or that cannot write nothing, and what `load` does.
+    tokens begin as those of the same text; `importance` says which heads, neurons and experts stay where there are to be fewer.
+    Raises CheckpointError where nothing is carried over and for a tokenizer with more tokens than the architecture, UsageError
+    for layers that there are not or that cannot write nothing, and what `load` does.
     """
     spec = specification(architecture)
     donor, own = load(path, dtype=torch.float32)
@@ -94,7 +105,7 @@ def transplant(
         )
     model = build(spec, seed)
     state = model.state_dict()
-    done = Operation(Anatomy(spec), Anatomy(donor.spec), state, donor.state_dict(), chosen, rows).done()
+    done = Operation(Anatomy(spec), Anatomy(donor.spec), state, donor.state_dict(), chosen, rows, importance).done()
     n_carried = sum(each.numel for each in done.values())
     if not n_carried:
         raise CheckpointError(

@@ -12,40 +12,27 @@ import torch
 from anyformer.amounts import counted
 from anyformer.errors import UsageError
 from anyformer.generation import GREEDY, UNSAID, BeamSearch, Released, lay_out_for_decoding
-from anyformer.hub import load_auxiliary
-from anyformer.inference.classification import label_names, longest_of
 from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
+from anyformer.inference.judging import Judging, goal_of, judging, refuse_unknown
 from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened
 from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import DPO, OBJECTIVES, SFT, Contrastive, Examples, Labelled, ObjectiveSpec, Precision, Recipe
-from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, split_labelled, split_pairs
-from anyformer.text.conversations import split_exchanges
-from anyformer.text.labelled import EncodedLabelled
+from anyformer.recipe import Contrastive, Labelled, Precision
+from anyformer.text import Tokenizer
 from anyformer.text.sources import read_text
-from anyformer.training.chosen_recipe import fits
 from anyformer.training.data.feed import Validation
-from anyformer.training.data.text import text_validation
-from anyformer.training.objectives.answers.data import ConversationValidation
-from anyformer.training.objectives.answers.encoded import EncodedConversations
-from anyformer.training.objectives.architecture import usual
-from anyformer.training.objectives.contrastive.data import ContrastData
+from anyformer.training.objectives.contrastive.data import ContrastValidation
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
-from anyformer.training.objectives.objective import noise_of, objective_of
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import Sources
-from anyformer.training.run.checks import check_positions, check_vocabulary
-from anyformer.training.run.evaluation import PartLoss
+from anyformer.training.run.evaluation import Evaluation, PartLoss
 from anyformer.training.run.evaluation import evaluate as evaluate_rows
-from anyformer.training.step.memories import check_memory
 
 VERSION = 1
-NAMED = ("sft", "causal-lm")  # objectives that a model may be judged by which was not trained by them
-LONGEST = 1024  # tokens a row where the model says nothing
 
 
 @dataclass(frozen=True)
@@ -177,113 +164,23 @@ def evaluate(
     if (source_language or target_language) and source is None:
         raise UsageError("--source-language and --target-language are of translations: give --source and --target too")
     at_least_one("--seq-len", seq_len)
-    if objective is not None and (objective not in NAMED or given.reads == "pairs"):
-        said = (
-            f"--objective {objective}: a text is judged by {' or '.join(NAMED)} where it is named, all else as trained"
-        )
-        raise UsageError(f"{said}; leave it out")
+    refuse_unknown(objective, given)
     found = opened(model, tokenizer, device=device, dtype=dtype).between(source_language, target_language)
     if chat_template is not None:
         found = found._replace(tokenizer=found.tokenizer.with_chat_template(read_text(Path(chat_template))))
-    spec, trained = found.model.spec, found.recipe
-    goal = trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
-    if objective is not None and goal.kind != OBJECTIVES[objective].kind:
-        goal = OBJECTIVES[objective]
-    if isinstance(goal, Examples):
-        goal = goal.but(truncate=goal.truncate or truncate)
-    length = seq_len or (trained.seq_len if trained else None)
-    if isinstance(goal, DPO):
-        raise UsageError(
-            "preferences are judged beside what the model said before it learnt them, which a run keeps to itself; have it "
-            "validate on them (train --validation-data)"
-        )
-    if isinstance(goal, Labelled):
-        if memory is not None:
-            raise UsageError("--memory is for texts that are read in windows; leave it out with labelled text")
-        return _labels(found, goal, given, held_out, length or longest_of(spec), precision)
-    length = length or min(spec.context or LONGEST, LONGEST)
-    if isinstance(goal, Contrastive):
-        if bleu is not None:
-            raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
-        return _pairs(found, goal, given, held_out, length, precision)
-    if memory is None and trained and goal.kind == trained.objective.kind and given.reads == "text":
-        memory = trained.memory
+    goal = goal_of(found, given, objective, truncate=truncate)
+    if bleu is not None and isinstance(goal, Contrastive):
+        raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
     beside = None if isinstance(model, Transformer) else Path(model)
-    return _text(found, goal, given, held_out, length, memory, precision, bleu, beside)
-
-
-def _labels(
-    found: Opened, goal: Labelled, given: Sources, held_out: float | None, longest: int | None, precision: Precision
-) -> LabelEvaluation:
-    corpus = given.labelled(goal.labels)
-    corpus = corpus if held_out is None else split_labelled(corpus, held_out)[1]
-    names = () if goal.labels == "numbers" else label_names(found.model)
-    examples = EncodedLabelled(corpus, found.tokenizer, names, longest, truncate=goal.truncate)
-    validation, objective = LabelledValidation(examples), LabelledObjective(goal, found.model.spec)
-    losses = evaluate_rows(found.model, objective, validation, precision=precision)
-    right = figures(found.model, objective, validation, precision)
-    return LabelEvaluation(goal.kind, goal.unit, losses.loss, len(examples), losses.tokens, examples.cut, right)
-
-
-def _pairs(
-    found: Opened, goal: Contrastive, given: Sources, held_out: float | None, longest: int, precision: Precision
-) -> PairEvaluation:
-    recipe = Recipe(objective=goal, seq_len=longest)
-    recipe = recipe.but(batch_tokens=found.recipe.batch_tokens) if found.recipe else recipe
-    whole = given.pairs()
-    training, pairs = (whole, whole) if held_out is None else split_pairs(whole, held_out)
-    validation = ContrastData(training, pairs, found.tokenizer).validation(recipe)  # in batches as in training
-    assert validation is not None
-    loss = evaluate_rows(found.model, objective_of(goal, found.model.spec), validation, precision=precision).loss
-    guesses = [rows.chance() for rows, _ in validation.batches(0)]
-    chance = sum(float(each.sum()) for each in guesses) / len(pairs.pairs)
-    places = retrieve(found.model, found.tokenizer, pairs.pairs, longest=longest, truncate=goal.truncate)
-    return PairEvaluation(goal.kind, goal.unit, loss, chance, validation.size, **places._asdict())
-
-
-def _text(
-    found: Opened,
-    goal: ObjectiveSpec,
-    given: Sources,
-    held_out: float | None,
-    length: int,
-    memory: int | None,
-    precision: Precision,
-    way: BeamSearch | Released | None,
-    directory: Path | None,
-) -> TextEvaluation:
-    model, tokenizer, trained, *_ = found
-    spec, objective = model.spec, objective_of(goal, model.spec)
-    check_vocabulary(spec, tokenizer.vocab_size)
-    check_positions(spec, length)
-    recipe = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
-    if memory:
-        recipe = recipe.but(memory=memory)
-        check_memory(spec, recipe)
-    validation = _validation(given, held_out, tokenizer, recipe)
-    beside = None  # what was trained beside the model, where the objective needs it
-    if objective.auxiliary() is not None:
-        if directory is None:
-            raise UsageError(
-                "this model is judged together with what was trained beside it; give the directory of the run"
-            )
-        beside = load_auxiliary(directory, device=next(model.parameters()).device)
-    losses = evaluate_rows(model, objective, validation, precision=precision, auxiliary=beside)
-    score = search = None
-    if way is not None:
-        assert isinstance(validation, PairValidation)
-        sources, references = zip(*validation.corpus.pairs, strict=True)
-        said, sampling = UNSAID, GREEDY
-        if isinstance(way, Released):
-            said = way.behind(*found.before(sources), None)
-            sampling, way = said.chosen({}, {})
-            if sampling.draws:
-                raise UsageError(
-                    "--as-released: the model's files draw tokens, and lines are answered by their likeliest texts; leave it out"
-                )
-        writer = lay_out_for_decoding(model)
-        written = translate(writer, tokenizer, sources, search=way, sampling=sampling, max_new_tokens=said.most)
-        score, search = bleu(written, references), way or BeamSearch(1)
+    judge = judging(found, goal, given, directory=beside, held_out=held_out, seq_len=seq_len, memory=memory)
+    losses = evaluate_rows(
+        found.model, judge.objective, judge.validation, precision=precision, auxiliary=judge.auxiliary
+    )
+    if isinstance(goal, Labelled):
+        return _labels(found, goal, judge, losses, precision)
+    if isinstance(goal, Contrastive):
+        return _pairs(found, goal, judge, losses)
+    score, search = (None, None) if bleu is None else _translations(found, judge.validation, bleu)
     return TextEvaluation(
         objective=goal.kind,
         loss=losses.loss,
@@ -293,26 +190,43 @@ def _text(
         tokens=losses.tokens,
         nbytes=losses.nbytes,
         documents=len(losses.documents),
-        seq_len=length,
+        seq_len=judge.seq_len or 0,
         parts=losses.parts,
-        memory=memory,
+        memory=judge.memory,
         bleu=score,
         search=search,
     )
 
 
-def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
-    if given.reads == "pairs":
-        pairs = given.pairs()
-        pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
-        return PairValidation(pairs, EncodedPairs(pairs, tokenizer))
-    if isinstance(goal := recipe.objective, SFT):
-        said = given.exchanges(goal.reads)
-        said = said if held_out is None else split_exchanges(said, held_out)[1]
-        return ConversationValidation(EncodedConversations(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
-    corpus = given.corpus()
-    corpus = corpus if held_out is None else corpus.split(held_out)[1]
-    text = encode_corpus(corpus, tokenizer)
-    if noise_of(recipe, tokenizer) is None and len(text.tokens) < recipe.seq_len:  # noise hangs on a row's length
-        recipe = recipe.but(seq_len=len(text.tokens), batch_tokens=len(text.tokens))
-    return text_validation(text, tokenizer, recipe)
+def _labels(found: Opened, goal: Labelled, judge: Judging, losses: Evaluation, precision: Precision) -> LabelEvaluation:
+    assert isinstance(judge.validation, LabelledValidation)
+    assert isinstance(judge.objective, LabelledObjective)
+    examples, right = judge.validation.examples, figures(found.model, judge.objective, judge.validation, precision)
+    return LabelEvaluation(goal.kind, goal.unit, losses.loss, len(examples), losses.tokens, examples.cut, right)
+
+
+def _pairs(found: Opened, goal: Contrastive, judge: Judging, losses: Evaluation) -> PairEvaluation:
+    assert judge.pairs is not None
+    assert isinstance(judge.validation, ContrastValidation)
+    pairs, size = judge.pairs.pairs, judge.validation.size
+    guesses = [rows.chance() for rows, _ in judge.validation.batches(0)]
+    chance = sum(float(each.sum()) for each in guesses) / len(pairs)
+    places = retrieve(found.model, found.tokenizer, pairs, longest=judge.seq_len, truncate=goal.truncate)
+    return PairEvaluation(goal.kind, goal.unit, losses.loss, chance, size, **places._asdict())
+
+
+def _translations(found: Opened, validation: Validation, way: BeamSearch | Released) -> tuple[Bleu, BeamSearch]:
+    """How good the translations of what is judged are, searched so, and how they were searched in the end."""
+    assert isinstance(validation, PairValidation)
+    sources, references = zip(*validation.corpus.pairs, strict=True)
+    said, sampling = UNSAID, GREEDY
+    if isinstance(way, Released):
+        said = way.behind(*found.before(sources), None)
+        sampling, way = said.chosen({}, {})
+        if sampling.draws:
+            raise UsageError(
+                "--as-released: the model's files draw tokens, and lines are answered by their likeliest texts; leave it out"
+            )
+    writer = lay_out_for_decoding(found.model)
+    written = translate(writer, found.tokenizer, sources, search=way, sampling=sampling, max_new_tokens=said.most)
+    return bleu(written, references), way or BeamSearch(1)

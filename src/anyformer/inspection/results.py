@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
 
 from anyformer.notebook import ShowsItself
+from anyformer.surgery import Importance
 
 VERSION = 1
-
-# How much single heads, neurons or experts matter, in nats a label: by the name of the tensor, in the state dict, by which they
-# write to the stream, then by its axis, "heads", "d_ff" or "experts"; each [heads] and so on.
-Importance = Mapping[str, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,13 @@ class Site(NamedTuple):
         """What it does, in a word: attention, feed-forward, experts; of a whole layer "layer"."""
         return "layer" if self.branch is None else self.branch.mixer.counted_as or self.branch.mixer.kind
 
+    @property
+    def of_layer(self) -> str:
+        """The path of the layer that it is in."""
+        found = PLACE.fullmatch(self.path)
+        assert found is not None
+        return f"{found[1]}.blocks.{self.layer}"
+
     def __str__(self) -> str:
         return f"{self.stack} {self.layer}".strip() + ("" if self.branch is None else f" {self.kind}")
 
@@ -84,11 +91,12 @@ def watched(model: Transformer, kind: type[nn.Module], see: See) -> Iterator[Non
         nonlocal calls
         calls = count()
 
+    def show(_: Any, given: tuple[Any, ...], made: Any) -> Any:
+        return see(next(calls), given, made)
+
     ahead = {id(each) for each in model.ahead.modules()} if isinstance(model.ahead, nn.Module) else set()
-    handles = [model.register_forward_pre_hook(begin)]
-    for module in model.modules():
-        if isinstance(module, kind) and id(module) not in ahead:
-            handles.append(module.register_forward_hook(lambda _, given, made: see(next(calls), given, made)))
+    each = [module for module in model.modules() if isinstance(module, kind) and id(module) not in ahead]
+    handles = [model.register_forward_pre_hook(begin), *(module.register_forward_hook(show) for module in each)]
     try:
         yield
     finally:

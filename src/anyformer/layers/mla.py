@@ -18,7 +18,7 @@ from anyformer.layers.part import is_plain
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext
-from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Sizes, Width, Workload
+from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Sizes, Width, Workload
 
 
 class MLASpec(ProjectionSpec):
@@ -62,6 +62,11 @@ class MLASpec(ProjectionSpec):
 
     def sizes(self, place: Place) -> tuple[int, int, int]:
         return self.n_heads, self.head_dim + self.turning, self.value_width
+
+    def heads(self, place: Place) -> tuple[HeadMap, ...]:
+        n, width, value = self.sizes(place)
+        of_keys = HeadMap("key", "k", n, self.head_dim), HeadMap("value", "v", n, value)
+        return HeadMap("query", "q", n, width), *of_keys, HeadMap("output", "o", n, value)
 
     def narrow_width(self, place: Place) -> int:
         return self.index_width(place) * (2 if self.unnormed else 1)

@@ -34,7 +34,7 @@ class Standing(NamedTuple):
 
 
 class Anatomy:
-    """A model's layers, branches, tensors and maps of heads by what they do: `stack.blocks.3.mixing.0.mixer.projection.q.weight`."""
+    """A model's layers, branches, tensors and maps of heads, such as `stack.blocks.3.mixing.0.mixer.projection.q.weight`."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self.tensors: dict[str, Standing] = {}

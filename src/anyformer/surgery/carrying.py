@@ -18,7 +18,19 @@ from anyformer.errors import UsageError
 from anyformer.spec import HeadMap, Weight
 from anyformer.surgery.anatomy import Anatomy
 from anyformer.surgery.depth import Layer
-from anyformer.surgery.plans import Plan, again, each_head, neurons, regrouped, stretch, taken, weights_of
+from anyformer.surgery.plans import (
+    Importance,
+    Plan,
+    again,
+    chosen,
+    each_head,
+    heads_that_matter,
+    neurons,
+    regrouped,
+    stretch,
+    taken,
+    weights_of,
+)
 
 LAYER = re.compile(r"(encoder|stack)\.blocks\.(\d+)\.")
 MIXER, EXPERTS, SHARED = ".mixer.", ".mixer.experts.", ".mixer.shared_expert."
@@ -43,14 +55,18 @@ class Operation:
         given: Mapping[str, Tensor],
         layers: Sequence[Layer | None],
         rows: Plan | None = None,
+        importance: Importance | None = None,
     ) -> None:
-        """`begun`, `given`: state dicts; `layers`: what those of the new stack begin as; `rows`: of tables of other tokens."""
+        """`begun`, `given`: state dicts; `layers`: what those of the new stack begin as; `rows`: of tables of other tokens;
+        `importance`: which of the given model's heads, neurons and experts stay where there are to be fewer."""
         self.new, self.old, self.begun, self.given, self.layers, self.rows = new, old, begun, given, layers, rows
+        self.importance = importance or {}
         self.one_stack = not any(path.startswith("encoder.") for path in old.tensors)
         # Mixers with an expert of all tokens; maps of heads by (their mixer, what they make); how many heads a mixer has.
         self.beside = {path.partition(SHARED)[0] for path in new.tensors if SHARED in path}
         self.maps = {(_mixer(path), heads.makes): (path, heads) for path, heads in reversed(old.maps)}
         self.n_heads = {(mixer, heads.n) for (mixer, _), (_, heads) in self.maps.items()}
+        self.kept = dict(self._kept())  # which heads stay, by (mixer, how many, of how many)
         self.carried: dict[str, Carried] = {}
 
     def done(self) -> Mapping[str, Carried]:
@@ -163,9 +179,15 @@ class Operation:
             case "d_ff" if expert is not None and n < given:
                 return stretch(n, given, expert)
             case "d_ff":
-                return neurons(n, given, self._weighs(source))
+                network = source.rsplit(".", 2)[0] + "."
+                matters = self._matters(network, axis)
+                return neurons(n, given, self._weighs(network) if matters is None else matters, of=matters is not None)
             case "heads" if not any(source.startswith(path) for path, _ in self.old.maps):
+                if (kept := self.kept.get((_mixer(source), n, given))) is not None:
+                    return Plan(kept, given, chosen(n, given, "heads"))
                 return each_head(n, given) if (_mixer(source), given) in self.n_heads else None
+            case "experts" if n < given and (matters := self._matters(_mixer(source), "experts")) is not None:
+                return Plan(matters.topk(n).indices.sort().values, given, chosen(n, given, "experts"))
             case "experts":
                 return again(n, given, "experts", fresh=weight.used is None)
             case "position":
@@ -173,11 +195,30 @@ class Operation:
             case _:
                 return None
 
-    def _weighs(self, source: str) -> Tensor | None:
-        """How much each neuron weighs of the network that a tensor is of."""
-        network = source.rsplit(".", 2)[0]
-        maps = [each for path, each in self.old.tensors.items() if path.rsplit(".", 2)[0] == network]
+    def _weighs(self, network: str) -> Tensor | None:
+        """How much each neuron weighs of the network at a path."""
+        maps = [each for path, each in self.old.tensors.items() if path.rsplit(".", 2)[0] + "." == network]
         return weights_of([(self.given[name], w.axes.index("d_ff")) for name, w in maps if "d_ff" in w.axes])
+
+    def _matters(self, within: str, axis: str) -> Tensor | None:
+        """How much each head, neuron or expert of what stands at a path matters, where that is known."""
+        for path, (name, weight) in self.old.tensors.items():
+            if path.startswith(within) and SHARED not in path.removeprefix(within) and weight.role == "output":
+                return self.importance.get(name, {}).get(axis)
+        return None
+
+    def _kept(self) -> Iterator[tuple[tuple[str, int, int], Tensor]]:
+        """Which heads stay of mixers that are to have fewer, of queries and of keys, where it is known how much they matter."""
+        sizes = {(_mixer(path), heads.makes): heads.n for path, heads in self.new.maps}
+        for mixer in {mixer for mixer, _ in sizes}:
+            for source in map(_mixer, self._sources(mixer)):
+                old = [self.maps[source, each][1].n for each in ("query", "key") if (source, each) in self.maps]
+                new = [sizes[mixer, each] for each in ("query", "key") if (mixer, each) in sizes]
+                matters = self._matters(source, "heads")
+                if len(old) == len(new) == 2 and matters is not None:
+                    kept = heads_that_matter(matters, (new[0], new[1]), (old[0], old[1]))
+                    for n, given, each in zip(new, old, kept or (), strict=False):
+                        yield (source, n, given), each
 
     def _regroup(self) -> None:
         """Carry over what makes and reads heads, of other numbers of them, or in a mixer of another kind."""
@@ -191,9 +232,10 @@ class Operation:
                 if new is None or old is None or new.name in whole or (new.name, heads.first) in met:
                     continue
                 met.add((new.name, heads.first))
-                self._put(new.name, heads, self.given[old.name], found[1])
+                kept = self.kept.get((_mixer(found[0]), heads.n, found[1].n))
+                self._put(new.name, heads, self.given[old.name], found[1], kept)
 
-    def _put(self, name: str, heads: HeadMap, given: Tensor, theirs: HeadMap) -> None:
+    def _put(self, name: str, heads: HeadMap, given: Tensor, theirs: HeadMap, kept: Tensor | None) -> None:
         reads = heads.makes == "output"
         before = self.carried.get(name, Carried(self.begun[name].clone(), 0))
         dim = 1 if reads else 0
@@ -203,7 +245,7 @@ class Operation:
             return
         part = given.narrow(dim, theirs.first, theirs.n * theirs.width).movedim(dim, 0)
         into = before.tensor.narrow(dim, heads.first, heads.n * heads.width).movedim(dim, 0)
-        made = regrouped(part.unflatten(0, (theirs.n, theirs.width)), heads.n, reads)
+        made = regrouped(part.unflatten(0, (theirs.n, theirs.width)), heads.n, reads, kept)
         if made is None or heads.width != theirs.width or part.shape[1:] != into.shape[1:]:
             return
         into.copy_(made[0].flatten(0, 1))

@@ -15,6 +15,10 @@ from torch import Tensor
 
 NEW = -1  # no given place
 
+# How much single heads, neurons or experts matter, in nats a label: by the name of the tensor, in the state dict, by which they
+# write to the stream, then by its axis, "heads", "d_ff" or "experts"; each [heads] and so on.
+Importance = Mapping[str, Mapping[str, Tensor]]
+
 
 class Plan(NamedTuple):
     """Of each place of an axis the given one that it begins as."""
@@ -37,13 +41,19 @@ def again(n: int, given: int, of: str, *, fresh: bool = False) -> Plan:
     return Plan(places.where(places < given, NEW) if fresh else places % given, given, how)
 
 
-def neurons(n: int, given: int, weighs: Tensor | None) -> Plan | None:
-    """All, and new ones that write nothing; of fewer those that weigh most [given], in order; None where nothing says which."""
+def neurons(n: int, given: int, weighs: Tensor | None, *, of: bool = False) -> Plan | None:
+    """All, and new ones that write nothing; of fewer those that weigh most [given], or matter most, in order; None where nothing
+    says which."""
     if n >= given:
         return again(n, given, "", fresh=True)._replace(how=f"{n - given:,} more neurons, which write nothing at first")
     if weighs is None:
         return None
-    return Plan(weighs.topk(n).indices.sort().values, given, f"the {n:,} of {given:,} neurons that weigh most")
+    how = chosen(n, given, "neurons") if of else f"the {n:,} of {given:,} neurons that weigh most"
+    return Plan(weighs.topk(n).indices.sort().values, given, how)
+
+
+def chosen(n: int, given: int, what: str) -> str:
+    return f"the {n:,} of {given:,} {what} that matter most"
 
 
 def stretch(n: int, given: int, number: int) -> Plan:
@@ -87,13 +97,31 @@ def taken(given: Tensor, begun: Tensor, plans: Mapping[int, Plan], *, zero: bool
     return made, int(known.sum())
 
 
-def regrouped(heads: Tensor, n: int, reads: bool) -> tuple[Tensor, str] | None:
+def heads_that_matter(matters: Tensor, n: tuple[int, int], given: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
+    """Which heads of queries, and which of keys, stay in order, by how much those of queries matter [given[0]].
+
+    `n`, `given`: how many of queries and of keys. Whole groups of queries that share keys go first, then single ones of each.
+    None where no queries go, or fewer keys would serve more queries each, which single heads of queries cannot be chosen for.
+    """
+    (queries, keys), (of_queries, of_keys) = n, given
+    each, before = queries // keys, of_queries // of_keys
+    if queries >= of_queries or keys > of_keys or queries % keys or of_queries % of_keys or each > before:
+        return None
+    groups = matters.unflatten(0, (of_keys, before))
+    of_group = groups.topk(each).indices.sort(-1).values  # within each group
+    stay = groups.gather(1, of_group).sum(1).topk(keys).indices.sort().values
+    return (stay[:, None] * before + of_group[stay]).flatten(), stay
+
+
+def regrouped(heads: Tensor, n: int, reads: bool, kept: Tensor | None = None) -> tuple[Tensor, str] | None:
     """Maps of heads [heads, …] for n heads, and what became of them; None where neither number divides the other.
 
-    Of more heads each is several alike, and what `reads` them is shared out among these; of fewer each is the mean of several,
-    and what reads them is added up.
+    Those that are `kept`. Else of more heads each is several alike, and what `reads` them is shared out among these; of fewer
+    each is the mean of several, and what reads them is added up.
     """
     given = len(heads)
+    if kept is not None:
+        return heads[kept], chosen(n, given, "heads") if n < given else repeated(n, given)
     if n % given == 0:
         made = heads.repeat_interleave(n // given, 0)
         return (made / (n // given) if reads else made), repeated(n, given)

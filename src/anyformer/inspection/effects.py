@@ -1,0 +1,140 @@
+"""What layers, branches, heads, neurons and experts do for a loss: measured where they are few, by the gradient where many.
+
+A layer passed over: Men et al. 2024, arXiv:2403.03853 (ShortGPT); a branch that writes nothing, and the gradient of a gate on
+each head: Michel et al. 2019, arXiv:1905.10650, section 2 and equation 2; of neurons Molchanov et al. 2017, arXiv:1611.06440.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.errors import UsageError
+from anyformer.inference.judging import Judging
+from anyformer.inspection.results import BranchFigures, Importance, LayerFigures
+from anyformer.inspection.sites import Sites, watched, without_branch, without_layers
+from anyformer.layers.block import Block
+from anyformer.model import Transformer
+from anyformer.spec import HeadMap, Weight
+from anyformer.surgery import Anatomy
+from anyformer.text import NOT_PREDICTED
+from anyformer.training.data.feed import Rows, rows_at
+from anyformer.training.objectives.objective import LossContext
+from anyformer.training.run.evaluation import BATCH_TOKENS, Evaluation, evaluate
+from anyformer.training.step.memories import seeing
+
+AXES = ("d_ff", "experts")  # of what writes to the stream, that stand for single parts of the model, beside heads
+
+
+def loss_of(model: Transformer, judging: Judging, tokens: int) -> Evaluation:
+    """The losses of about so many tokens, always the same ones."""
+    return evaluate(model, judging.objective, judging.validation, auxiliary=judging.auxiliary, most_tokens=tokens)
+
+
+def of_layers(
+    model: Transformer, judging: Judging, sites: Sites, tokens: int
+) -> tuple[float, tuple[LayerFigures, ...]]:
+    """(the loss, what each layer and branch does for it): a pass over the tokens for each, and for each end."""
+
+    def loss() -> float:
+        return loss_of(model, judging, tokens).loss
+
+    whole, turned = loss(), _turned(model, judging, sites, tokens)
+    alone: dict[str, list[BranchFigures]] = {site.path: [] for site in sites.layers}
+    for i, site in enumerate(sites.branches):
+        with without_branch(model, i):
+            alone[site.of_layer].append(BranchFigures(site.kind, loss() - whole))
+    main, found = sites.of_stack(model.spec), []
+    for i, site in enumerate(sites.layers):
+        with without_layers(model, range(i, i + 1)):
+            without = loss() - whole
+        ended = None
+        if i in main:
+            with without_layers(model, range(i + 1, main.stop)):
+                ended = loss()
+        found.append(LayerFigures(site.stack, site.layer, ended, without, turned[i], tuple(alone[site.path])))
+    return whole, tuple(found)
+
+
+def without_each(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> list[float]:
+    """The loss without each layer of the main stack."""
+    found = []
+    for i in sites.of_stack(model.spec):
+        with without_layers(model, range(i, i + 1)):
+            found.append(loss_of(model, judging, tokens).loss)
+    return found
+
+
+def _turned(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> list[float]:
+    """1 - the cosine of the stream before and behind each layer, the mean over real tokens."""
+    sums, n = torch.zeros(len(sites.layers), dtype=torch.float64), torch.zeros(len(sites.layers), dtype=torch.float64)
+
+    def see(i: int, given: tuple[Any, ...], made: Any) -> None:
+        state, residual, context, _ = given
+        before, behind = (residual.close(each)[0] for each in (state, made[0]))
+        real = context.tokens.documents.expand(before.shape[:2]) > 0
+        sums[i] += (1 - F.cosine_similarity(before, behind, dim=-1))[real].double().sum().cpu()
+        n[i] += real.sum().cpu()
+
+    with watched(model, Block, see):
+        loss_of(model, judging, tokens)
+    return (sums / n).tolist()
+
+
+def importance(model: Transformer, judging: Judging, tokens: int) -> Importance:
+    """How much a head, a neuron or an expert matters: what a row's loss would change by, to first order, if it wrote nothing.
+
+    That is |Σ w · ∂L/∂w| over the weights w that it writes with, L the loss of one row, the sum over rows by their labels. Raises
+    UsageError for weights without a gradient.
+    """
+    anatomy = Anatomy(model.spec)
+    named = dict(model.named_parameters())
+    writing = {each.name: each.weight for each in anatomy.tensors.values() if each.weight.role == "output"}
+    if not writing.keys() <= named.keys() or not all(named[name].is_floating_point() for name in writing):
+        raise UsageError(
+            "weights in few bits have no gradient, by which single heads matter; load the model in float32"
+        )
+    heads: dict[str, list[HeadMap]] = {}
+    for path, each in anatomy.maps:
+        if each.makes == "output" and each not in (
+            known := heads.setdefault(anatomy.tensors[f"{path}weight"].name, [])
+        ):
+            known.append(each)
+    found: dict[str, dict[str, Tensor]] = {name: {} for name in writing}
+    labels = 0
+    for by, rows in passes(model, judging, tokens, apart=True):
+        losses = judging.objective(by, rows)
+        labels += int((rows.labels != NOT_PREDICTED).sum())
+        grads = torch.autograd.grad(losses.total, [named[name] for name in writing], allow_unused=True)
+        for (name, weight), grad in zip(writing.items(), grads, strict=True):
+            if grad is not None:
+                effect = (named[name].detach() * grad).double()
+                for axis, each in _by_axis(effect, weight, heads.get(name, [])):
+                    found[name][axis] = found[name].get(axis, 0) + each.abs().cpu()
+    return {name: {axis: each / labels for axis, each in axes.items()} for name, axes in found.items() if axes}
+
+
+def _by_axis(effect: Tensor, weight: Weight, heads: list[HeadMap]) -> Iterator[tuple[str, Tensor]]:
+    """The effect of a tensor summed by each axis that stands for single parts of the model; of heads, by head."""
+    for dim, axis in enumerate(weight.axes):
+        if axis in AXES:
+            yield axis, effect.sum([i for i in range(effect.dim()) if i != dim])
+    if heads:
+        of_columns = effect.sum(0)
+        parts = (of_columns.narrow(0, each.first, each.n * each.width).unflatten(0, (each.n, -1)) for each in heads)
+        yield "heads", torch.cat([each.sum(1) for each in parts])
+
+
+def passes(model: Transformer, judging: Judging, tokens: int, *, apart: bool) -> Iterator[tuple[LossContext, Rows]]:
+    """The batches that `loss_of` judges, and the way through the model; each row `apart`, where its loss is its own."""
+    device = next(model.parameters()).device
+    beside = judging.auxiliary and LossContext(judging.auxiliary, judging.auxiliary.head(), device)
+    by = LossContext(model, model.head(), device, auxiliary=beside)
+    for rows, _ in judging.validation.batches(BATCH_TOKENS, tokens):
+        by = seeing(by, model, judging.validation, rows)
+        alone = apart and judging.objective.one_pass and by.memory is None
+        yield from ((by, rows_at(rows, slice(i, i + 1))) for i in range(len(rows.labels))) if alone else ((by, rows),)

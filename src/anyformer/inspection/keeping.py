@@ -1,0 +1,58 @@
+"""A smaller model of a trained one, of which what matters most for a text stays: structured pruning.
+
+Muralidharan et al. 2024, arXiv:2407.14679 (Minitron), whose further training beside the given model is `--teacher`; here neurons,
+heads and experts are judged by the gradient, layers by the loss without each.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anyformer.errors import UsageError
+from anyformer.hub import transplant as carried_over
+from anyformer.hub.transplant import Transplant
+from anyformer.inspection.effects import importance, without_each
+from anyformer.inspection.subject import TOKENS, subject
+from anyformer.spec import Architecture, specification
+from anyformer.text import Tokenizer
+from anyformer.training.prepare import Sources
+
+
+def transplant(
+    architecture: Architecture,
+    path: str | Path,
+    data: str | Path | None = None,
+    *,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    tokens: int | None = None,
+    layers: str | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
+    seed: int = 0,
+) -> Transplant:
+    """A model of the architecture in float32, drawn from the seed, with what it can have of what `load` takes from `path`.
+
+    A tensor is carried over where both models have one that does the same and has the same axes: as it is, or heads regrouped,
+    neurons, experts, positions and tokens cut or grown (docs/convert.md has the rules). `layers` says which given layer each
+    begins as (`0-23,8-31`; of an encoder-decoder, the decoder's), and how many there are; `tokenizer` is another one, whose
+    tokens begin as those of the same text. With data, `inspect`'s, of what is to be fewer those stay that matter most for
+    the given model's loss on about so many `tokens`: layers, heads, neurons, experts. Raises CheckpointError where nothing is
+    carried over and for a tokenizer with more tokens than the architecture, UsageError for layers that there are not or that
+    cannot write nothing, and what `load` and `inspect` do.
+    """
+    if data is source is target is None:
+        if tokens is not None:
+            raise UsageError("tokens are those of the data by which is judged what matters; give --data too")
+        return carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed)
+    spec, n = specification(architecture), tokens or TOKENS
+    with subject(path, Sources(data, source, target), tokens=n) as one:
+        matters = importance(one.model, one.judging, n)
+        if layers is None and spec.n_layers < one.model.spec.n_layers:
+            layers = most_needed(without_each(one.model, one.judging, one.sites, n), spec.n_layers)
+    return carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed, importance=matters)
+
+
+def most_needed(without: list[float], n: int) -> str:
+    """The n layers without which the loss grows most, in order, as `layers` writes them."""
+    best = sorted(range(len(without)), key=lambda i: -without[i])[:n]
+    return ",".join(map(str, sorted(best)))

@@ -1,0 +1,78 @@
+"""One row read token by token: where its heads look, and what the model would say if it ended behind each layer.
+
+The latter is the logit lens (nostalgebraist 2020; Belrose et al. 2023, arXiv:2303.08112, section 2): the stream behind a layer
+goes through the final norm and the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.inference.judging import Judging
+from anyformer.inspection.effects import passes
+from anyformer.inspection.results import Answer, Map, Reading
+from anyformer.inspection.sites import Sites, watched
+from anyformer.layers.block import Block, Branch, mapped
+from anyformer.model import Transformer
+from anyformer.text import NOT_PREDICTED, Tokenizer
+
+MOST = 64  # tokens of a row that are read
+
+
+def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Sites) -> Reading | None:
+    """The first tokens of the first row that a model is judged by; None where it is not judged by tokens that a head says."""
+    head = model.head()
+    if head.table is None or head.layers is not None or head.pool is not None or not judging.objective.one_pass:
+        return None
+    _, rows = next(passes(model, judging, MOST, apart=True))
+    asked = judging.objective.asked(rows, next(model.parameters()).device)
+    asked = {name: _first(each) for name, each in asked.items()}
+    labels = torch.from_numpy(rows.labels[:1, :MOST])
+    main, states, maps = sites.of_stack(model.spec), [], []
+    words = {"encoder": asked.get("input_ids"), "decoder": asked.get("decoder_input_ids"), "": asked.get("input_ids")}
+
+    def text(ids: Tensor) -> tuple[str, ...]:
+        return tuple(tokenizer.decode([i], specials=True) for i in ids.flatten().tolist())
+
+    def see_layer(i: int, given: tuple[Any, ...], made: Any) -> None:
+        if i in main:
+            state, residual, context, _ = given
+            for each in (state, made[0]) if i == main.start else (made[0],):
+                x = residual.close(each)[0]
+                states.append(head(mapped(model.spec.stack.norm, model.stack.norm, x, context), context.tokens))
+
+    def see_branch(i: int, given: tuple[Any, ...], made: Any) -> None:
+        weights, site = made[1].get("attention"), sites.branches[i]
+        if weights is not None and weights.shape[0] == 1:
+            queries = text(words[site.stack])
+            of_memory = site.branch.mixer.kept_as() == "memory"
+            keys = text(words["encoder"]) if of_memory else queries
+            if weights.shape[2:] == (len(queries), len(keys)):
+                maps.append(Map(site.stack, site.layer, site.kind, queries, keys, weights[0].float().cpu()))
+
+    with torch.no_grad(), watched(model, Block, see_layer), watched(model, Branch, see_branch):
+        model(**asked, output_attentions=True)
+    ids = words["decoder" if model.spec.encoder else ""]
+    right = [None if label == NOT_PREDICTED else int(label) for label in labels.flatten().tolist()]
+    answers = tuple(_answer(f"{i}", logits[0], right, text) for i, logits in enumerate(states))
+    known = tuple(None if each is None else text(torch.tensor(each))[0] for each in right)
+    return Reading(text(ids), known, answers, tuple(maps))
+
+
+def _first(value: Any) -> Any:
+    """The first tokens of what a pass is given."""
+    if isinstance(value, Tensor) and value.dim() >= 2:
+        return value[:1, :MOST]
+    return {name: _first(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _answer(layer: str, logits: Tensor, right: list[int | None], text: Callable[[Tensor], tuple[str, ...]]) -> Answer:
+    """What logits [token, vocab] say."""
+    shares = logits.double().softmax(-1)
+    best, says = shares.max(-1)
+    of_right = tuple(None if each is None else float(shares[i, each]) for i, each in enumerate(right))
+    return Answer(layer, text(says), tuple(best.tolist()), of_right)

@@ -1,4 +1,4 @@
-"""A trained decoder as the beginning of others: fewer heads of keys, fewer neurons, experts, more layers, another vocabulary.
+"""A trained decoder as the beginning of others: fewer heads, fewer neurons, experts, more layers, another vocabulary.
 
 Each is evaluated as it begins, then trained on a little, beside the same architecture from nothing.
 
@@ -14,24 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import anyformer as af
-from anyformer.layers import GatedFeedForwardSpec
+from anyformer.layers import GatedFeedForwardSpec, GQASpec
 from anyformer.recipe import SMALL
 
 EXPERTS = "MoE(router=Router(n_experts=8,top_k=2,renormalise=true))"
 
 
-def cases(spec: af.ModelSpec, tokenizer: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def cases(spec: af.ModelSpec, tokenizer: Path, data: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Return, by what is done, changes of the architecture and options of `transplant`."""
-    n, d_ff = spec.n_layers, next(spec.nested(GatedFeedForwardSpec)).d_ff
+    n, d_ff, projection = spec.n_layers, next(spec.nested(GatedFeedForwardSpec)).d_ff, next(spec.nested(GQASpec))
+    heads = {"n_heads": projection.n_heads // 2 + 1, "head_dim": spec.stack.d_model // projection.n_heads}
     return {
         "as it was": ({}, {}),
         "one head of keys and values": ({"n_kv_heads": 1}, {}),
         "half of the neurons": ({"d_ff": d_ff // 2}, {}),
+        "the same, those that matter most": ({"d_ff": d_ff // 2}, {"data": data}),
+        f"{heads['n_heads']} of {projection.n_heads} heads": (heads, {"data": data}),
         "twice the neurons": ({"d_ff": 2 * d_ff}, {}),
         "8 experts, 2 a token": ({"experts": EXPERTS}, {}),
         "all but the last layer, then all but the first": ({}, {"layers": f"0-{n - 2},1-{n - 1}"}),
         "each layer twice, the second silent": ({}, {"layers": ",".join(f"{i},{i}~" for i in range(n))}),
         "every second layer": ({}, {"layers": f"0-{n - 1}/2"}),
+        "as many, those that matter most": ({"n_layers": (n + 1) // 2}, {"data": data}),
         "LayerNorm": ({"norm": "LayerNorm"}, {}),
         "every second mixer a gated DeltaNet": ({"mixer": "[GatedDeltaNet,attention]"}, {}),
         "half of the vocabulary": ({}, {"tokenizer": tokenizer}),
@@ -50,7 +54,7 @@ def main() -> None:
     )
     n = float(tokens.replace("k", "e3").replace("M", "e6"))
     print("| | numbers carried over | bits a byte at first | trained on | from nothing |\n|---|---:|---:|---:|---:|")
-    for i, (name, (changes, options)) in enumerate(cases(af.load_spec(run), tokenizer).items()):
+    for i, (name, (changes, options)) in enumerate(cases(af.load_spec(run), tokenizer, data).items()):
         made = af.transplant(af.vary(run, **changes), run, **options)
         size, start = sum(each.numel() for each in made.model.state_dict().values()), out / f"{i}-start"
         af.save(made.model, start, made.tokenizer)

@@ -202,7 +202,9 @@ class Transformer(Part[ModelSpec]):
                 memory = encoder_last_hidden_state
                 memory_tokens = _as_memory(make_tokens(memory[..., 0], *of_encoder))
             elif memory_tokens is None:
-                memory, memory_tokens, notes = self._encode(input_ids, of_encoder, kernels, dropout, name)
+                memory, memory_tokens, notes = self._encode(
+                    input_ids, of_encoder, kernels, dropout, name, output_attentions
+                )
         if ids is None:
             raise InputError(f"{'input_ids' if self.encoder is None else 'decoder_input_ids'} are missing")
         tokens = make_tokens(ids, *known, cache=cache, by_count=self._by_count)
@@ -322,6 +324,7 @@ class Transformer(Part[ModelSpec]):
         kernels: Mapping[str, Kernel],
         dropout: Dropout | None,
         kernel: str | None,
+        weights: bool = False,
     ) -> tuple[Tensor, Tokens, list[Notes]]:
         if ids is None:
             raise InputError("input_ids are missing: the encoder has nothing to read, and no cache holds its memory")
@@ -334,7 +337,7 @@ class Transformer(Part[ModelSpec]):
                     kernels, self._attentions, self.stretches, whole, dropout, self.runs_on or ids.device.type
                 )
             ids, tokens, stores = stretched(self.stretches, ids, whole)
-        context = ForwardContext(tokens, kernels, dropout=dropout, experts=_experts(kernel))
+        context = ForwardContext(tokens, kernels, dropout=dropout, weights=weights, experts=_experts(kernel))
         context.trains = torch.is_grad_enabled()
         context.recompute = self.recompute if context.trains else "none"
         memory, notes = self.encoder(ids, context, stores)

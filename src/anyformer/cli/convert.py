@@ -8,9 +8,13 @@ from typing import Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import DTYPES, PATH, SEED, Nbytes, as_option
+from anyformer.cli.options import DTYPES, FILE, PATH, SEED, Amount, Nbytes, as_option
 from anyformer.errors import UsageError
 from anyformer.screen import say
+
+# What an option of --into is called by `transplant`.
+OF_INTO = {name: name for name in ("layers", "tokenizer", "data", "tokens", "seed")}
+OF_INTO |= {"sentences": "source", "translations": "target"}
 
 
 @click.command("convert")
@@ -73,6 +77,14 @@ from anyformer.screen import say
     type=PATH,
     help="Of --into: another tokenizer.json or its directory; its tokens begin as SRC's of the same text.",
 )
+@click.option(
+    "--data",
+    metavar="TEXT",
+    help="Of --into: of what is to be fewer, layers, heads, neurons, experts, those stay that matter most for SRC's loss here.",
+)
+@click.option("--source", "sentences", type=FILE, help="The same for translation: a file of sentences, one a line.")
+@click.option("--target", "translations", type=FILE, help="Their translations, line by line.")
+@click.option("--tokens", type=Amount(), help="Of --data: about so many.  [default: 4,096]")
 @click.option("--seed", type=SEED, help="Of --into: what is drawn.  [default: 0]")
 @as_option
 @import_option
@@ -81,9 +93,6 @@ def command(
     target: Path,
     dtype: str | None,
     into: str | None,
-    layers: str | None,
-    tokenizer: Path | None,
-    seed: int | None,
     **given: Any,
 ) -> None:
     """Bring weights from one format, or architecture, into another.
@@ -103,24 +112,28 @@ def command(
     anyformer convert runs/first soup --with runs/second --with runs/third
     anyformer convert runs/first experts --into "runs/first+experts=mixtral"
     anyformer convert runs/first deeper --into runs/first --layers 0-5,3-7
+    anyformer convert runs/first smaller --into "runs/first+n_layers=6+d_ff=512" --data my-texts/
     """  # noqa: D301
     import torch
 
-    from anyformer.hub import convert, save, transplant
+    from anyformer.hub import convert, save
     from anyformer.hub.saving import refuse_in_use
+    from anyformer.inspection import transplant
 
-    own = {"--layers": layers, "--tokenizer": tokenizer, "--seed": seed}
+    own = {name: given.pop(name) for name in OF_INTO}
     if into is not None:
         others = {**given, "dtype": dtype, "form": None}
+        options = {each.name: each.opts[0] for each in click.get_current_context().command.params}
         if said := [name for name, value in others.items() if value not in (None, False, ())]:
-            options = {each.name: each.opts[0] for each in click.get_current_context().command.params}
             what = f"--into leaves no room for {options[said[0]]}"
-            raise UsageError(f"{what}; leave all but --to, {', '.join(own)} out, and convert {target} afterwards")
+            may = ", ".join(options[name] for name in OF_INTO)
+            raise UsageError(f"{what}; leave all but --to, {may} out, and convert {target} afterwards")
         refuse_in_use(target)
-        found = transplant(into, source, layers=layers, tokenizer=tokenizer, seed=seed or 0)
+        found = transplant(into, source, **{OF_INTO[name]: value for name, value in own.items() if value is not None})
         say(f"{save(found.model, target, found.tokenizer, form=given['form'])}; {found}")
         return
     if alone := [name for name, value in own.items() if value is not None]:
-        raise UsageError(f"{alone[0]} is of what --into makes; give --into too, or leave {alone[0]} out")
+        option = f"--{OF_INTO[alone[0]].replace('_', '-')}"
+        raise UsageError(f"{option} is of what --into makes; give --into too, or leave {option} out")
     kind = getattr(torch, dtype) if dtype else None
     say(str(convert(source, target, dtype=kind, **given)))

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "profile": "Run a model: measured beside predicted, and where its time goes.",
     "train": "Train an architecture on text.",
     "evaluate": "Nats, perplexity and bits per byte on a text.",
+    "inspect": "What a trained model's layers and heads do, and where they look.",
     "generate": "Continue a prompt.",
     "chat": "Talk with a model that was tuned for it.",
     "serve": "A model behind OpenAI's interface.",

@@ -7,10 +7,11 @@ each head: Michel et al. 2019, arXiv:1905.10650, section 2 and equation 2; of ne
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import UsageError
@@ -18,6 +19,7 @@ from anyformer.inference.judging import Judging
 from anyformer.inspection.results import BranchFigures, Importance, LayerFigures
 from anyformer.inspection.sites import Sites, watched, without_branch, without_layers
 from anyformer.layers.block import Block
+from anyformer.layers.held import HeldWeight
 from anyformer.model import Transformer
 from anyformer.spec import HeadMap, Weight
 from anyformer.surgery import Anatomy
@@ -60,15 +62,6 @@ def of_layers(
     return whole, tuple(found)
 
 
-def without_each(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> list[float]:
-    """The loss without each layer of the main stack."""
-    found = []
-    for i in sites.of_stack(model.spec):
-        with without_layers(model, range(i, i + 1)):
-            found.append(loss_of(model, judging, tokens).loss)
-    return found
-
-
 def _turned(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> list[float]:
     """1 - the cosine of the stream before and behind each layer, the mean over real tokens."""
     sums, n = torch.zeros(len(sites.layers), dtype=torch.float64), torch.zeros(len(sites.layers), dtype=torch.float64)
@@ -94,9 +87,10 @@ def importance(model: Transformer, judging: Judging, tokens: int) -> Importance:
     anatomy = Anatomy(model.spec)
     named = dict(model.named_parameters())
     writing = {each.name: each.weight for each in anatomy.tensors.values() if each.weight.role == "output"}
-    if not writing.keys() <= named.keys() or not all(named[name].is_floating_point() for name in writing):
+    if not writing.keys() <= named.keys() or any(isinstance(named[name], HeldWeight) for name in writing):
         raise UsageError(
-            "weights in few bits have no gradient, by which single heads matter; load the model in float32"
+            "weights in few bits, or below adapters, have no gradient of their own, by which single heads matter; "
+            "load the model in float32, adapters merged"
         )
     heads: dict[str, list[HeadMap]] = {}
     for path, each in anatomy.maps:
@@ -107,15 +101,30 @@ def importance(model: Transformer, judging: Judging, tokens: int) -> Importance:
     found: dict[str, dict[str, Tensor]] = {name: {} for name in writing}
     labels = 0
     for by, rows in passes(model, judging, tokens, apart=True):
-        losses = judging.objective(by, rows)
+        with _learning(list(named.values())):
+            total = judging.objective(by, rows).total
+            grads = torch.autograd.grad(total, [named[name] for name in writing], allow_unused=True)
         labels += int((rows.labels != NOT_PREDICTED).sum())
-        grads = torch.autograd.grad(losses.total, [named[name] for name in writing], allow_unused=True)
         for (name, weight), grad in zip(writing.items(), grads, strict=True):
             if grad is not None:
                 effect = (named[name].detach() * grad).double()
                 for axis, each in _by_axis(effect, weight, heads.get(name, [])):
                     found[name][axis] = found[name].get(axis, 0) + each.abs().cpu()
     return {name: {axis: each / labels for axis, each in axes.items()} for name, axes in found.items() if axes}
+
+
+@contextmanager
+def _learning(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Have all parameters take part in gradients meanwhile, frozen ones too, wherever they are asked for."""
+    frozen = [each for each in parameters if not each.requires_grad and each.is_floating_point()]
+    try:
+        with torch.enable_grad():
+            for each in frozen:
+                each.requires_grad_(True)
+            yield
+    finally:
+        for each in frozen:
+            each.requires_grad_(False)
 
 
 def _by_axis(effect: Tensor, weight: Weight, heads: list[HeadMap]) -> Iterator[tuple[str, Tensor]]:

@@ -11,11 +11,14 @@ from pathlib import Path
 from anyformer.errors import UsageError
 from anyformer.hub import transplant as carried_over
 from anyformer.hub.transplant import Transplant
-from anyformer.inspection.effects import importance, without_each
-from anyformer.inspection.subject import TOKENS, subject
+from anyformer.inspection.effects import importance, loss_of
+from anyformer.inspection.sites import without_layers
+from anyformer.inspection.subject import TOKENS, Subject, subject
 from anyformer.spec import Architecture, specification
 from anyformer.text import Tokenizer
 from anyformer.training.prepare import Sources
+
+SETS = 2  # of layers that are left out, from which the search for more of them goes on
 
 
 def transplant(
@@ -44,15 +47,28 @@ def transplant(
         if tokens is not None:
             raise UsageError("tokens are those of the data by which is judged what matters; give --data too")
         return carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed)
-    spec, n = specification(architecture), tokens or TOKENS
+    spec, n, how = specification(architecture), tokens or TOKENS, ()
     with subject(path, Sources(data, source, target), tokens=n) as one:
         matters = importance(one.model, one.judging, n)
         if layers is None and spec.n_layers < one.model.spec.n_layers:
-            layers = most_needed(without_each(one.model, one.judging, one.sites, n), spec.n_layers)
-    return carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed, importance=matters)
+            layers = most_needed(one, spec.n_layers, n)
+            how = (f"layers {layers} of {one.model.spec.n_layers}, which matter most",)
+    made = carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed, importance=matters)
+    return made._replace(how=(*how, *made.how))
 
 
-def most_needed(without: list[float], n: int) -> str:
-    """The n layers without which the loss grows most, in order, as `layers` writes them."""
-    best = sorted(range(len(without)), key=lambda i: -without[i])[:n]
-    return ",".join(map(str, sorted(best)))
+def most_needed(one: Subject, n: int, tokens: int) -> str:
+    """The n layers of the main stack that the loss is lowest with, in order, as `layers` writes them.
+
+    One more is left out at a time, and each time the few best sets go on: layers make up for each other.
+    """
+
+    def loss(gone: frozenset[int]) -> float:
+        with without_layers(one.model, gone):
+            return loss_of(one.model, one.judging, tokens).loss
+
+    main, best = one.sites.of_stack(one.model.spec), [frozenset[int]()]
+    for _ in range(len(main) - n):
+        wider = {gone | {i} for gone in best for i in main if i not in gone}
+        best = sorted(wider, key=loss)[:SETS]
+    return ",".join(str(i - main.start) for i in main if i not in best[0])

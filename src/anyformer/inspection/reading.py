@@ -6,7 +6,7 @@ goes through the final norm and the head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -29,9 +29,7 @@ def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Site
     if head.table is None or head.layers is not None or head.pool is not None or not judging.objective.one_pass:
         return None
     _, rows = next(passes(model, judging, MOST, apart=True))
-    asked = judging.objective.asked(rows, next(model.parameters()).device)
-    asked = {name: _first(each) for name, each in asked.items()}
-    labels = torch.from_numpy(rows.labels[:1, :MOST])
+    asked = _first_document(judging.objective.asked(rows, next(model.parameters()).device))
     main, states, maps = sites.of_stack(model.spec), [], []
     words = {"encoder": asked.get("input_ids"), "decoder": asked.get("decoder_input_ids"), "": asked.get("input_ids")}
 
@@ -57,22 +55,38 @@ def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Site
     with torch.no_grad(), watched(model, Block, see_layer), watched(model, Branch, see_branch):
         model(**asked, output_attentions=True)
     ids = words["decoder" if model.spec.encoder else ""]
-    right = [None if label == NOT_PREDICTED else int(label) for label in labels.flatten().tolist()]
-    answers = tuple(_answer(f"{i}", logits[0], right, text) for i, logits in enumerate(states))
+    labels = (
+        rows.labels[0, : ids.shape[1]].tolist()
+        if rows.labels.shape[1] >= ids.shape[1]
+        else [NOT_PREDICTED] * ids.shape[1]
+    )
+    right = [None if label == NOT_PREDICTED else label for label in labels]
+    names = ("embedding", *(f"{sites.layers[i].layer}" for i in main))
+    answers = tuple(_answer(*each, right, text) for each in zip(names, states, strict=True))
     known = tuple(None if each is None else text(torch.tensor(each))[0] for each in right)
     return Reading(text(ids), known, answers, tuple(maps))
 
 
-def _first(value: Any) -> Any:
-    """The first tokens of what a pass is given."""
-    if isinstance(value, Tensor) and value.dim() >= 2:
-        return value[:1, :MOST]
-    return {name: _first(each) for name, each in value.items()} if isinstance(value, dict) else value
+def _first_document(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What a pass is given of the first document of the first row, and no more than so many tokens of it."""
+
+    def n(mask: Tensor | None) -> int:
+        return MOST if mask is None else min(MOST, int((mask[0] == mask[0, 0]).sum()))
+
+    lengths = {name: n(asked.get(f"{name}attention_mask")) for name in ("decoder_", "")}
+
+    def cut(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {each: cut(name, inner) for each, inner in value.items()}
+        length = lengths["decoder_" if name.startswith("decoder_") else ""]
+        return value[:1, :length] if isinstance(value, Tensor) and value.dim() >= 2 else value
+
+    return {name: cut(name, value) for name, value in asked.items()}
 
 
 def _answer(layer: str, logits: Tensor, right: list[int | None], text: Callable[[Tensor], tuple[str, ...]]) -> Answer:
-    """What logits [token, vocab] say."""
-    shares = logits.double().softmax(-1)
+    """What logits [1, token, vocab] say."""
+    shares = logits[0].double().softmax(-1)
     best, says = shares.max(-1)
     of_right = tuple(None if each is None else float(shares[i, each]) for i, each in enumerate(right))
     return Answer(layer, text(says), tuple(best.tolist()), of_right)

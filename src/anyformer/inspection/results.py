@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from anyformer.notebook import ShowsItself
+from anyformer.screen import printed
 from anyformer.surgery import Importance
 
 VERSION = 1
@@ -56,7 +57,7 @@ class HeadFigures:
 class Answer:
     """What the model would say if it ended behind some layer, at each token of a row."""
 
-    layer: str  # "0" is the embedding
+    layer: str  # its number, or "embedding"
     says: tuple[str, ...]  # the likeliest token
     probability: tuple[float, ...]  # of that
     right: tuple[float | None, ...]  # the probability of the token that is right; None where none is known
@@ -96,6 +97,11 @@ class Inspection(ShowsItself):
     heads: tuple[HeadFigures, ...]
     importance: Importance
     reading: Reading | None  # None: the model predicts no tokens
+
+    def __str__(self) -> str:
+        from anyformer.inspection.printed import sections
+
+        return printed(*sections(self))
 
     def as_json(self) -> dict[str, Any]:
         told = {name: getattr(self, name) for name in ("objective", "unit", "loss", "labels")}

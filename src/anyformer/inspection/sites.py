@@ -6,7 +6,7 @@ Layers and branches are told by the order in which a pass calls them, so that th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
@@ -16,10 +16,11 @@ from torch import nn
 
 from anyformer.layers.block import Block, Branch
 from anyformer.model import Transformer
-from anyformer.spec import BranchSpec, ModelSpec
+from anyformer.spec import BranchSpec, MixerSpec, ModelSpec
 from anyformer.surgery import Anatomy
 
 PLACE = re.compile(r"(encoder|stack|heads\.(?P<head>.+)\.layers)\.blocks\.(?P<layer>\d+)(?:\.(?P<branch>.+))?")
+UNTOLD = (None, MixerSpec.counted_as)  # what a mixer is counted as that is of no kind by itself
 See = Callable[[int, tuple[Any, ...], Any], Any]
 
 
@@ -34,7 +35,8 @@ class Site(NamedTuple):
     @property
     def kind(self) -> str:
         """What it does, in a word: attention, feed-forward, experts; of a whole layer "layer"."""
-        return "layer" if self.branch is None else self.branch.mixer.counted_as or self.branch.mixer.kind
+        mixer = self.branch and self.branch.mixer
+        return "layer" if mixer is None else mixer.kind if mixer.counted_as in UNTOLD else str(mixer.counted_as)
 
     @property
     def of_layer(self) -> str:
@@ -104,7 +106,7 @@ def watched(model: Transformer, kind: type[nn.Module], see: See) -> Iterator[Non
             handle.remove()
 
 
-def without_layers(model: Transformer, numbers: range) -> Any:
+def without_layers(model: Transformer, numbers: Collection[int]) -> Any:
     """A context in which layers of these numbers pass on what they read; what they lend to others they still do."""
     return watched(model, Block, lambda i, given, made: (given[0], made[1]) if i in numbers else None)
 

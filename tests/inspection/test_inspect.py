@@ -1,0 +1,177 @@
+"""`inspect` on models and data of every kind, its command, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.errors import UsageError
+from anyformer.families import preset, with_classifier
+from anyformer.inspection.effects import importance
+from anyformer.inspection.subject import subject
+from anyformer.resizing import shrink
+from anyformer.training.prepare import Sources
+from tests.cli.running import answer, refused, run, succeeded
+from tests.inspection.looked_at import ROW, TEXT, small, tokenizer
+from tests.laws.models import randomised
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT * 4, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    af.save(small("llama3-8b"), tmp_path / "llama", tokenizer=tokenizer())
+    return tmp_path / "llama"
+
+
+@pytest.mark.parametrize(
+    ("name", "n_heads", "kinds"),
+    [
+        ("mixtral-8x7b", 8, {"attention", "experts"}),
+        ("deepseek-v3", 8, {"attention", "feed-forward", "experts"}),  # latent attention
+        ("qwen3-next-80b-a3b", 4, {"attention", "recurrence", "experts"}),  # every fourth layer looks at tokens
+        ("mamba-130m", 0, {"recurrence"}),
+        (
+            "gemma3n-e4b",
+            40,
+            {"attention", "feed-forward", "Laurel", "per-layer embeddings"},
+        ),  # streams side by side, keys that are lent
+        ("reformer-enwik8", 12, {"attention", "feed-forward"}),  # reversible
+        ("bert-base", 8, {"attention", "feed-forward"}),  # by the tokens that are hidden
+    ],
+)
+def test_architectures_of_every_kind(name: str, n_heads: int, kinds: set[str], text: Path) -> None:
+    model = small(name)
+    found = af.inspect(model, text, tokenizer=tokenizer(), seq_len=ROW, tokens=64)
+    assert len(found.heads) == n_heads
+    assert {branch.kind for layer in found.layers for branch in layer.branches} == kinds
+    assert len(found.layers) == model.spec.n_layers
+    last = found.layers[-1]
+    assert last.ended == pytest.approx(found.loss)
+    assert all(head.importance is not None and head.importance > 0 for head in found.heads)
+    assert all(0 <= head.entropy <= 1 for head in found.heads)
+    assert found.reading is not None
+    assert len(found.reading.answers) == model.spec.n_layers + 1
+    assert af.evaluate(model, text, tokenizer=tokenizer(), seq_len=ROW).as_json()["objective"] == found.objective
+
+
+def test_a_translator_by_its_pairs(tmp_path: Path) -> None:
+    lines = TEXT.split(", ")
+    (tmp_path / "a").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "b").write_text("\n".join(reversed(lines)), encoding="utf-8")
+    model = small("transformer-base")
+    found = af.inspect(model, source=tmp_path / "a", target=tmp_path / "b", tokenizer=tokenizer())
+    stacks = [layer.stack for layer in found.layers]
+    assert stacks == ["encoder", "encoder", "decoder", "decoder"]
+    assert [layer.ended is None for layer in found.layers] == [True, True, False, False]
+    by_stack = {stack: [head for head in found.heads if head.stack == stack] for stack in ("encoder", "decoder")}
+    assert len(by_stack["encoder"]) * 2 == len(by_stack["decoder"])  # of itself, and of what the encoder made
+    assert [head.distance is None for head in by_stack["decoder"]].count(True) == len(by_stack["encoder"])
+    assert found.reading is not None
+    assert len({each.queries for each in found.reading.maps}) == 2
+    crossed = [each for each in found.reading.maps if each.keys != each.queries]
+    assert len(crossed) == model.spec.n_layers
+    assert all(each.weights.shape[1:] == (len(each.queries), len(each.keys)) for each in found.reading.maps)
+
+
+def test_a_classifier_by_its_labels(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": word, "label": str(len(word) % 2)}) for word in TEXT.split()]
+    (tmp_path / "labels.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    spec = af.vary(shrink(preset("bert-base").spec), vocab_size=tokenizer().vocab_size)
+    model = randomised(with_classifier(spec, 2))
+    model.labels = ("0", "1")
+    found = af.inspect(model, tmp_path / "labels.jsonl", tokenizer=tokenizer())
+    assert (found.objective, found.labels, found.reading) == ("Classification", len(lines), None)
+    assert all(layer.without != 0 for layer in found.layers)
+
+
+def test_experts_and_neurons_matter_as_differences_say(text: Path) -> None:
+    """∂L/∂g of a gate g on what an expert, or a neuron of all experts, writes, by central differences in float64."""
+    model = small("mixtral-8x7b").double()
+    with subject(model, Sources(text), tokenizer=tokenizer(), seq_len=ROW) as one:
+        found = importance(model, one.judging, 64)
+        from anyformer.inspection.effects import passes
+
+        rows = list(passes(model, one.judging, 64, apart=True))
+        labels = sum(int((each.labels != -100).sum()) for _, each in rows)
+        name, axes = next((name, axes) for name, axes in found.items() if "experts" in axes)
+        weight = model.get_parameter(name)
+        before, step = weight.data.clone(), 1e-4
+
+        def losses(which: tuple[object, ...], factor: float) -> torch.Tensor:
+            weight.data.copy_(before)
+            weight.data[which] *= factor
+            with torch.no_grad():
+                return torch.stack([one.judging.objective(by, each).total for by, each in rows])
+
+        for axis, index in (("experts", lambda i: (i,)), ("d_ff", lambda i: (slice(None), slice(None), i))):
+            for i in range(2):
+                slope = (losses(index(i), 1 + step) - losses(index(i), 1 - step)) / (2 * step)
+                assert float(axes[axis][i]) == pytest.approx(float(slope.abs().sum()) / labels, rel=1e-4, abs=1e-9)
+
+
+def test_it_leaves_a_model_as_it_was_and_says_the_same_again(text: Path) -> None:
+    model = small("llama3-8b").train().requires_grad_(False)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    first, again = (af.inspect(model, text, tokenizer=tokenizer(), seq_len=ROW).as_json() for _ in range(2))
+    assert first == again
+    assert model.training
+    assert all(each.grad is None and not each.requires_grad for each in model.parameters())
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+def test_a_text_is_read_beside_data(saved: Path, text: Path) -> None:
+    of_data = af.inspect(saved, text, seq_len=ROW)
+    both = af.inspect(saved, text, text="why is the oak older", seq_len=ROW)
+    alone = af.inspect(saved, text="why is the oak older", seq_len=ROW)
+    assert (both.loss, both.heads, both.layers) == (of_data.loss, of_data.heads, of_data.layers)
+    assert both.reading is not None
+    assert alone.reading is not None
+    assert "".join(both.reading.tokens[1:]) == "why is the oak older"
+    assert (alone.reading.answers, alone.reading.tokens) == (both.reading.answers, both.reading.tokens)
+    assert alone.loss != both.loss
+
+
+def test_the_command(saved: Path, text: Path, tmp_path: Path) -> None:
+    said = succeeded(run("inspect", saved, "--data", text, "--seq-len", ROW, "--device", "cpu")).stdout
+    found = af.inspect(saved, text, seq_len=ROW)
+    assert said.splitlines()[0] == str(found).splitlines()[0]
+    for words in ("what layers do for the loss", "without attention", "heads", "what it would say if it ended there"):
+        assert words in said
+    page = tmp_path / "inside.html"
+    told = answer("inspect", saved, "--data", text, "--seq-len", ROW, "--out", page, "--device", "cpu")
+    assert told == json.loads(json.dumps(found.as_json()))
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "what is inside a model shows on a text: give --data, --text, or --source and --target"),
+        (("--data", "nowhere"), "no corpus at nowhere"),
+        (("--text", ""), "empty"),
+        (
+            ("--data", "{text}", "--source", "{text}", "--target", "{text}"),
+            "give either --data, or --source and --target",
+        ),
+        (("--data", "{text}", "--objective", "mlm"), "a text is judged by sft or causal-lm where it is named"),
+        (("--data", "{text}", "--tokens", "0"), "--tokens"),
+    ],
+)
+def test_refused_in_a_line(options: tuple[str, ...], words: str, saved: Path, text: Path) -> None:
+    refused(run("inspect", saved, *(each.format(text=text) for each in options)), words)
+
+
+def test_weights_in_few_bits_are_refused(saved: Path, text: Path) -> None:
+    model, _ = af.load(saved, dtype="int8")
+    with pytest.raises(UsageError, match="weights in few bits, or below adapters, have no gradient"):
+        af.inspect(model, text, tokenizer=tokenizer(), seq_len=ROW)

@@ -1,0 +1,105 @@
+"""Layers and branches are those that a pass calls, and a model without some is the smaller one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.inspection.sites import Sites, watched, without_branch, without_layers
+from anyformer.layers.block import Block, Branch
+from anyformer.model import Transformer, build
+from anyformer.spec import ModelSpec
+from tests.inspection.looked_at import small
+from tests.laws.models import every_preset
+
+IDS = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def logits(model: Transformer, ids: Tensor = IDS) -> Tensor:
+    with torch.no_grad():
+        return model(ids, **({} if model.spec.encoder is None else {"decoder_input_ids": ids})).logits
+
+
+@every_preset
+def test_every_call_of_a_pass_has_a_site(spec: ModelSpec) -> None:
+    model, sites = build(spec).eval(), Sites.of(spec)
+    ids = IDS % spec.vocab_size
+    layers, branches = list[type](), list[str]()
+
+    def branch(i: int, given: object, made: object) -> None:
+        branches.append(sites.branches[i].kind)
+
+    with watched(model, Block, lambda i, *_: layers.append(Block)), watched(model, Branch, branch), torch.no_grad():
+        model(ids, **({} if spec.encoder is None else {"decoder_input_ids": ids}))
+    assert len(layers) == len(sites.layers)
+    assert len(branches) == len(sites.branches)
+    assert len(sites.of_stack(spec)) == spec.n_layers
+    assert {site.of_layer for site in sites.branches} <= {site.path for site in sites.layers}
+
+
+@pytest.mark.parametrize(
+    "name", ["llama3-8b", "gpt2", "gptj-6b", "gemma3-1b", "mixtral-8x7b", "t5-v1.1-small", "bert-base"]
+)
+def test_without_layers_a_model_is_one_that_lacks_them(name: str) -> None:
+    """With 4 layers, of a decoder beside an encoder too, where layers are counted from the encoder's first."""
+    model = small(name, n_layers=4)
+    main = Sites.of(model.spec).of_stack(model.spec)
+    for gone in ((3,), (0,), (1, 2)):
+        stack = model.spec.stack
+        kept = [i for i in range(4) if i not in gone]
+        fewer = build(model.spec.but(stack=stack.but(blocks=tuple(stack.blocks[i] for i in kept))), None).eval()
+        state = {}
+        for key, tensor in model.state_dict().items():
+            if (found := re.match(r"stack\.blocks\.(\d+)\.", key)) is None:
+                state[key] = tensor
+            elif int(found[1]) in kept:
+                state[f"stack.blocks.{kept.index(int(found[1]))}.{key[found.end() :]}"] = tensor
+        fewer.load_state_dict(state)
+        with without_layers(model, [main.start + i for i in gone]):
+            torch.testing.assert_close(logits(model), logits(fewer))
+    assert not torch.allclose(logits(model), logits(fewer))  # and it is whole again
+
+
+def test_layers_that_share_their_weights_are_told_apart() -> None:
+    model = small("albert-base", n_layers=3)
+    whole = logits(model)
+    found = []
+    for i in range(3):
+        with without_layers(model, [i]):
+            found.append(logits(model))
+    torch.testing.assert_close(found[0], found[1])  # the same layer twice, whichever is passed over
+    assert not torch.allclose(found[0], whole)
+    with without_layers(model, [0, 1]):
+        once = logits(model)
+    assert not torch.allclose(once, found[0])
+
+
+def test_a_branch_that_writes_nothing_is_one_whose_output_map_is_zero() -> None:
+    model = small("llama3-8b")
+    for number, path in (
+        (0, "0.sublayers.0.branches.0.mixer.projection.o"),
+        (3, "1.sublayers.1.branches.0.mixer.down"),
+    ):
+        with without_branch(model, number):
+            silent = logits(model)
+        weight = model.get_parameter(f"stack.blocks.{path}.weight")
+        before = weight.data.clone()
+        weight.data.zero_()
+        torch.testing.assert_close(logits(model), silent)
+        weight.data.copy_(before)
+        assert not torch.allclose(logits(model), silent)
+
+
+def test_hooks_are_gone_when_a_pass_fails() -> None:
+    model = small("llama3-8b")
+    whole = logits(model)
+
+    def fails(*_: object) -> None:
+        raise ValueError("seen")
+
+    with pytest.raises(ValueError, match="seen"), watched(model, Block, fails):
+        logits(model)
+    torch.testing.assert_close(logits(model), whole)

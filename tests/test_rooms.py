@@ -55,6 +55,7 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["inspection"] = {"hub", "inference", "layers", "model", "recipe", "spec", "surgery", "text", "training"}
 ROOMS["serving"] = {"generation", "inference", "layers", "model", "text"}
+ROOMS["inspection"] = {"disk", "hub", "inference", "layers", "model", "recipe", "spec", "surgery", "text", "training"}
 ROOMS["measure"] = set(ROOMS)
 ROOMS["study"] = set(ROOMS)
 ROOMS["integrations"] = {

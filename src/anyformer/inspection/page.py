@@ -1,0 +1,75 @@
+"""An inspection as one HTML file that needs nothing else: figures, maps and styles are inside, and it opens offline."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from math import isfinite
+from pathlib import Path
+
+from anyformer.amounts import counted
+from anyformer.disk.atomic import replace_file
+from anyformer.errors import RunFailed
+from anyformer.inspection.page_figures import MEASURES, figure, head_grids, known, layer_tables, named
+from anyformer.inspection.page_tokens import lens_rows, map_data, shown
+from anyformer.inspection.results import Inspection
+from anyformer.screen import visible
+
+
+def write_page(found: Inspection, path: str | Path, *, title: str) -> Path:
+    """Write the page of `found` to `path` (an .html file, replaced as a whole) and return the path.
+
+    Raises RunFailed if the file cannot be written; a former page is then still there.
+    """
+    target = Path(path)
+    try:
+        replace_file(target, render_page(found, title).encode(errors="replace"))
+    except OSError as error:
+        raise RunFailed(f"could not write the page {target}: {error.strerror}; choose another place") from error
+    return target
+
+
+def render_page(found: Inspection, title: str) -> str:
+    """The page as one HTML document. All text of `found` is escaped, and what does not print is spelled out."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    template = Environment(
+        loader=PackageLoader("anyformer.inspection", ""), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    ).get_template("page.html")  # fmt: skip
+    own = files("anyformer.inspection")
+    measures = [each for each in MEASURES if any(getattr(head, each.name) is not None for head in found.heads)]
+    reading = found.reading
+    return template.render(
+        found=found, title=visible(title), headline=_headline(found), measures=measures, reading=reading,
+        stacks=layer_tables(found.layers), grids=head_grids(found.heads, measures), lens=lens_rows(reading) if reading else [],
+        data={"measures": [each._replace(words=each.words.format(unit=found.unit))._asdict() for each in measures],
+              "heads": [[known(getattr(head, each.name)) for each in measures] for head in found.heads],
+              "maps": map_data(reading.maps, found.heads) if reading else []},
+        counted=counted, figure=figure, shown=shown,
+        css=Markup((own / "page.css").read_text(encoding="utf-8")),  # ours, not the user's
+        js=Markup((own / "page.js").read_text(encoding="utf-8")),
+    )  # fmt: skip
+
+
+def _headline(found: Inspection) -> list[tuple[str, str]]:
+    """The page's first sentences as pairs of text and style: which layers matter most and least, and which head does."""
+    costs = [
+        (each.without, f"{each.stack} layer {each.layer}".strip()) for each in found.layers if isfinite(each.without)
+    ]
+    if not costs:
+        return [(f"A loss of {figure(found.loss)} {found.unit}.", "")]
+    (most, first), (least, last) = max(costs), min(costs)
+    text = [("Passing over ", ""), (first, "strong"), (f" costs {figure(most)} {found.unit}", "")]
+    if last != first:
+        text += [(", the most; " if least >= 0 else ", the most; without ", ""), (last, "strong")]
+        text += [
+            (f" costs {figure(least)}, the least", "") if least >= 0 else (f" the loss is {figure(-least)} lower", "")
+        ]
+    heads = [
+        (each.importance, each) for each in found.heads if each.importance is not None and isfinite(each.importance)
+    ]
+    if len(heads) > 1:
+        head = max(heads, key=lambda each: each[0])[1]
+        text += [(". The head that matters most is ", ""), (named(head), "strong")]
+    return [*text, (".", "")]

@@ -19,7 +19,7 @@ import torch
 from anyformer.disk import atomic
 from anyformer.errors import RunFailed
 from anyformer.inspection.page import render_page, write_page
-from anyformer.inspection.page_figures import Scale
+from anyformer.inspection.page_figures import Scale, figure
 from anyformer.inspection.page_tokens import shown
 from anyformer.inspection.results import (
     Answer,
@@ -209,6 +209,7 @@ def test_bars_begin_at_zero_and_go_the_way_of_their_sign() -> None:
     assert scale.bar(None, str) == ("", 0.0, None, False)
     assert scale.bar(nan, str).width is None
     assert Scale.of([]).bar(0.0, str).width == 0.0
+    assert [figure(value) for value in (-1.5, -0.0001, 1234.5)] == ["−1.500", "0.000", "1,234.500"]
     html = render_page(decoder(), "")
     bars = re.findall(r'<div class="bar cost">.*?</div>', html)
     assert len(bars) == 6
@@ -256,6 +257,12 @@ def test_heads_and_maps_find_each_other() -> None:
     assert [each["group"] for each in maps] == ["encoder attention", "decoder attention", "decoder cross-attention"]
     assert [each["figures"] for each in maps] == [[0, 1, 2], [3, 4], [None, 5]]
     tokens = ("a", "b")
+    assert (
+        page(
+            replace(decoder(), reading=Reading((), (), (), (Map("", 0, "attention", (), (), weights(2, 0, 0)),)))
+        ).data["maps"]
+        == []
+    )
     twice = Map("", 0, "attention", tokens, tokens, weights(1, 2, 2))
     found = replace(decoder(), heads=(head(0), head(0)), reading=Reading(tokens, (None, None), (), (twice, twice)))
     assert [each["figures"] for each in page(found).data["maps"]] == [[0], [1]]
@@ -305,7 +312,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     plain, found = page(decoder(("a", "b", "c", "d"))), decoder(tokens)
     found = replace(
         found,
-        objective=HOSTILE, unit=HOSTILE,
+        objective=HOSTILE, unit=f"{HOSTILE}\ud800",
         layers=tuple(
             replace(each, stack=HOSTILE, branches=(BranchFigures(HOSTILE, 0.5), *each.branches[1:]))
             for each in found.layers
@@ -329,7 +336,10 @@ def inspections() -> Iterator[Inspection]:
     broken = (layer(0, nan, inf, ("attention", -inf)), layer(1, None, nan, ("attention", nan)))
     heads = tuple(head(at, importance=nan, entropy=inf, itself=-inf) for at in range(2))
     answers = tuple(replace(each, probability=(nan,) * 3, right=(inf, nan, None)) for each in plain.reading.answers)
-    maps = tuple(replace(each, weights=each.weights * nan) for each in plain.reading.maps)
+    maps = tuple(
+        replace(each, weights=each.weights * weight)
+        for each, weight in zip(plain.reading.maps, (nan, inf), strict=True)
+    )
     reading = replace(plain.reading, answers=answers, maps=maps)
     yield Inspection("causal", "nats a token", nan, 0, broken, heads, {}, reading)
     yield replace(plain, layers=(), heads=(), reading=None)
@@ -346,7 +356,7 @@ def test_what_is_not_finite_is_a_dash() -> None:
     assert "A loss of – nats a token." in found.text
     assert found.data["heads"] == [[None, None, None]] * 2
     assert {style for style in found.values("style") if style.startswith("--v")} == {"--v:0.0"}
-    assert b64decode(found.data["maps"][0]["weights"]) == bytes(18)
+    assert [b64decode(each["weights"]) for each in found.data["maps"]] == [bytes(18)] * 2
     assert not re.search(r"\b(nan|inf|NaN|Infinity|None|undefined)\b", found.text + "".join(found.texts["data"]))
 
 

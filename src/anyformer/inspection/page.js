@@ -133,11 +133,13 @@ function read(query, key) {
   const weight = (i) => (map.bytes[from + i] / 255) ** 2;
   keys.forEach((token, i) => token.style.setProperty("--v", (map.bytes[from + i] / 255).toFixed(3)));
   pick(queries, queries[query]);
+  const box = find("queries"); // a long text scrolls in its box
+  if (!box.matches(":hover, :focus-within")) box.scrollTop = queries[query].offsetTop - box.offsetTop - box.clientHeight / 2;
   pick(document.querySelectorAll(".down bdi"), document.querySelectorAll(".down bdi")[query]);
   pick(document.querySelectorAll(".across bdi"), document.querySelectorAll(".across bdi")[key ?? -1]);
   document.querySelector(".line").style.setProperty("--row", query);
   const best = key === undefined ? [...map.keys.keys()].sort((a, b) => weight(b) - weight(a)).slice(0, 5).filter((i) => weight(i) >= 0.005) : [key];
-  find("said").textContent = `${map.queries[query]} (${query}) looks at ${best.map((i) => `${map.keys[i]} (${i}) ${weight(i).toFixed(2)}`).join(",  ") || "nothing"}`;
+  find("said").textContent = `${map.queries[query]} (${query}) looks at ${best.map((i) => `${map.keys[i]} (${i}) ${weight(i).toFixed(2)}`).join(", ") || "nothing"}`;
 }
 
 function begin() {

@@ -53,7 +53,6 @@ ROOMS: dict[str, set[str]] = {
     "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"}
     | {"new_tokens"},
 }
-ROOMS["inspection"] = {"hub", "inference", "layers", "model", "recipe", "spec", "surgery", "text", "training"}
 ROOMS["serving"] = {"generation", "inference", "layers", "model", "text"}
 ROOMS["inspection"] = {"disk", "hub", "inference", "layers", "model", "recipe", "spec", "surgery", "text", "training"}
 ROOMS["measure"] = set(ROOMS)

@@ -120,9 +120,9 @@ def decoder(tokens: tuple[str, ...] = ("The", " cat", "\n")) -> Inspection:
     said = tuple(each or "?" for each in right)
     found = tuple(None if each is None else 0.25 for each in right)
     answers = (
-        Answer("0", ("x",) * len(tokens), (0.0625,) * len(tokens), found),
-        Answer("1", said, (0.5,) * len(tokens), found),
-        Answer("2", said, (0.75,) * len(tokens), found),
+        Answer("embedding", ("x",) * len(tokens), (0.0625,) * len(tokens), found),
+        Answer("0", said, (0.5,) * len(tokens), found),
+        Answer("1", said, (0.75,) * len(tokens), found),
     )
     maps = tuple(Map("", at, "attention", tokens, tokens, weights(2, len(tokens), len(tokens))) for at in range(2))
     return Inspection(
@@ -272,15 +272,15 @@ def test_the_lens_has_the_last_layer_on_top() -> None:
     (rows,) = page(decoder()).of("lens")
     assert rows == [
         ["at", "The", "·cat", "⏎"],
-        ["2 layers", "·cat", "⏎", "?"],
-        ["1 layer", "·cat", "⏎", "?"],
+        ["layer 1", "·cat", "⏎", "?"],
+        ["layer 0", "·cat", "⏎", "?"],
         ["embedding", "x", "x", "x"],
         ["right", "·cat", "⏎", ""],
     ]
     found = page(decoder())
-    tips = [tip.split("\n") for tip in found.values("title") if tip.startswith(("2 layers", "embedding"))]
-    assert tips[0] == ["2 layers, at The", "says ·cat, 0.750", "right: ·cat, 0.250"]
-    assert tips[2] == ["2 layers, at ⏎", "says ?, 0.750"]
+    tips = [tip.split("\n") for tip in found.values("title") if tip.startswith(("layer 1", "embedding"))]
+    assert tips[0] == ["layer 1, at The", "says ·cat, 0.750", "right: ·cat, 0.250"]
+    assert tips[2] == ["layer 1, at ⏎", "says ?, 0.750"]
     assert tips[3] == ["embedding, at The", "says x, 0.062", "right: ·cat, 0.250"]
     levels = [style for style in found.values("style") if style.startswith("--v:")]
     assert levels[:3] == ["--v:0.25", "--v:0.25", "--v:0.75"]  # of the right one, and of its own where none is known
@@ -373,8 +373,8 @@ def test_what_there_is_none_of_has_no_section() -> None:
     (rows,) = single.of("lens")
     assert rows == [
         ["at", "one"],
-        ["2 layers", "?"],
-        ["1 layer", "?"],
+        ["layer 1", "?"],
+        ["layer 0", "?"],
         ["embedding", "x"],
     ]  # and no row of what is right
 

@@ -40,6 +40,8 @@ def inspect(
 
     Raises UsageError for data and options that do not go together, and for weights in few bits; TextError, CheckpointError.
     """
+    if text == "":
+        raise UsageError("--text is empty; give one that holds words")
     said = None if text is None else Sources(Corpus.of([Document("text", text)]))
     if data is source is target is None and said is None:
         raise UsageError("what is inside a model shows on a text: give --data, --text, or --source and --target")

@@ -76,5 +76,4 @@ def _cells(answer: Answer, reading: Reading) -> list[dict[str, Any]]:
 
 
 def _behind(layer: str) -> str:
-    """Layers are numbered from 0, answers by how many layers were passed."""
-    return {"0": "embedding", "1": "1 layer"}.get(layer, f"{layer} layers" if layer.isdecimal() else layer)
+    return f"layer {layer}" if layer.isdecimal() else layer

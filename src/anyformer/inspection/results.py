@@ -19,7 +19,7 @@ class BranchFigures:
     """What a branch does for the loss."""
 
     kind: str  # attention, feed-forward, experts …
-    without: float  # nats a label that the loss grows by where it writes nothing
+    without: float  # what the loss grows by where it writes nothing
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class LayerFigures:
 
     stack: str  # "encoder", "decoder", "" where there is one stack, or the head whose layers these are
     layer: int
-    ended: float | None  # the loss were the layers behind it passed over, in nats a label; None: not of the main stack
-    without: float  # nats a label that the loss grows by where this layer alone is passed over
+    ended: float | None  # the loss were the layers behind it passed over; None: not of the main stack
+    without: float  # what the loss grows by where this layer alone is passed over
     turned: float  # 1 - the cosine of the stream's vectors before and behind it, the mean over tokens
     branches: tuple[BranchFigures, ...]
 
@@ -42,7 +42,7 @@ class HeadFigures:
     layer: int
     kind: str  # of its branch
     head: int
-    importance: float | None  # nats a label, by the gradient; None where its map is not told apart by heads
+    importance: float | None  # in units of the loss, by the gradient; None where its map is not told apart by heads
     entropy: float  # of its weights, as a share of that of even weights: 0 looks at one token, 1 at all alike
     # shares of its weights, and how far back they lie in tokens; None where it reads no tokens of the row's own
     itself: float | None = None
@@ -90,7 +90,7 @@ class Inspection(ShowsItself):
     """What is inside a trained model."""
 
     objective: str
-    unit: str  # of the loss
+    unit: str  # of the loss, and of all that is a change of it
     loss: float
     labels: int  # that the loss is the mean of
     layers: tuple[LayerFigures, ...]
@@ -104,9 +104,11 @@ class Inspection(ShowsItself):
         return printed(*sections(self))
 
     def as_json(self) -> dict[str, Any]:
+        """Plain data, without the maps of the row that is read, which are large."""
         told = {name: getattr(self, name) for name in ("objective", "unit", "loss", "labels")}
         told |= {"layers": [asdict(each) for each in self.layers], "heads": [asdict(each) for each in self.heads]}
         importance = {
             name: {axis: each.tolist() for axis, each in axes.items()} for name, axes in self.importance.items()
         }
-        return {"version": VERSION, **told, "importance": importance}
+        read = self.reading and {name: each for name, each in asdict(self.reading).items() if name != "maps"}
+        return {"version": VERSION, **told, "importance": importance, "reading": read}

@@ -171,19 +171,19 @@ def test_the_command(given: Path, tmp_path: Path) -> None:
     for more, says in (
         (
             [*into, "--dtype", "bfloat16"],
-            "leaves no room for --dtype; leave all but --to, --layers, --tokenizer, --seed out",
+            "leaves no room for --dtype; leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out",
         ),
         (
             [*into, "--shard-size", "1MB"],
-            "leaves no room for --shard-size; leave all but --to, --layers, --tokenizer, --seed out",
+            "leaves no room for --shard-size; leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out",
         ),
         (
             [*into, "--average", "2"],
-            "leaves no room for --average; leave all but --to, --layers, --tokenizer, --seed out",
+            "leaves no room for --average; leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out",
         ),
         (
             [*into, "--with", str(given)],
-            "leaves no room for --with; leave all but --to, --layers, --tokenizer, --seed out",
+            "leaves no room for --with; leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out",
         ),
         ([*into, "--seed", str(10**30)], "Invalid value for '--seed'"),
         (["--seed", "3"], "--seed is of what --into makes; give --into too, or leave --seed out"),

@@ -52,7 +52,7 @@ CONTENTS = {
         *("docs/show", "docs/diff", "docs/variants", "docs/cost", "docs/plan", "docs/check", "docs/profile"),
         *("docs/compare", "docs/studies", "docs/claims", "docs/train", "docs/cluster", "docs/generate", "docs/serving"),
         *("docs/translation", "docs/instructions", "docs/classification", "docs/embeddings", "docs/convert"),
-        *("docs/integrations", "docs/evaluate", "docs/tokenizers-and-text"),
+        *("docs/integrations", "docs/evaluate", "docs/inspect", "docs/tokenizers-and-text"),
     ),
     "Reference": (
         *("docs/site/api", "docs/spec-language", "docs/catalogue", "docs/history", "docs/parity", "docs/memory"),

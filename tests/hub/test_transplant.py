@@ -146,7 +146,7 @@ def test_experts_by_token_have_no_means(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_refused_at_once(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.hub.transplant", lambda *_, **__: pytest.fail("it was made"))
+    monkeypatch.setattr("anyformer.inspection.transplant", lambda *_, **__: pytest.fail("it was made"))
     refused = run("convert", str(given), str(given), "--into", str(given))
     assert refused.exit_code == 2
     assert "exists already and is not empty; give a new directory" in refused.output
@@ -168,22 +168,23 @@ def test_the_command(given: Path, tmp_path: Path) -> None:
     )
     assert all(torch.equal(written[name], made[name]) for name in made)
     into = ["--into", "llama2"]
+    rest = "leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out"
     for more, says in (
         (
             [*into, "--dtype", "bfloat16"],
-            "leaves no room for --dtype; leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out",
+            f"leaves no room for --dtype; {rest}",
         ),
         (
             [*into, "--shard-size", "1MB"],
-            "leaves no room for --shard-size; leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out",
+            f"leaves no room for --shard-size; {rest}",
         ),
         (
             [*into, "--average", "2"],
-            "leaves no room for --average; leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out",
+            f"leaves no room for --average; {rest}",
         ),
         (
             [*into, "--with", str(given)],
-            "leaves no room for --with; leave all but --to, --layers, --tokenizer, --data, --tokens, --seed, --source, --target out",
+            f"leaves no room for --with; {rest}",
         ),
         ([*into, "--seed", str(10**30)], "Invalid value for '--seed'"),
         (["--seed", "3"], "--seed is of what --into makes; give --into too, or leave --seed out"),

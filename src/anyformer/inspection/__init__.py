@@ -4,5 +4,15 @@ from anyformer.inspection.effects import importance
 from anyformer.inspection.inspect import inspect
 from anyformer.inspection.keeping import transplant
 from anyformer.inspection.results import Inspection
+from anyformer.inspection.sites import Sites, watched, without_branch, without_layers
 
-__all__ = ["Inspection", "importance", "inspect", "transplant"]
+__all__ = [
+    "Inspection",
+    "Sites",
+    "importance",
+    "inspect",
+    "transplant",
+    "watched",
+    "without_branch",
+    "without_layers",
+]

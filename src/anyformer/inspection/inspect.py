@@ -13,6 +13,7 @@ from anyformer.inspection.reading import read
 from anyformer.inspection.results import Inspection
 from anyformer.inspection.subject import TOKENS, subject
 from anyformer.text import Corpus, Tokenizer
+from anyformer.text.places import refuse_surrogates
 from anyformer.text.sources import Document
 from anyformer.training.prepare import Sources
 
@@ -42,6 +43,7 @@ def inspect(
     """
     if text == "":
         raise UsageError("--text is empty; give one that holds words")
+    refuse_surrogates(text or "", "--text")
     said = None if text is None else Sources(Corpus.of([Document("text", text)]))
     if data is source is target is None and said is None:
         raise UsageError("what is inside a model shows on a text: give --data, --text, or --source and --target")

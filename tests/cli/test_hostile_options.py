@@ -20,9 +20,10 @@ VALUES = (
 NEEDED = {
     "train": ("m.yaml", "--data", "no.txt", "--dry-run"), "compare": ("m.yaml", "--data", "no.txt"),
     "evaluate": ("no", "--data", "no.txt"), "generate": ("--model", "no", "the"), "convert": ("no", "out"),
-    "inspect": ("no", "--data", "no.txt"), "classify": ("--model", "no", "--text", "a"), "embed": ("--model", "no", "--text", "a"), "verify": (".",),
+    "classify": ("--model", "no", "--text", "a"), "embed": ("--model", "no", "--text", "a"), "verify": (".",),
     "plan": ("m.yaml", "--hardware", "8xH100", "--mesh", "dp=8"), "diff": ("m.yaml", "gpt2"), "runs": (".",),
-    "tokenizer train": ("no.txt", "--out", "tok"), "tokenizer encode": ("--tokenizer", "no", "--text", "a"),
+    "inspect": ("no", "--data", "no.txt"), "tokenizer train": ("no.txt", "--out", "tok"),
+    "tokenizer encode": ("--tokenizer", "no", "--text", "a"),
     "tokenizer compare": ("words", "--data", "no.txt"), "tokenizer audit": ("--model", "no"),
     **dict.fromkeys(("chat", "serve"), ("no",)),
     **dict.fromkeys(("show", "check", "cost", "study"), ("m.yaml",)),

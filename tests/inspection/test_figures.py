@@ -14,7 +14,9 @@ from torch.nn import functional as F
 import anyformer as af
 from tests.inspection.looked_at import ROW, TEXT, in_transformers, rows_of, small, tokenizer
 
-CLOSE: dict[str, float] = {"rel": 2e-4, "abs": 2e-5}
+
+def close(expected: Any) -> Any:
+    return pytest.approx(expected, rel=2e-4, abs=2e-5)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +62,9 @@ def test_losses_of_ends_and_turns_are_those_of_their_hidden_states(both: tuple[A
                 ended[i] += loss(theirs.model.lm_head(theirs.inner.norm(behind)), labels)
                 turned[i] += (1 - F.cosine_similarity(before, behind, dim=-1)).sum()
     assert found.labels == n
-    assert found.loss == pytest.approx(whole / n, **CLOSE)
-    assert [layer.ended for layer in found.layers] == pytest.approx((ended / n).tolist(), **CLOSE)
-    assert [layer.turned for layer in found.layers] == pytest.approx((turned / (len(rows) * ROW)).tolist(), **CLOSE)
+    assert found.loss == close(whole / n)
+    assert [layer.ended for layer in found.layers] == close((ended / n).tolist())
+    assert [layer.turned for layer in found.layers] == close((turned / (len(rows) * ROW)).tolist())
 
 
 def test_losses_without_a_branch_are_those_of_a_map_of_zeros(both: tuple[Any, ...]) -> None:
@@ -75,7 +77,7 @@ def test_losses_without_a_branch_are_those_of_a_map_of_zeros(both: tuple[Any, ..
             with torch.no_grad():
                 without = sum(float(loss(theirs.pass_over(ids).logits, labels)) for ids, labels in rows) / n
             linear.weight.data.copy_(weight)
-            assert branch.without == pytest.approx(without - found.loss, **CLOSE)
+            assert branch.without == close(without - found.loss)
 
 
 def test_heads_and_neurons_matter_by_the_gradient_of_what_they_give(both: tuple[Any, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from anyformer.errors import UsageError
 from anyformer.families import preset, with_classifier
 from anyformer.inspection.effects import importance
 from anyformer.inspection.subject import subject
+from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.training.prepare import Sources
 from tests.cli.running import answer, refused, run, succeeded
@@ -107,7 +109,7 @@ def test_experts_and_neurons_matter_as_differences_say(text: Path) -> None:
         weight = model.get_parameter(name)
         before, step = weight.data.clone(), 1e-4
 
-        def losses(which: tuple[object, ...], factor: float) -> torch.Tensor:
+        def losses(which: Any, factor: float) -> torch.Tensor:
             weight.data.copy_(before)
             weight.data[which] *= factor
             with torch.no_grad():
@@ -169,6 +171,12 @@ def test_the_command(saved: Path, text: Path, tmp_path: Path) -> None:
 )
 def test_refused_in_a_line(options: tuple[str, ...], words: str, saved: Path, text: Path) -> None:
     refused(run("inspect", saved, *(each.format(text=text) for each in options)), words)
+
+
+def test_a_text_alone_has_no_labels(tmp_path: Path) -> None:
+    spec = af.vary(shrink(preset("bert-base").spec), vocab_size=tokenizer().vocab_size)
+    with pytest.raises(UsageError, match="judged by labels, and a text alone has none; give --data"):
+        af.inspect(build(with_classifier(spec, 2)), tokenizer=tokenizer(), text=TEXT)
 
 
 def test_weights_in_few_bits_are_refused(saved: Path, text: Path) -> None:

@@ -219,14 +219,14 @@ def _translations(found: Opened, validation: Validation, way: BeamSearch | Relea
     """How good the translations of what is judged are, searched so, and how they were searched in the end."""
     assert isinstance(validation, PairValidation)
     sources, references = zip(*validation.corpus.pairs, strict=True)
-    said, sampling = UNSAID, GREEDY
+    said, sampling, search = UNSAID, GREEDY, None if isinstance(way, Released) else way
     if isinstance(way, Released):
         said = way.behind(*found.before(sources), None)
-        sampling, way = said.chosen({}, {})
+        sampling, search = said.chosen({}, {})
         if sampling.draws:
             raise UsageError(
                 "--as-released: the model's files draw tokens, and lines are answered by their likeliest texts; leave it out"
             )
     writer = lay_out_for_decoding(found.model)
-    written = translate(writer, found.tokenizer, sources, search=way, sampling=sampling, max_new_tokens=said.most)
-    return bleu(written, references), way or BeamSearch(1)
+    written = translate(writer, found.tokenizer, sources, search=search, sampling=sampling, max_new_tokens=said.most)
+    return bleu(written, references), search or BeamSearch(1)

@@ -68,8 +68,7 @@ class Watch:
     """Sums over queries of where the heads of each branch look, by its number in a pass."""
 
     def __init__(self, sites: Sites) -> None:
-        # branches whose keys are the row's own tokens
-        self.own = [site.branch is not None and site.branch.mixer.kept_as() != "memory" for site in sites.branches]
+        self.own = [not site.reads_memory for site in sites.branches]  # whose keys are the row's own tokens
         self.sums: dict[int, Tensor] = {}  # [2, figure, head]: of figures, and of queries that have them
 
     def __call__(self, number: int, given: tuple[Any, ...], made: Any) -> Any:

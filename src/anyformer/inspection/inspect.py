@@ -11,10 +11,8 @@ from anyformer.inspection.attention import of_heads
 from anyformer.inspection.effects import importance, loss_of, of_layers
 from anyformer.inspection.reading import read
 from anyformer.inspection.results import Inspection
-from anyformer.inspection.subject import TOKENS, subject
-from anyformer.text import Corpus, Tokenizer
-from anyformer.text.places import refuse_surrogates
-from anyformer.text.sources import Document
+from anyformer.inspection.subject import TOKENS, OneText, subject
+from anyformer.text import Tokenizer
 from anyformer.training.prepare import Sources
 
 
@@ -41,10 +39,7 @@ def inspect(
 
     Raises UsageError for data and options that do not go together, and for weights in few bits; TextError, CheckpointError.
     """
-    if text == "":
-        raise UsageError("--text is empty; give one that holds words")
-    refuse_surrogates(text or "", "--text")
-    said = None if text is None else Sources(Corpus.of([Document("text", text)]))
+    said = None if text is None else OneText(text=text)
     if data is source is target is None and said is None:
         raise UsageError("what is inside a model shows on a text: give --data, --text, or --source and --target")
     given = said if data is source is target is None and said is not None else Sources(data, source, target)

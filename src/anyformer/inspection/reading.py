@@ -31,7 +31,7 @@ def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Site
     _, rows = next(passes(model, judging, MOST, apart=True))
     asked = _first_document(judging.objective.asked(rows, next(model.parameters()).device))
     main, states, maps = sites.of_stack(model.spec), [], []
-    words = {"encoder": asked.get("input_ids"), "decoder": asked.get("decoder_input_ids"), "": asked.get("input_ids")}
+    of_encoder, ids = asked["input_ids"], asked["decoder_input_ids" if model.spec.encoder else "input_ids"]
 
     def text(ids: Tensor) -> tuple[str, ...]:
         return tuple(tokenizer.decode([i], specials=True) for i in ids.flatten().tolist())
@@ -46,15 +46,13 @@ def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Site
     def see_branch(i: int, given: tuple[Any, ...], made: Any) -> None:
         weights, site = made[1].get("attention"), sites.branches[i]
         if weights is not None and weights.shape[0] == 1:
-            queries = text(words[site.stack])
-            of_memory = site.branch.mixer.kept_as() == "memory"
-            keys = text(words["encoder"]) if of_memory else queries
+            queries = text(of_encoder if site.stack == "encoder" else ids)
+            keys = text(of_encoder) if site.reads_memory else queries
             if weights.shape[2:] == (len(queries), len(keys)):
                 maps.append(Map(site.stack, site.layer, site.kind, queries, keys, weights[0].float().cpu()))
 
     with torch.no_grad(), watched(model, Block, see_layer), watched(model, Branch, see_branch):
         model(**asked, output_attentions=True)
-    ids = words["decoder" if model.spec.encoder else ""]
     labels = (
         rows.labels[0, : ids.shape[1]].tolist()
         if rows.labels.shape[1] >= ids.shape[1]

@@ -39,6 +39,11 @@ class Site(NamedTuple):
         return "layer" if mixer is None else mixer.kind if mixer.counted_as in UNTOLD else str(mixer.counted_as)
 
     @property
+    def reads_memory(self) -> bool:
+        """Whether its keys are of what the encoder made."""
+        return self.branch is not None and self.branch.mixer.kept_as() == "memory"
+
+    @property
     def of_layer(self) -> str:
         """The path of the layer that it is in."""
         found = PLACE.fullmatch(self.path)

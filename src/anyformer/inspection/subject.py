@@ -4,21 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from anyformer.errors import UsageError
 from anyformer.inference.judging import Judging, goal_of, judging, refuse_unknown
 from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened
 from anyformer.inspection.sites import Sites
 from anyformer.model import Transformer
-from anyformer.recipe import ObjectiveSpec
-from anyformer.text import Tokenizer
-from anyformer.text.sources import read_text
+from anyformer.recipe import ObjectiveSpec, Reads
+from anyformer.text import Corpus, LabelledCorpus, Tokenizer
+from anyformer.text.conversations import ExchangeCorpus
+from anyformer.text.labelled import Kind
+from anyformer.text.places import refuse_surrogates
+from anyformer.text.sources import Document, read_text
 from anyformer.training.prepare import Sources
 
 TOKENS = 4096  # that figures are the mean over
+
+
+@dataclass(frozen=True)
+class OneText(Sources):
+    """A text itself, as data; whatever is not judged by plain text refuses it."""
+
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise UsageError("--text is empty; give one that holds words")
+        refuse_surrogates(self.text, "--text")
+
+    def corpus(self) -> Corpus:
+        return Corpus.of([Document("text", self.text)])
+
+    def labelled(self, kind: Kind) -> LabelledCorpus:
+        raise UsageError("this model is judged by labels, and a text alone has none; give --data")
+
+    def exchanges(self, reads: Reads) -> ExchangeCorpus:
+        raise UsageError(
+            "this model is judged by conversations, and --text is none; give --data, or --objective causal-lm"
+        )
 
 
 class Subject(NamedTuple):

@@ -80,7 +80,7 @@ class Sources:
     Raises UsageError unless it is one of them; the options are named with `prefix`.
     """
 
-    data: str | Path | Corpus | None = None
+    data: str | Path | None = None
     source: str | Path | None = None
     target: str | Path | None = None
     prefix: str = ""
@@ -100,7 +100,7 @@ class Sources:
 
     def corpus(self) -> Corpus:
         assert self.data is not None
-        return self.data if isinstance(self.data, Corpus) else read_corpus(self.data)
+        return read_corpus(self.data)
 
     def pairs(self) -> ParallelCorpus:
         assert self.source is not None

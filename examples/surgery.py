@@ -23,7 +23,9 @@ EXPERTS = "MoE(router=Router(n_experts=8,top_k=2,renormalise=true))"
 def cases(spec: af.ModelSpec, tokenizer: Path, data: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Return, by what is done, changes of the architecture and options of `transplant`."""
     n, d_ff, projection = spec.n_layers, next(spec.nested(GatedFeedForwardSpec)).d_ff, next(spec.nested(GQASpec))
-    heads = {"n_heads": projection.n_heads // 2 + 1, "head_dim": spec.stack.d_model // projection.n_heads}
+    d_model, width = spec.stack.d_model, projection.head_dim or spec.stack.d_model // projection.n_heads
+    heads = {"n_heads": projection.n_heads // 2 + 1, "head_dim": width}
+    wide = {"d_model": 2 * d_model, "n_heads": 2 * projection.n_heads, "head_dim": width, "d_ff": 2 * d_ff}
     return {
         "as it was": ({}, {}),
         "one head of keys and values": ({"n_kv_heads": 1}, {}),
@@ -31,6 +33,11 @@ def cases(spec: af.ModelSpec, tokenizer: Path, data: str) -> dict[str, tuple[dic
         "the same, those that matter most": ({"d_ff": d_ff // 2}, {"data": data}),
         f"{heads['n_heads']} of {projection.n_heads} heads": (heads, {"data": data}),
         "twice the neurons": ({"d_ff": 2 * d_ff}, {}),
+        "all twice as wide": (wide, {}),
+        "half of the stream, the features that matter most": (
+            {"d_model": d_model // 2, "n_heads": projection.n_heads, "head_dim": width},
+            {"data": data},
+        ),
         "8 experts, 2 a token": ({"experts": EXPERTS}, {}),
         "all but the last layer, then all but the first": ({}, {"layers": f"0-{n - 2},1-{n - 1}"}),
         "each layer twice, the second silent": ({}, {"layers": ",".join(f"{i},{i}~" for i in range(n))}),

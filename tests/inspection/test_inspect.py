@@ -103,8 +103,8 @@ def test_experts_and_neurons_matter_as_differences_say(text: Path) -> None:
         found = importance(model, one.judging, 64)
         from anyformer.inspection.effects import passes
 
-        rows = list(passes(model, one.judging, 64, apart=True))
-        labels = sum(int((each.labels != -100).sum()) for _, each in rows)
+        batches = list(passes(model, one.judging, 64, apart=True))
+        labels = sum(int((each.labels != -100).sum()) for _, each in batches)
         name, axes = next((name, axes) for name, axes in found.items() if "experts" in axes)
         weight = model.get_parameter(name)
         before, step = weight.data.clone(), 1e-4
@@ -113,12 +113,31 @@ def test_experts_and_neurons_matter_as_differences_say(text: Path) -> None:
             weight.data.copy_(before)
             weight.data[which] *= factor
             with torch.no_grad():
-                return torch.stack([one.judging.objective(by, each).total for by, each in rows])
+                return torch.stack([one.judging.objective(by, each).total for by, each in batches])
 
         for axis, index in (("experts", lambda i: (i,)), ("d_ff", lambda i: (slice(None), slice(None), i))):
             for i in range(2):
                 slope = (losses(index(i), 1 + step) - losses(index(i), 1 - step)) / (2 * step)
                 assert float(axes[axis][i]) == pytest.approx(float(slope.abs().sum()) / labels, rel=1e-4, abs=1e-9)
+        weight.data.copy_(before)
+        writing = [
+            each.data
+            for name, each in model.named_parameters()
+            if name.endswith(("o.weight", "experts.down.weight", "terms.0.table.weight"))
+        ]
+        assert len(writing) == 5
+        for i in range(2):  # a feature of the stream, in all that writes it
+            both = []
+            for factor in (1 + step, 1 - step):
+                kept = [each.clone() for each in writing]
+                for each in writing:
+                    each.select(-1 if each.shape[0] == tokenizer().vocab_size else -2, i).mul_(factor)
+                with torch.no_grad():
+                    both.append(torch.stack([one.judging.objective(by, rows).total for by, rows in batches]))
+                for each, former in zip(writing, kept, strict=True):
+                    each.copy_(former)
+            slope = (both[0] - both[1]) / (2 * step)
+            assert float(found["stack"]["d_model"][i]) == pytest.approx(float(slope.abs().sum()) / labels, rel=1e-4)
 
 
 def test_it_leaves_a_model_as_it_was_and_says_the_same_again(text: Path) -> None:

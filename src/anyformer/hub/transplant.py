@@ -20,6 +20,7 @@ from anyformer.surgery import (
     Importance,
     Layer,
     Operation,
+    Widening,
     as_they_stand,
     read_layers,
     rows_by_text,
@@ -97,15 +98,20 @@ def transplant(
         )
     elif spec.vocab_size != given:
         rows = rows_in_order(spec.vocab_size, given)
+    new, old, weights, said = Anatomy(spec), Anatomy(donor.spec), donor.state_dict(), ()
     widths, wide = ({stack.d_model for stack in each.stacks.values()} for each in (spec, donor.spec))
     if not widths & wide:
-        raise CheckpointError(
-            f"nothing in {path} is alike in that architecture; give a variant of it, with a stream that is "
-            f"{max(wide)} wide as its own is, not {max(widths)}"
-        )
+        if len(widths) > 1 or len(wide) > 1:
+            raise CheckpointError(
+                f"nothing in {path} is alike in that architecture; give a variant of it, with streams that are "
+                f"{' and '.join(map(str, sorted(wide)))} wide as its own are, not {' and '.join(map(str, sorted(widths)))}"
+            )
+        widening = Widening(new, old, weights, *widths, *wide)
+        places, what = widening.places(importance)
+        weights, said = widening.done(places, seed), (what,)
     model = build(spec, seed)
     state = model.state_dict()
-    done = Operation(Anatomy(spec), Anatomy(donor.spec), state, donor.state_dict(), chosen, rows, importance).done()
+    done = Operation(new, old, state, weights, chosen, rows, importance).done()
     n_carried = sum(each.numel for each in done.values())
     if not n_carried:
         raise CheckpointError(
@@ -114,7 +120,7 @@ def transplant(
     model.load_state_dict({name: each.tensor for name, each in done.items()}, strict=False)
     model.labels = donor.labels if judge_of(spec) == judge_of(donor.spec) else None
     new = tuple(name for name in state if name not in done or not done[name].numel)
-    how = tuple(dict.fromkeys(each.how for each in done.values() if each.how))
+    how = (*said, *dict.fromkeys(each.how for each in done.values() if each.how))
     return Transplant(model, own, new, n_carried, how, None if tokenizer else _apart(model, donor, seed))
 
 

@@ -6,6 +6,7 @@ each head: Michel et al. 2019, arXiv:1905.10650, section 2 and equation 2; of ne
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,7 +30,7 @@ from anyformer.training.objectives.objective import LossContext
 from anyformer.training.run.evaluation import BATCH_TOKENS, Evaluation, evaluate
 from anyformer.training.step.memories import seeing
 
-AXES = ("d_ff", "experts")  # of what writes to the stream, that stand for single parts of the model, beside heads
+AXES = ("d_ff", "experts", "d_model")  # of what writes to the stream, that stand for single parts, beside heads
 
 
 def loss_of(model: Transformer, judging: Judging, tokens: int) -> Evaluation:
@@ -81,36 +82,44 @@ def _turned(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> 
 def importance(model: Transformer, judging: Judging, tokens: int) -> Importance:
     """How much a head, a neuron or an expert matters: what a row's loss would change by, to first order, if it wrote nothing.
 
-    That is |Σ w · ∂L/∂w| over the weights w that it writes with, L the loss of one row, the sum over rows by their labels. Raises
-    UsageError for weights without a gradient.
+    That is |Σ w · ∂L/∂w| over the weights w that it writes with, L the loss of one row, the sum over rows by their labels; of a
+    feature of the stream, over all that writes it. Raises UsageError for weights without a gradient.
     """
-    anatomy = Anatomy(model.spec)
-    named = dict(model.named_parameters())
-    writing = {each.name: each.weight for each in anatomy.tensors.values() if each.weight.role == "output"}
-    if not writing.keys() <= named.keys() or any(isinstance(named[name], HeldWeight) for name in writing):
+    anatomy, named = Anatomy(model.spec), dict(model.named_parameters())
+    widths = {"encoder": model.spec.encoder and model.spec.encoder.d_model, "stack": model.spec.stack.d_model}
+    weights: dict[str, tuple[str, Weight]] = {}
+    for path, each in anatomy.tensors.items():
+        if each.weight.role == "output" or (each.weight.role == "table" and ".embedding." in path):
+            weights.setdefault(each.name, (path.partition(".")[0], each.weight))  # of shared ones the first place
+    if not weights.keys() <= named.keys() or any(isinstance(named[name], HeldWeight) for name in weights):
         raise UsageError(
             "weights in few bits, or below adapters, have no gradient of their own, by which single heads matter; "
             "load the model in float32, adapters merged"
         )
-    heads: dict[str, list[HeadMap]] = {}
+    heads: dict[str, set[HeadMap]] = {}
     for path, each in anatomy.maps:
-        if each.makes == "output" and each not in (
-            known := heads.setdefault(anatomy.tensors[f"{path}weight"].name, [])
-        ):
-            known.append(each)
-    found: dict[str, dict[str, Tensor]] = {name: {} for name in writing}
+        if each.makes == "output":
+            heads.setdefault(anatomy.tensors[f"{path}weight"].name, set()).add(each)
+    found: dict[str, dict[str, Tensor]] = defaultdict(dict)
     labels = 0
     for by, rows in passes(model, judging, tokens, apart=True):
         with _learning(list(named.values())):
             total = judging.objective(by, rows).total
-            grads = torch.autograd.grad(total, [named[name] for name in writing], allow_unused=True)
+            grads = torch.autograd.grad(total, [named[name] for name in weights], allow_unused=True)
         labels += int((rows.labels != NOT_PREDICTED).sum())
-        for (name, weight), grad in zip(writing.items(), grads, strict=True):
+        streams: dict[str, Tensor] = {}
+        for (name, (stack, weight)), grad in zip(weights.items(), grads, strict=True):
             if grad is not None:
-                effect = (named[name].detach() * grad).double()
-                for axis, each in _by_axis(effect, weight, heads.get(name, [])):
-                    found[name][axis] = found[name].get(axis, 0) + each.abs().cpu()
-    return {name: {axis: each / labels for axis, each in axes.items()} for name, axes in found.items() if axes}
+                effect = named[name].detach() * grad
+                of_heads = sorted(heads.get(name, ()), key=lambda each: each.first)
+                for axis, each in _by_axis(effect, weight, of_heads):
+                    if axis == "d_model" and len(each) == widths.get(stack):  # which others write to, too
+                        streams[stack] = streams.get(stack, 0) + each
+                    elif axis != "d_model":
+                        found[name][axis] = found[name].get(axis, 0) + each.abs()
+        for stack, each in streams.items():
+            found[stack]["d_model"] = found[stack].get("d_model", 0) + each.abs()
+    return {name: {axis: each / labels for axis, each in axes.items()} for name, axes in found.items()}
 
 
 @contextmanager
@@ -131,11 +140,16 @@ def _by_axis(effect: Tensor, weight: Weight, heads: list[HeadMap]) -> Iterator[t
     """The effect of a tensor summed by each axis that stands for single parts of the model; of heads, by head."""
     for dim, axis in enumerate(weight.axes):
         if axis in AXES:
-            yield axis, effect.sum([i for i in range(effect.dim()) if i != dim])
+            yield axis, _summed(effect, dim)
     if heads:
-        of_columns = effect.sum(0)
+        of_columns = _summed(effect, 1)
         parts = (of_columns.narrow(0, each.first, each.n * each.width).unflatten(0, (each.n, -1)) for each in heads)
         yield "heads", torch.cat([each.sum(1) for each in parts])
+
+
+def _summed(effect: Tensor, dim: int) -> Tensor:
+    """The sums over all other dimensions."""
+    return effect.movedim(dim, 0).flatten(1).sum(1, dtype=torch.float64).cpu()
 
 
 def passes(model: Transformer, judging: Judging, tokens: int, *, apart: bool) -> Iterator[tuple[LossContext, Rows]]:

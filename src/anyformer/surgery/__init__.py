@@ -11,3 +11,4 @@ from anyformer.surgery.depth import read_layers as read_layers
 from anyformer.surgery.plans import Importance as Importance
 from anyformer.surgery.vocabulary import rows_by_text as rows_by_text
 from anyformer.surgery.vocabulary import rows_in_order as rows_in_order
+from anyformer.surgery.width import Widening as Widening

@@ -7,6 +7,7 @@ heads and experts are judged by the gradient, layers by the loss without each.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from anyformer.errors import UsageError
 from anyformer.hub import transplant as carried_over
@@ -14,10 +15,11 @@ from anyformer.hub.transplant import Transplant
 from anyformer.inspection.effects import importance, loss_of
 from anyformer.inspection.sites import without_layers
 from anyformer.inspection.subject import TOKENS, Subject, subject
-from anyformer.spec import Architecture, specification
+from anyformer.spec import Architecture, ModelSpec, Spec, specification
 from anyformer.text import Tokenizer
 from anyformer.training.prepare import Sources
 
+Size = int | None  # None: as the rest of a specification says
 SETS = 2  # of layers that are left out, from which the search for more of them goes on
 
 
@@ -51,16 +53,17 @@ def transplant(
     with subject(path, Sources(data, source, target), tokens=n) as one:
         matters = importance(one.model, one.judging, n)
         if layers is None and spec.n_layers < one.model.spec.n_layers:
-            layers = most_needed(one, spec.n_layers, n)
+            layers = most_needed(one, spec, n)
             how = (f"layers {layers} of {one.model.spec.n_layers}, which matter most",)
     made = carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed, importance=matters)
     return made._replace(how=(*how, *made.how))
 
 
-def most_needed(one: Subject, n: int, tokens: int) -> str:
-    """The n layers of the main stack that the loss is lowest with, in order, as `layers` writes them.
+def most_needed(one: Subject, spec: ModelSpec, tokens: int) -> str:
+    """As many layers of the main stack as the architecture has, that the loss is lowest with, as `layers` writes them.
 
-    One more is left out at a time, and each time the few best sets go on: layers make up for each other.
+    One more is left out at a time, and each time the few best sets go on: layers make up for each other. Where layers are of several
+    kinds, those that stay are in turn of the architecture's, as long as it has the same kinds.
     """
 
     def loss(gone: frozenset[int]) -> float:
@@ -68,7 +71,25 @@ def most_needed(one: Subject, n: int, tokens: int) -> str:
             return loss_of(one.model, one.judging, tokens).loss
 
     main, best = one.sites.of_stack(one.model.spec), [frozenset[int]()]
-    for _ in range(len(main) - n):
+    given, wanted = ([_kind(block) for block in each.stack.blocks] for each in (one.model.spec, spec))
+    kinds = dict(zip(main, given, strict=True))
+
+    def fits(gone: frozenset[int]) -> bool:
+        stay = iter(kinds[i] for i in main if i not in gone)
+        return all(kind in stay for kind in wanted)  # each behind the one before
+
+    alike = fits(frozenset())
+    for _ in range(len(given) - len(wanted)):
         wider = {gone | {i} for gone in best for i in main if i not in gone}
-        best = sorted(wider, key=loss)[:SETS]
+        best = sorted((gone for gone in wider if not alike or fits(gone)), key=loss)[:SETS]
     return ",".join(str(i - main.start) for i in main if i not in best[0])
+
+
+def _kind(value: Any) -> Any:
+    """What a part is but for its sizes, which may be others."""
+    if isinstance(value, Spec):
+        own = value.values().items()
+        return type(value), *(
+            (name, _kind(each)) for name, each in own if type(each) is bool or not isinstance(each, Size)
+        )
+    return tuple(map(_kind, value)) if isinstance(value, tuple) else value

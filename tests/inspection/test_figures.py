@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import anyformer as af
+from anyformer.inspection.attention import _summed
+from anyformer.layers.tokens import Tokens
 from tests.inspection.looked_at import ROW, TEXT, in_transformers, rows_of, small, tokenizer
 
 
@@ -170,3 +172,13 @@ def test_a_row_is_read_as_their_states_and_attentions_say(both: tuple[Any, ...])
     for mine, weights in zip(reading.maps, out.attentions, strict=True):
         torch.testing.assert_close(mine.weights, weights[0], rtol=1e-3, atol=1e-5)
         assert mine.queries == mine.keys == reading.tokens
+
+
+def test_where_heads_look_is_summed_on_the_device_of_the_weights() -> None:
+    """Of attention to what an encoder made, too, which has no shares by distance."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        weights = torch.empty(1, 2, 4, 3, device="meta")
+        sums = _summed(weights, Tokens(torch.empty(1, 4, device="meta")), own=False)
+    assert (sums.shape, sums.device.type) == ((2, 5, 2), "cpu")

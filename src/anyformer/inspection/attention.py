@@ -103,7 +103,7 @@ def _summed(weights: Tensor, tokens: Tokens, *, own: bool) -> Tensor:
     own = own and weights.shape[3] == tokens.n
     kinds = (apart == 0, apart == 1, (position == 0)[:, None, :] & (apart > 0), apart)
     for kind in kinds:
-        share = (weights * kind[:, None]).sum(-1) if own else torch.zeros(weights.shape[:3])
+        share = (weights * kind[:, None]).sum(-1) if own else weights.new_zeros(weights.shape[:3])
         each.append((share, real if own else torch.zeros_like(real)))
     sums = torch.stack([(share * of).double().sum((0, 2)).cpu() for share, of in each])
     return torch.stack((sums, torch.stack([of.double().sum((0, 2)).cpu() for _, of in each])))

@@ -150,6 +150,16 @@ def test_it_leaves_a_model_as_it_was_and_says_the_same_again(text: Path) -> None
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
 
 
+def test_no_pass_is_made_twice(text: Path) -> None:
+    """One of all, one without each of 4 branches and 2 layers, in which it ends early too; by row, the gradient and the maps."""
+    model, rows = small("llama3-8b"), 64 // ROW
+    assert (len(model.stack.blocks), model.spec.context) == (2, 64)
+    passes = []
+    with model.register_forward_hook(lambda *_: passes.append(1)):
+        af.inspect(model, text, tokenizer=tokenizer(), seq_len=ROW, tokens=64)
+    assert len(passes) == 1 + 4 + 2 + 2 * rows + 2  # and of a text said twice, of the row that is read
+
+
 def test_a_text_is_read_beside_data(saved: Path, text: Path) -> None:
     of_data = af.inspect(saved, text, seq_len=ROW)
     both = af.inspect(saved, text, text="why is the oak older", seq_len=ROW)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -40,31 +41,31 @@ def loss_of(model: Transformer, judging: Judging, tokens: int) -> Evaluation:
 
 def of_layers(
     model: Transformer, judging: Judging, sites: Sites, tokens: int
-) -> tuple[float, tuple[LayerFigures, ...]]:
-    """(the loss, what each layer and branch does for it): a pass over the tokens for each, and for each end."""
+) -> tuple[Evaluation, tuple[LayerFigures, ...]]:
+    """(the losses, what each layer and branch does for them): a pass over the tokens for each, and for each end."""
 
-    def loss() -> float:
-        return loss_of(model, judging, tokens).loss
+    @cache  # ended behind the last but one, it is without the last
+    def loss(gone: range) -> float:
+        with without_layers(model, gone):
+            return loss_of(model, judging, tokens).loss
 
-    whole, turned = loss(), _turned(model, judging, sites, tokens)
+    evaluation, turned = _turned(model, judging, sites, tokens)
+    whole = evaluation.loss
     alone: dict[str, list[BranchFigures]] = {site.path: [] for site in sites.layers}
     for i, site in enumerate(sites.branches):
         with without_branch(model, i):
-            alone[site.of_layer].append(BranchFigures(site.kind, loss() - whole))
+            alone[site.of_layer].append(BranchFigures(site.kind, loss_of(model, judging, tokens).loss - whole))
     main, found = sites.of_stack(model.spec), []
     for i, site in enumerate(sites.layers):
-        with without_layers(model, range(i, i + 1)):
-            without = loss() - whole
-        ended = None
+        without, ended = loss(range(i, i + 1)) - whole, None
         if i in main:
-            with without_layers(model, range(i + 1, main.stop)):
-                ended = loss()
+            ended = loss(range(i + 1, main.stop)) if i + 1 < main.stop else whole
         found.append(LayerFigures(site.stack, site.layer, ended, without, turned[i], tuple(alone[site.path])))
-    return whole, tuple(found)
+    return evaluation, tuple(found)
 
 
-def _turned(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> list[float]:
-    """1 - the cosine of the stream before and behind each layer, the mean over real tokens."""
+def _turned(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> tuple[Evaluation, list[float]]:
+    """(the losses, 1 - the cosine of the stream before and behind each layer, the mean over real tokens)."""
     sums, n = torch.zeros(len(sites.layers), dtype=torch.float64), torch.zeros(len(sites.layers), dtype=torch.float64)
 
     def see(i: int, given: tuple[Any, ...], made: Any) -> None:
@@ -75,8 +76,8 @@ def _turned(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> 
         n[i] += real.sum().cpu()
 
     with watched(model, Block, see):
-        loss_of(model, judging, tokens)
-    return (sums / n).tolist()
+        evaluation = loss_of(model, judging, tokens)
+    return evaluation, (sums / n).tolist()
 
 
 def importance(model: Transformer, judging: Judging, tokens: int) -> Importance:

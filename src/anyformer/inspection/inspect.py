@@ -8,7 +8,7 @@ from anyformer.errors import UsageError
 from anyformer.inference.judging import judging
 from anyformer.inference.opened import TrainedModel
 from anyformer.inspection.attention import of_heads
-from anyformer.inspection.effects import importance, loss_of, of_layers
+from anyformer.inspection.effects import importance, of_layers
 from anyformer.inspection.reading import read
 from anyformer.inspection.results import Inspection
 from anyformer.inspection.subject import TOKENS, OneText, subject
@@ -55,10 +55,9 @@ def inspect(
         device=device,
     ) as one:
         inner, judge, sites = one.model, one.judging, one.sites
-        labels = loss_of(inner, judge, tokens).tokens
         matters = importance(inner, judge, tokens)
-        loss, layers = of_layers(inner, judge, sites, tokens)
+        whole, layers = of_layers(inner, judge, sites, tokens)
         heads = of_heads(inner, judge, sites, tokens, matters)
         row = judge if said is None or said is given else judging(one.found, one.goal, said, directory=None)
         reading = read(inner, one.found.tokenizer, row, sites)
-    return Inspection(one.goal.kind, one.goal.unit, loss, labels, layers, heads, matters, reading)
+    return Inspection(one.goal.kind, one.goal.unit, whole.loss, whole.tokens, layers, heads, matters, reading)

@@ -62,8 +62,8 @@ def transplant(
 def most_needed(one: Subject, spec: ModelSpec, tokens: int) -> str:
     """As many layers of the main stack as the architecture has, that the loss is lowest with, as `layers` writes them.
 
-    One more is left out at a time, and each time the few best sets go on: layers make up for each other. Where layers are of several
-    kinds, those that stay are in turn of the architecture's, as long as it has the same kinds.
+    One more is left out at a time, and each time the few best sets go on: layers make up for each other. Where layers are of
+    several kinds, those that stay are in turn of the architecture's, as long as it has the same kinds.
     """
 
     def loss(gone: frozenset[int]) -> float:

@@ -91,6 +91,16 @@ def test_nothing_alike(tmp_path: Path) -> None:
         transplant(af.vary(BASE, d_model=112), tmp_path / "given")
 
 
+def test_heads_of_another_width_of_as_many_numbers_are_told_of(tmp_path: Path) -> None:
+    """Where d_model is shared out among heads, fewer are wider ones, and every tensor has the shape that it had."""
+    spec = shrink(preset("bert-base").spec)
+    save(randomised(spec), tmp_path / "given")
+    said = "4 heads of width 8 read as 2 of 16 (to have heads that are what they were, add +head_dim=8)"
+    assert transplant(af.vary(spec, n_heads=2), tmp_path / "given").how == (said,)
+    kept = transplant(af.vary(spec, n_heads=2, head_dim=8), tmp_path / "given")
+    assert kept.how == ("4 heads made 2, by their means",)
+
+
 def test_a_logit_alone_is_compared_as_it_is(tmp_path: Path) -> None:
     spec = shrink(preset("electra-small").spec)
     save(randomised(spec), tmp_path / "given")
@@ -142,7 +152,7 @@ def test_experts_by_token_have_no_means(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_refused_at_once(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.inspection.transplant", lambda *_, **__: pytest.fail("it was made"))
+    monkeypatch.setattr("anyformer.inspection.keeping.carried_over", lambda *_, **__: pytest.fail("it was made"))
     refused = run("convert", str(given), str(given), "--into", str(given))
     assert refused.exit_code == 2
     assert "exists already and is not empty; give a new directory" in refused.output

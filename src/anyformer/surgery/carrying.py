@@ -27,6 +27,7 @@ from anyformer.surgery.plans import (
     heads_that_matter,
     neurons,
     regrouped,
+    reread,
     stretch,
     taken,
     weights_of,
@@ -229,7 +230,11 @@ class Operation:
                 continue
             for own in ("weight", "bias"):
                 new, old = self.new.tensors.get(f"{path}{own}"), self.old.tensors.get(f"{found[0]}{own}")
-                if new is None or old is None or new.name in whole or (new.name, heads.first) in met:
+                if new is None or old is None:
+                    continue
+                if new.name in whole and heads.width != found[1].width:
+                    self.carried[new.name] = self.carried[new.name]._replace(how=reread(heads, found[1]))
+                if new.name in whole or (new.name, heads.first) in met:
                     continue
                 met.add((new.name, heads.first))
                 kept = self.kept.get((_mixer(found[0]), heads.n, found[1].n))

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anyformer.spec import HeadMap
+
 NEW = -1  # no given place
 
 # How much single heads, neurons or experts matter, in nats a label: by the name of the tensor, in the state dict, by which they
@@ -137,3 +139,11 @@ def repeated(n: int, given: int) -> str:
 
 def averaged(n: int, given: int) -> str:
     return f"{given} heads made {n}, by their means"
+
+
+def reread(heads: HeadMap, given: HeadMap) -> str:
+    """What became of numbers that are as they were, and are of other heads."""
+    return (
+        f"{given.n} heads of width {given.width} read as {heads.n} of {heads.width} "
+        f"(to have heads that are what they were, add +head_dim={given.width})"
+    )

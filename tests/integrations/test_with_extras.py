@@ -78,6 +78,62 @@ def test_sft_of_trl(directory: Path, packing: bool, tmp_path: Path) -> None:
     assert abs(losses[0] - float(expected)) < 0.2
 
 
+@pytest.mark.parametrize("by_path", [False, True], ids=["model", "path"])
+def test_grpo_of_trl(directory: Path, by_path: bool, tmp_path: Path) -> None:
+    """Several samples a prompt, prompts padded on the left: its log-probabilities are ours, a letter that pays comes more often.
+
+    By a path with the divergence from the model that it began as.
+    """
+    needed("trl")
+    datasets = needed("datasets")
+    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+
+    options = GRPOConfig(
+        output_dir=str(tmp_path / "run"),
+        max_steps=10,
+        per_device_train_batch_size=16,
+        num_generations=8,
+        max_completion_length=16,
+        learning_rate=2e-2,
+        lr_scheduler_type="constant",
+        beta=0.01 if by_path else 0.0,
+        logging_steps=1,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+
+    def letters(completions: list[str], **_: Any) -> list[float]:
+        return [float(each.count("a")) for each in completions]
+
+    prompts = ["the cat", "the hen sat on the", "a dog", "the mat and"]
+    words = AutoTokenizer.from_pretrained(directory)
+    trainer = GRPOTrainer(
+        model=str(directory) if by_path else AnyformerForCausalLM.from_pretrained(directory),
+        reward_funcs=letters,
+        args=options,
+        train_dataset=datasets.Dataset.from_list([{"prompt": prompt} for prompt in prompts * 8]),
+        processing_class=words,
+    )
+    ours, _ = load(directory)
+    words.padding_side = "left"
+    given = words(prompts, return_tensors="pt", padding=True)
+    ids, mask, n = given["input_ids"], given["attention_mask"], 2
+    with torch.no_grad():
+        logs = trainer._get_per_token_logps_and_entropies(trainer.model.eval(), ids, mask, logits_to_keep=n)[0]
+        expected = ours(ids, mask).logits.log_softmax(-1)[:, -n - 1 : -1].gather(-1, ids[:, -n:, None])[..., 0]
+    close(logs, expected)
+    trainer.train()
+    rewards = [each["reward"] for each in trainer.state.log_history if "reward" in each]
+    assert len(rewards) == 10
+    assert sum(map(float, rewards[-3:])) > sum(map(float, rewards[:3])) + 1
+    trainer.save_model(str(tmp_path / "end"))
+    with torch.no_grad():
+        close(load(tmp_path / "end")[0](ids, mask).logits, trainer.model.eval()(ids, mask).logits)
+
+
 def test_hflm_of_lm_eval(directory: Path, tmp_path: Path) -> None:
     """Likelihoods of a local task are those that our own model gives."""
     lm_eval = needed("lm_eval")

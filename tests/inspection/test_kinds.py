@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import pytest
 
 import anyformer as af
+from anyformer.hub import transplant
+from anyformer.inspection import keeping
+from anyformer.inspection.effects import importance
+from anyformer.model import Transformer
 from tests.inspection.looked_at import TEXT, small, tokenizer
 
 
@@ -41,6 +48,23 @@ def test_layers_that_stay_are_in_turn_of_the_kinds_asked_for(
     chosen = [int(each) for each in layers.split()[1].split(",")]
     kinds = [str(donor[i].sublayers[0].branches[0].mixer) for i in chosen]
     assert kinds == [str(block.sublayers[0].branches[0].mixer) for block in made.model.spec.stack.blocks]
+
+
+def test_the_given_model_is_not_held_twice(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, met = saved(tmp_path, "llama3-8b"), []
+
+    def judged(model: Transformer, *rest: Any) -> Any:
+        met.append(ref(model))
+        return importance(model, *rest)
+
+    def carried_over(*given: Any, **options: Any) -> Any:
+        gc.collect()
+        assert met[0]() is None
+        return transplant(*given, **options)
+
+    monkeypatch.setattr(keeping, "importance", judged)
+    monkeypatch.setattr(keeping, "carried_over", carried_over)
+    assert af.transplant(f"{path}+d_ff=16", path, text, tokens=64).model.spec.n_layers == 2
 
 
 def test_layers_of_a_model_without_output_maps(text: Path, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def transplant(
         if layers is None and spec.n_layers < one.model.spec.n_layers:
             layers = most_needed(one, spec, n)
             how = (f"layers {layers} of {one.model.spec.n_layers}, which matter most",)
+    del one  # it is loaded anew, and need not be there twice
     made = carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed, importance=matters)
     return made._replace(how=(*how, *made.how))
 

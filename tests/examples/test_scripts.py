@@ -179,7 +179,12 @@ def test_surgery(tmp_path: Path) -> None:
     bits = {name: tuple(map(float, figures)) for name, _, *figures in rows}
     assert len(bits) == 16
     first, _, anew = bits["as it was"]
-    for name in ("twice the neurons", "all twice as wide", "8 experts, 2 a token", "each layer twice, the second silent"):
+    for name in (
+        "twice the neurons",
+        "all twice as wide",
+        "8 experts, 2 a token",
+        "each layer twice, the second silent",
+    ):
         assert bits[name][0] == first, name  # the function is what it was
     assert bits["as many, those that matter most"][0] <= bits["every second layer"][0]  # by the loss itself
     assert first < anew - 0.5

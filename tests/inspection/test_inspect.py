@@ -12,7 +12,7 @@ import torch
 import anyformer as af
 from anyformer.errors import UsageError
 from anyformer.families import preset, with_classifier
-from anyformer.inspection.effects import importance
+from anyformer.inspection.importance import importance
 from anyformer.inspection.subject import subject
 from anyformer.model import build
 from anyformer.resizing import shrink
@@ -212,3 +212,41 @@ def test_weights_in_few_bits_are_refused(saved: Path, text: Path) -> None:
     model, _ = af.load(saved, dtype="int8")
     with pytest.raises(UsageError, match="weights in few bits, or below adapters, have no gradient"):
         af.inspect(model, text, tokenizer=tokenizer(), seq_len=ROW)
+
+
+def test_figures_are_means_over_tokens_whatever_rows_they_stand_in(tmp_path: Path) -> None:
+    """Two texts of unlike lengths, in rows of both, padded or packed, beside each of them alone."""
+    model = small("llama3-8b", n_layers=2)
+    texts = {"a": TEXT, "b": "no owl knows why", "c": "it is so quiet there; the oak is older"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    together = af.inspect(model, tmp_path, tokenizer=tokenizer(), seq_len=64)
+    alone = [af.inspect(model, tokenizer=tokenizer(), text=text, seq_len=64) for text in texts.values()]
+    n = sum(each.labels for each in alone)
+    assert together.labels == n
+
+    def mean(figure: Any) -> Any:
+        return pytest.approx(sum(each.labels * figure(each) for each in alone) / n, rel=1e-4)
+
+    assert together.loss == mean(lambda each: each.loss)
+    for i in range(2):
+        assert together.layers[i].turned == mean(lambda each, i=i: each.layers[i].turned)
+        assert together.layers[i].ended == mean(lambda each, i=i: each.layers[i].ended)
+        assert together.heads[4 * i].itself == mean(lambda each, i=i: each.heads[4 * i].itself)
+        assert together.heads[4 * i].first == mean(lambda each, i=i: each.heads[4 * i].first)
+
+
+def test_importance_is_a_mean_over_labels_of_rows(tmp_path: Path) -> None:
+    """Of two rows, the shorter one padded."""
+    model = small("llama3-8b", n_layers=1)
+    texts = {"a": TEXT, "b": TEXT[: len(TEXT) // 2]}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    n_tokens = len(tokenizer().encode(TEXT)) + 1
+    together = af.inspect(model, tmp_path, tokenizer=tokenizer(), seq_len=n_tokens).importance
+    alone = [af.inspect(model, tokenizer=tokenizer(), text=text) for text in texts.values()]
+    n = sum(each.labels for each in alone)
+    for name, axes in together.items():
+        for axis, matters in axes.items():
+            mean = sum(each.labels * each.importance[name][axis] for each in alone) / n
+            torch.testing.assert_close(matters, mean, rtol=1e-3, atol=1e-7)

@@ -168,7 +168,7 @@ def test_of_a_decoder_beside_an_encoder_the_decoders_layers_go(tmp_path: Path) -
     made = af.transplant(spec, given, source=tmp_path / "a", target=tmp_path / "b")
     said = next(each for each in made.how if each.startswith("layers "))
     kept = int(said.removeprefix("layers ").split(" of ")[0])
-    main = Sites.of(model.spec).of_stack(model.spec)
+    main = Sites.of(model.spec).main
     with torch.no_grad(), without_layers(model, [main.start + i for i in range(3) if i != kept]):
         theirs = model(IDS, decoder_input_ids=IDS).logits
     with torch.no_grad():

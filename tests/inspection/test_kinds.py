@@ -12,7 +12,7 @@ import pytest
 import anyformer as af
 from anyformer.hub import transplant
 from anyformer.inspection import keeping
-from anyformer.inspection.effects import importance
+from anyformer.inspection.importance import importance
 from anyformer.model import Transformer
 from tests.inspection.looked_at import TEXT, small, tokenizer
 

@@ -36,8 +36,40 @@ def test_every_call_of_a_pass_has_a_site(spec: ModelSpec) -> None:
         model(ids, **({} if spec.encoder is None else {"decoder_input_ids": ids}))
     assert len(layers) == len(sites.layers)
     assert len(branches) == len(sites.branches)
-    assert len(sites.of_stack(spec)) == spec.n_layers
+    assert len(sites.main) == spec.n_layers
     assert {site.of_layer for site in sites.branches} <= {site.path for site in sites.layers}
+
+
+def test_modules_that_predict_further_tokens_are_no_layers() -> None:
+    model = small("deepseek-v3-mtp")
+    assert len(model.ahead)
+    calls = {Block: 0, Branch: 0}
+    for kind in calls:
+
+        def see(*_: object, kind: type = kind) -> None:
+            calls[kind] += 1
+
+        with torch.no_grad(), watched(model, kind, see):
+            model(IDS, output_ahead=True)
+    sites = Sites.of(model.spec)
+    assert (calls[Block], calls[Branch]) == (len(sites.layers), len(sites.branches))
+
+
+def test_a_layer_that_is_passed_over_is_computed_where_others_read_what_it_lends() -> None:
+    """Gemma 3n's last layers read keys of earlier ones, and a memory's stores are counted."""
+    for name, computed in (("gemma3n-e4b", True), ("llama3-8b", False)):
+        model = small(name)
+        lends = [i for i, block in enumerate(model.spec.stack.blocks) if any(mixer.lends() for mixer in block.mixers)]
+        at, calls = (lends[0] if lends else 0), list[int]()
+        with without_layers(model, [at]), watched(model, Branch, lambda i, *_, to=calls: to.append(i)):
+            logits(model)
+        missing = len(Sites.of(model.spec).branches) - len(calls)
+        assert missing == (0 if computed else 2)
+    cache = model.new_cache(2, 16)
+    with torch.no_grad(), without_layers(model, [0]):
+        whole = model(IDS).logits
+        pieces = [model(IDS[:, :5], cache=cache).logits, model(IDS[:, 5:], cache=cache).logits]
+    torch.testing.assert_close(torch.cat(pieces, 1), whole)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +78,7 @@ def test_every_call_of_a_pass_has_a_site(spec: ModelSpec) -> None:
 def test_without_layers_a_model_is_one_that_lacks_them(name: str) -> None:
     """With 4 layers, of a decoder beside an encoder too, where layers are counted from the encoder's first."""
     model = small(name, n_layers=4)
-    main = Sites.of(model.spec).of_stack(model.spec)
+    main = Sites.of(model.spec).main
     for gone in ((3,), (0,), (1, 2)):
         stack = model.spec.stack
         kept = [i for i in range(4) if i not in gone]
@@ -91,6 +123,18 @@ def test_a_branch_that_writes_nothing_is_one_whose_output_map_is_zero() -> None:
         torch.testing.assert_close(logits(model), silent)
         weight.data.copy_(before)
         assert not torch.allclose(logits(model), silent)
+
+
+def test_contexts_within_each_other() -> None:
+    model = small("llama3-8b", n_layers=3)
+    with without_layers(model, [0, 2]):
+        both = logits(model)
+    with without_layers(model, [0]):
+        alone = logits(model)
+        with without_layers(model, [2]):
+            torch.testing.assert_close(logits(model), both)
+        torch.testing.assert_close(logits(model), alone)
+    assert not any("forward" in each.__dict__ for each in model.modules())
 
 
 def test_hooks_are_gone_when_a_pass_fails() -> None:

@@ -1,6 +1,6 @@
 """What is inside a trained model: what its layers and heads do, where they look, and what it would say half way."""
 
-from anyformer.inspection.effects import importance
+from anyformer.inspection.importance import importance
 from anyformer.inspection.inspect import inspect
 from anyformer.inspection.keeping import transplant
 from anyformer.inspection.results import Inspection

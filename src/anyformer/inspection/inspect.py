@@ -8,7 +8,8 @@ from anyformer.errors import UsageError
 from anyformer.inference.judging import judging
 from anyformer.inference.opened import TrainedModel
 from anyformer.inspection.attention import of_heads
-from anyformer.inspection.effects import importance, of_layers
+from anyformer.inspection.effects import of_layers
+from anyformer.inspection.importance import importance
 from anyformer.inspection.reading import read
 from anyformer.inspection.results import Inspection
 from anyformer.inspection.subject import TOKENS, OneText, subject

@@ -12,7 +12,8 @@ from typing import Any
 from anyformer.errors import UsageError
 from anyformer.hub import transplant as carried_over
 from anyformer.hub.transplant import Transplant
-from anyformer.inspection.effects import importance, loss_of
+from anyformer.inspection.effects import loss_of
+from anyformer.inspection.importance import importance
 from anyformer.inspection.sites import without_layers
 from anyformer.inspection.subject import TOKENS, Subject, subject
 from anyformer.spec import Architecture, ModelSpec, Spec, specification
@@ -71,7 +72,7 @@ def most_needed(one: Subject, spec: ModelSpec, tokens: int) -> str:
         with without_layers(one.model, gone):
             return loss_of(one.model, one.judging, tokens).loss
 
-    main, best = one.sites.of_stack(one.model.spec), [frozenset[int]()]
+    main, best = one.sites.main, [frozenset[int]()]
     given, wanted = ([_kind(block) for block in each.stack.blocks] for each in (one.model.spec, spec))
     kinds = dict(zip(main, given, strict=True))
 

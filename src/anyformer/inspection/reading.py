@@ -30,7 +30,7 @@ def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Site
         return None
     _, rows = next(passes(model, judging, MOST, apart=True))
     asked = _first_document(judging.objective.asked(rows, next(model.parameters()).device))
-    main, states, maps = sites.of_stack(model.spec), [], []
+    main, states, maps = sites.main, [], []
     of_encoder, ids = asked["input_ids"], asked["decoder_input_ids" if model.spec.encoder else "input_ids"]
 
     def text(ids: Tensor) -> tuple[str, ...]:

@@ -9,18 +9,20 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from anyformer.layers.block import Block, Branch
+from anyformer.layers.tokens import ForwardContext, KeepNothing, Store
 from anyformer.model import Transformer
 from anyformer.spec import BranchSpec, MixerSpec, ModelSpec
 from anyformer.surgery import Anatomy
 
 PLACE = re.compile(r"(encoder|stack|heads\.(?P<head>.+)\.layers)\.blocks\.(?P<layer>\d+)(?:\.(?P<branch>.+))?")
 UNTOLD = (None, MixerSpec.counted_as)  # what a mixer is counted as that is of no kind by itself
+M = TypeVar("M", bound=nn.Module)
 See = Callable[[int, tuple[Any, ...], Any], Any]
 
 
@@ -61,15 +63,13 @@ class Sites(NamedTuple):
     branches: tuple[Site, ...]
 
     @classmethod
-    def of(cls, spec: ModelSpec, anatomy: Anatomy | None = None) -> Sites:
-        """Those of an architecture: of its stacks, and of heads with layers of their own; of heads that answer when they are
-        asked by name, and of what predicts further tokens, none."""
-        anatomy = anatomy or Anatomy(spec)
-        silent = {head.name for head in spec.heads if head.by_name}
+    def of(cls, spec: ModelSpec) -> Sites:
+        """Those of an architecture's stacks, and of heads with layers of their own; of what predicts further tokens, none."""
+        anatomy = Anatomy(spec)
 
         def site(path: str, branch: BranchSpec | None = None) -> Site | None:
             found = PLACE.fullmatch(path)
-            if found is None or found["head"] in silent:
+            if found is None:
                 return None
             stack = {"encoder": "encoder", "stack": "decoder" if spec.encoder else ""}.get(found[1], found["head"])
             return Site(stack, int(found["layer"]), path, branch)
@@ -78,10 +78,10 @@ class Sites(NamedTuple):
         branches = (site(path, branch) for path, branch in anatomy.branches)
         return cls(tuple(filter(None, layers)), tuple(filter(None, branches)))
 
-    def of_stack(self, spec: ModelSpec) -> range:
+    @property
+    def main(self) -> range:
         """The numbers, among the layers, of those of the main stack."""
-        main = "decoder" if spec.encoder else ""
-        found = [i for i, site in enumerate(self.layers) if site.path.startswith("stack.") and site.stack == main]
+        found = [i for i, site in enumerate(self.layers) if site.path.startswith("stack.")]
         return range(found[0], found[-1] + 1) if found else range(0)
 
 
@@ -92,30 +92,69 @@ def watched(model: Transformer, kind: type[nn.Module], see: See) -> Iterator[Non
     `see` is called with the number of the call in the pass, what it was given and what it makes; what `see` returns, unless that
     is None, stands in the place of what was made.
     """
+    with _numbers(model) as number:
+
+        def show(_: Any, given: tuple[Any, ...], made: Any) -> Any:
+            return see(number(), given, made)
+
+        handles = [module.register_forward_hook(show) for module in _called(model, kind)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+@contextmanager
+def without_layers(model: Transformer, numbers: Collection[int]) -> Iterator[None]:
+    """Have layers of these numbers pass on what they read meanwhile; what they lend to others they still do."""
+    with _numbers(model) as number:
+
+        def instead(block: Block) -> Callable[..., Any]:
+            whole, lends = block.forward, any(mixer.lends() for mixer in block.spec.mixers)
+
+            def called(state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]) -> Any:
+                if number() not in numbers:
+                    return whole(state, residual, context, stores)
+                computed = lends or not isinstance(stores, KeepNothing)  # which count on being taken
+                return state, whole(state, residual, context, stores)[1] if computed else []
+
+            return called
+
+        blocks = [(block, block.__dict__.get("forward")) for block in _called(model, Block)]
+        for block, _ in blocks:
+            block.forward = instead(block)
+        try:
+            yield
+        finally:
+            for block, former in blocks:
+                del block.forward
+                if former is not None:
+                    block.forward = former
+
+
+def without_branch(model: Transformer, number: int) -> Any:
+    """A context in which the branch of this number writes nothing."""
+    return watched(model, Branch, lambda i, _, made: (torch.zeros_like(made[0]), made[1]) if i == number else None)
+
+
+@contextmanager
+def _numbers(model: Transformer) -> Iterator[Callable[[], int]]:
+    """The numbers of calls, from 0 in each pass, one each time it is asked."""
     calls = count()
 
     def begin(*_: Any) -> None:
         nonlocal calls
         calls = count()
 
-    def show(_: Any, given: tuple[Any, ...], made: Any) -> Any:
-        return see(next(calls), given, made)
-
-    ahead = {id(each) for each in model.ahead.modules()} if isinstance(model.ahead, nn.Module) else set()
-    each = [module for module in model.modules() if isinstance(module, kind) and id(module) not in ahead]
-    handles = [model.register_forward_pre_hook(begin), *(module.register_forward_hook(show) for module in each)]
+    handle = model.register_forward_pre_hook(begin)
     try:
-        yield
+        yield lambda: next(calls)
     finally:
-        for handle in handles:
-            handle.remove()
+        handle.remove()
 
 
-def without_layers(model: Transformer, numbers: Collection[int]) -> Any:
-    """A context in which layers of these numbers pass on what they read; what they lend to others they still do."""
-    return watched(model, Block, lambda i, given, made: (given[0], made[1]) if i in numbers else None)
-
-
-def without_branch(model: Transformer, number: int) -> Any:
-    """A context in which the branch of this number writes nothing."""
-    return watched(model, Branch, lambda i, _, made: (torch.zeros_like(made[0]), made[1]) if i == number else None)
+def _called(model: Transformer, kind: type[M]) -> list[M]:
+    """The modules of a kind that a pass calls: those that predict further tokens are not among them."""
+    ahead = {id(each) for each in model.ahead.modules()} if isinstance(model.ahead, nn.Module) else set()
+    return [module for module in model.modules() if isinstance(module, kind) and id(module) not in ahead]

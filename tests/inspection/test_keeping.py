@@ -20,6 +20,7 @@ from anyformer.model import Transformer
 from anyformer.surgery.plans import heads_that_matter
 from tests.cli.running import refused, run, succeeded
 from tests.inspection.looked_at import TEXT, small, tokenizer
+from tests.laws.tolerance import close
 
 IDS = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(0))
 
@@ -66,7 +67,7 @@ def test_neurons_that_matter_less_are_gone(text: Path, tmp_path: Path) -> None:
     found = af.inspect(given, text).importance
     writing = {name: axes["d_ff"] for name, axes in found.items() if "d_ff" in axes}
     with zeroed([(model.get_parameter(name), others(each, 24)) for name, each in writing.items()]):
-        torch.testing.assert_close(logits(made.model), logits(model))
+        close(logits(made.model), logits(model))
     plain = af.transplant(af.vary(model.spec, d_ff=24), given)
     assert not torch.allclose(logits(plain.model), logits(made.model))
     assert "that weigh most" in plain.how[0]
@@ -102,7 +103,7 @@ def test_heads_that_matter_less_are_gone(
         columns = torch.arange(weight.shape[1]).unflatten(0, (given_heads[0], -1))
         gone.append((weight, columns[[i for i in range(given_heads[0]) if i not in kept]].flatten()))
     with zeroed(gone):
-        torch.testing.assert_close(logits(made.model), logits(model), rtol=1e-4, atol=1e-5)
+        close(logits(made.model), logits(model))
     assert not torch.allclose(logits(made.model), logits(model))
 
 
@@ -142,7 +143,7 @@ def test_layers_that_the_loss_needs_least_are_gone(text: Path, tmp_path: Path) -
     kept = [int(each) for each in said.removeprefix("layers ").split(" of ")[0].split(",")]
     gone = [i for i in range(5) if i not in kept]
     with without_layers(model, gone):
-        torch.testing.assert_close(logits(made.model), logits(model))
+        close(logits(made.model), logits(model))
     losses = {}
     for pair in combinations(range(5), 2):
         with without_layers(model, pair):
@@ -172,7 +173,7 @@ def test_of_a_decoder_beside_an_encoder_the_decoders_layers_go(tmp_path: Path) -
     with torch.no_grad(), without_layers(model, [main.start + i for i in range(3) if i != kept]):
         theirs = model(IDS, decoder_input_ids=IDS).logits
     with torch.no_grad():
-        torch.testing.assert_close(made.model.eval()(IDS, decoder_input_ids=IDS).logits, theirs)
+        close(made.model.eval()(IDS, decoder_input_ids=IDS).logits, theirs)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_without_layers_a_model_is_one_that_lacks_them(name: str) -> None:
                 state[f"stack.blocks.{kept.index(int(found[1]))}.{key[found.end() :]}"] = tensor
         fewer.load_state_dict(state)
         with without_layers(model, [main.start + i for i in gone]):
-            torch.testing.assert_close(logits(model), logits(fewer))
+            close(logits(model), logits(fewer))
     assert not torch.allclose(logits(model), logits(fewer))  # and it is whole again
 
 
@@ -104,7 +104,7 @@ def test_layers_that_share_their_weights_are_told_apart() -> None:
     for i in range(3):
         with without_layers(model, [i]):
             found.append(logits(model))
-    torch.testing.assert_close(found[0], found[1])  # the same layer twice, whichever is passed over
+    close(found[0], found[1])  # the same layer twice, whichever is passed over
     assert not torch.allclose(found[0], whole)
     with without_layers(model, [0, 1]):
         once = logits(model)
@@ -122,7 +122,7 @@ def test_a_branch_that_writes_nothing_is_one_whose_output_map_is_zero() -> None:
         weight = model.get_parameter(f"stack.blocks.{path}.weight")
         before = weight.data.clone()
         weight.data.zero_()
-        torch.testing.assert_close(logits(model), silent)
+        close(logits(model), silent)
         weight.data.copy_(before)
         assert not torch.allclose(logits(model), silent)
 
@@ -134,8 +134,8 @@ def test_contexts_within_each_other() -> None:
     with without_layers(model, [0]):
         alone = logits(model)
         with without_layers(model, [2]):
-            torch.testing.assert_close(logits(model), both)
-        torch.testing.assert_close(logits(model), alone)
+            close(logits(model), both)
+        close(logits(model), alone)
     assert not any("forward" in each.__dict__ for each in model.modules())
 
 
@@ -148,4 +148,4 @@ def test_hooks_are_gone_when_a_pass_fails() -> None:
 
     with pytest.raises(ValueError, match="seen"), watched(model, Block, fails):
         logits(model)
-    torch.testing.assert_close(logits(model), whole)
+    close(logits(model), whole)

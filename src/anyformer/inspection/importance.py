@@ -31,7 +31,7 @@ class Writing(NamedTuple):
 
     weight: Weight
     stream: str | None  # "stack" or "encoder", where it writes to all its features
-    heads: tuple[HeadMap, ...]  # whose columns it has, in order
+    heads: HeadMap | None  # whose columns it has
 
 
 def importance(model: Transformer, judging: Judging, tokens: int) -> Importance:
@@ -64,18 +64,14 @@ def importance(model: Transformer, judging: Judging, tokens: int) -> Importance:
 def _writing(model: Transformer) -> dict[str, Writing]:
     """What writes to the streams, by its name in the state dict; of what is shared the first place."""
     anatomy, spec = Anatomy(model.spec), model.spec
-    heads: dict[str, set[HeadMap]] = defaultdict(set)
-    for path, each in anatomy.maps:
-        if each.makes == "output":
-            heads[anatomy.tensors[f"{path}weight"].name].add(each)
+    heads = {anatomy.tensors[f"{path}weight"].name: each for path, each in anatomy.maps if each.makes == "output"}
     widths = {"encoder": spec.encoder and spec.encoder.d_model, "stack": spec.stack.d_model}
     found: dict[str, Writing] = {}
     for path, (name, weight) in anatomy.tensors.items():
         if weight.role == "output" or (weight.role == "table" and ".embedding." in path):
             stream, sizes = path.partition(".")[0], dict(zip(weight.axes, weight.shape, strict=True))
             whole = "d_model" in sizes and sizes["d_model"] == widths.get(stream)
-            of_heads = tuple(sorted(heads[name], key=lambda each: each.first))
-            found.setdefault(name, Writing(weight, stream if whole else None, of_heads))
+            found.setdefault(name, Writing(weight, stream if whole else None, heads.get(name)))
     return found
 
 
@@ -87,10 +83,9 @@ def _of_parts(writing: Mapping[str, Writing], effects: Mapping[str, Tensor]) -> 
         for dim, axis in enumerate(weight.axes):
             if axis in AXES:
                 yield name, axis, _summed(effect, dim)
-        if heads:
-            columns = _summed(effect, 1)
-            parts = (columns.narrow(0, each.first, each.n * each.width).unflatten(0, (each.n, -1)) for each in heads)
-            yield name, "heads", torch.cat([each.sum(1) for each in parts])
+        if heads is not None:
+            columns = _summed(effect, 1).narrow(0, heads.first, heads.n * heads.width)
+            yield name, "heads", columns.unflatten(0, (heads.n, -1)).sum(1)
         if stream is not None:
             streams[stream] = streams.get(stream, 0) + _summed(effect, weight.axes.index("d_model"))
     for stream, effect in streams.items():

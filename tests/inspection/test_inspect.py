@@ -96,6 +96,17 @@ def test_a_classifier_by_its_labels(tmp_path: Path) -> None:
     assert all(layer.without != 0 for layer in found.layers)
 
 
+def test_labels_of_words_are_no_tokens(tmp_path: Path) -> None:
+    words = TEXT.split()
+    line = json.dumps({"tokens": words, "labels": [str(len(word) % 2) for word in words]})
+    (tmp_path / "labels.jsonl").write_text(f"{line}\n{line}\n", encoding="utf-8")
+    spec = af.vary(shrink(preset("bert-base").spec), vocab_size=tokenizer().vocab_size)
+    model = randomised(with_classifier(spec, 2, "token_classes"))
+    model.labels = ("0", "1")
+    found = af.inspect(model, tmp_path / "labels.jsonl", tokenizer=tokenizer())
+    assert (found.objective, found.labels, found.reading) == ("TokenClassification", 2 * len(words), None)
+
+
 def test_experts_and_neurons_matter_as_differences_say(text: Path) -> None:
     """∂L/∂g of a gate g on what an expert, or a neuron of all experts, writes, by central differences in float64."""
     model = small("mixtral-8x7b").double()

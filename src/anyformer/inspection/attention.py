@@ -38,21 +38,11 @@ def of_heads(
         site = sites.branches[number]
         assert site.branch is not None
         matters = _of_branch(site, anatomy, importance)
-        known = matters is not None and len(matters) == len(figures)
-        for head, each in enumerate(figures):
-            entropy = each.pop("entropy")
-            found.append(
-                HeadFigures(
-                    site.stack,
-                    site.layer,
-                    site.kind,
-                    head,
-                    float(matters[head]) if known else None,  # pyright: ignore[reportOptionalSubscript]
-                    0.0 if entropy is None else entropy,
-                    **each,
-                    induction=twice[number][head] if number in twice else None,
-                )
-            )
+        of_heads = [None] * len(figures) if matters is None or len(matters) != len(figures) else matters.tolist()
+        for head, (each, own) in enumerate(zip(figures, of_heads, strict=True)):
+            entropy = each.pop("entropy") or 0.0
+            again = twice[number][head] if number in twice else None
+            found.append(HeadFigures(site.stack, site.layer, site.kind, head, own, entropy, **each, induction=again))
     return tuple(found)
 
 

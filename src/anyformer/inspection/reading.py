@@ -26,7 +26,9 @@ MOST = 64  # tokens of a row that are read
 def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Sites) -> Reading | None:
     """The first tokens of the first row that a model is judged by; None where it is not judged by tokens that a head says."""
     head = model.head()
-    if head.table is None or head.layers is not None or head.pool is not None or not judging.objective.one_pass:
+    if head.spec.table is None or head.spec.table.rows < tokenizer.vocab_size or not judging.objective.one_pass:
+        return None
+    if head.layers is not None or head.pool is not None:
         return None
     _, rows = next(passes(model, judging, MOST, apart=True))
     asked = _first_document(judging.objective.asked(rows, next(model.parameters()).device))
@@ -53,11 +55,8 @@ def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Site
 
     with torch.no_grad(), watched(model, Block, see_layer), watched(model, Branch, see_branch):
         model(**asked, output_attentions=True)
-    labels = (
-        rows.labels[0, : ids.shape[1]].tolist()
-        if rows.labels.shape[1] >= ids.shape[1]
-        else [NOT_PREDICTED] * ids.shape[1]
-    )
+    n = ids.shape[1]
+    labels = rows.labels[0, :n].tolist() if rows.labels.shape[1] >= n else [NOT_PREDICTED] * n  # else not of each token
     right = [None if label == NOT_PREDICTED else label for label in labels]
     names = ("embedding", *(f"{sites.layers[i].layer}" for i in main))
     answers = tuple(_answer(*each, right, text) for each in zip(names, states, strict=True))

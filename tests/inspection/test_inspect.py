@@ -151,9 +151,11 @@ def test_experts_and_neurons_matter_as_differences_say(text: Path) -> None:
             assert float(found["stack"]["d_model"][i]) == pytest.approx(float(slope.abs().sum()) / labels, rel=1e-4)
 
 
-@pytest.mark.parametrize("norm", ["RMSNorm", "BatchNorm"])  # the latter notes means of what it sees in training
-def test_it_leaves_a_model_as_it_was_and_says_the_same_again(norm: str, text: Path) -> None:
-    model = small("llama3-8b", norm=norm).train().requires_grad_(False)
+def test_it_leaves_a_model_as_it_was_and_says_the_same_again(text: Path) -> None:
+    model = small("llama3-8b")
+    network: Any = model.get_submodule("stack.blocks.0.sublayers.1.branches.0.mixer")
+    network.up = torch.nn.Sequential(network.up, torch.nn.Dropout())  # as adapters have it
+    model.train().requires_grad_(False)
     before = {name: each.clone() for name, each in model.state_dict().items()}
     first, again = (af.inspect(model, text, tokenizer=tokenizer(), seq_len=ROW).as_json() for _ in range(2))
     assert first == again

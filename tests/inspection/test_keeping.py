@@ -215,3 +215,10 @@ def test_refused_in_a_line(text: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
     with pytest.raises(UsageError, match="--source and --target"):
         af.transplant(into[1], given, source=text)
+
+
+def test_a_group_goes_by_the_heads_that_stay_of_it() -> None:
+    matters = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.1, 0.9, 0.1, 0.1])
+    found = heads_that_matter(matters, (1, 1), (8, 2))
+    assert found is not None
+    assert [each.tolist() for each in found] == [[5], [1]]

@@ -203,10 +203,9 @@ class Operation:
 
     def _matters(self, within: str, axis: str) -> Tensor | None:
         """How much each head, neuron or expert of what stands at a path matters, where that is known."""
-        for path, (name, weight) in self.old.tensors.items():
-            if path.startswith(within) and SHARED not in path.removeprefix(within) and weight.role == "output":
-                return self.importance.get(name, {}).get(axis)
-        return None
+        names = (each.name for path, each in self.old.tensors.items() if path.startswith(within))
+        known = (self.importance.get(name, {}).get(axis) for name in names)
+        return next((each for each in known if each is not None), None)
 
     def _kept(self) -> Iterator[tuple[tuple[str, int, int], Tensor]]:
         """Which heads stay of mixers that are to have fewer, of queries and of keys, where it is known how much they matter."""

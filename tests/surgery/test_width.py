@@ -88,6 +88,14 @@ def test_not_a_multiple(tmp_path: Path) -> None:
     assert 1e-3 < found.apart < 1
 
 
+def test_heads_that_become_wider_begin_anew(tmp_path: Path) -> None:
+    """Where a head is d_model / n_heads wide: its features are not the stream's, though their number is."""
+    spec = shrink(preset("longformer-base-4096").spec)
+    found = made(af.vary(spec, d_model=2 * spec.stack.d_model), randomised(spec), tmp_path / "given")
+    kinds = {name.rsplit(".", 2)[1] for name in found.new}
+    assert kinds == {"q", "k", "v", "o", "q_global", "k_global", "v_global"}
+
+
 def test_a_narrower_stream_is_of_the_features_that_weigh_most(tmp_path: Path) -> None:
     spec = shrink(preset("llama3-8b").spec)
     donor = randomised(spec)

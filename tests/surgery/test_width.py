@@ -64,6 +64,14 @@ def test_a_wider_stream_keeps_the_function(name: str, times: int, tmp_path: Path
     close(logits(found.model), logits(donor), 4 * FLOAT32)
 
 
+@pytest.mark.parametrize("norm", ["RMSNorm", "RMSNorm(weight_offset=1.0)", "LayerNorm"])
+def test_a_tied_table_reads_what_the_last_norm_shares_out(norm: str, tmp_path: Path) -> None:
+    """By gains around 1 or around 0, and by shifts."""
+    spec = af.vary(shrink(preset("llama3.2-1b").spec), norm=norm)
+    donor = randomised(spec)
+    close(logits(made(wider(spec, 2), donor, tmp_path / "given").model), logits(donor), 4 * FLOAT32)
+
+
 def test_copies_come_to_differ(tmp_path: Path) -> None:
     """What reads both copies is not alike, so that their gradients are not: noise of a tenth, which cancels."""
     spec = shrink(preset("llama3-8b").spec)

@@ -26,7 +26,7 @@ from tests.laws.tolerance import FLOAT32, close
 # norms of all queries, parallel branches, latent attention, experts with a shared one, states, two stacks.
 FAMILIES = [
     *("llama3-8b", "gpt2", "gpt", "bert-base", "qwen3-4b", "olmo2-7b", "gptj-6b", "mixtral-8x7b", "deepseek-v3"),
-    *("qwen3-next-80b-a3b", "mamba2-130m", "bart-base", "t5-v1.1-small", "deberta-v2-xlarge"),
+    *("albert-base", "qwen3-next-80b-a3b", "mamba2-130m", "bart-base", "t5-v1.1-small", "deberta-v2-xlarge"),
 ]
 
 

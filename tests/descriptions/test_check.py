@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import anyformer as af
 from anyformer.cache import KVCache
 from anyformer.descriptions import Finding, card, check
 from anyformer.descriptions.check.errors import errors, misfits
@@ -300,3 +301,11 @@ def test_a_norm_that_is_missing_at_the_end() -> None:
     model = spec("gpt2")
     assert found(model.but(stack=model.stack.but(norm=None)), "note", "norms")
     assert not found(model, "note", "norms")
+
+
+def test_a_state_beside_attention_that_looks_both_ways() -> None:
+    encoder = af.vary(shrink(spec("bert-base")), mixer="[GatedDeltaNet,attention]")
+    (said,) = found(encoder, "note", "masks")
+    assert said == "the model looks both ways in attention, while GatedDeltaNet reads what comes before alone"
+    assert not found(af.vary(shrink(spec("llama2-7b")), mixer="[GatedDeltaNet,attention]"), "note", "masks")
+    assert not found(spec("bert-base"), "note", "masks")

@@ -66,12 +66,9 @@ def transplant(
     seed: int = 0,
     importance: Importance | None = None,
 ) -> Transplant:
-    """A model of the architecture in float32, drawn from the seed, with what it can have of what `load` takes from `path`.
+    """What `anyformer.transplant` makes where nothing is to be chosen by data, which has the rules.
 
-    A tensor is carried over where both models have one that does the same and has the same axes: as it is, or heads regrouped,
-    neurons, experts, positions and tokens cut or grown (docs/convert.md has the rules). `layers` says which given layer each
-    begins as (`0-23,8-31`; of an encoder-decoder, the decoder's), and how many there are; `tokenizer` is another one, whose
-    tokens begin as those of the same text; `importance` says which heads, neurons and experts stay where there are to be fewer.
+    `importance` says which heads, neurons, experts and features of the stream stay where there are to be fewer.
     Raises CheckpointError where nothing is carried over and for a tokenizer with more tokens than the architecture, UsageError
     for layers that there are not or that cannot write nothing, and what `load` does.
     """

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyformer.descriptions.facts import attentions, norm_places, parts, position_terms, where
-from anyformer.layers import FeedForwardSpec, RotarySpec, ScoreSpec, SlidingWindow
+from anyformer.layers import AttentionSpec, FeedForwardSpec, RotarySpec, ScoreSpec, SlidingWindow
+from anyformer.layers.causality import sees_later_tokens
 from anyformer.spec import ModelSpec, StackSpec
 
 MULTIPLE = 64  # of rows, so that matrix products of 16-bit numbers fill their tiles
@@ -26,6 +27,7 @@ def notes(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         of = f"the {name}" if name else "the model"
         yield from (("positions", f"{of} {said}") for said in _schemes(stack))
         yield from (("norms", f"{of} is {said}") for said in _norms(stack))
+        yield from (("masks", f"{of} {said}") for said in _sides(stack))
 
 
 def _windows(spec: ModelSpec) -> Iterator[tuple[str, str]]:
@@ -88,3 +90,11 @@ def _norms(stack: StackSpec) -> Iterator[str]:
         yield "pre-norm without a final norm, so that what the head reads grows with depth"
     if after and not before:
         yield "post-norm: train it with a warm-up (Xiong et al. 2020, arXiv:2002.04745)"
+
+
+def _sides(stack: StackSpec) -> Iterator[str]:
+    mixers = {mixer for block in set(stack.blocks) for mixer in block.mixers}
+    states = sorted({mixer.kind for mixer in mixers if mixer.kept_as() == "state" and not mixer.shows_later()})
+    own = (mixer.mask for mixer in mixers if isinstance(mixer, AttentionSpec) and mixer.reads != "memory")
+    if states and any(map(sees_later_tokens, own)):
+        yield f"looks both ways in attention, while {', '.join(states)} reads what comes before alone"

@@ -22,9 +22,8 @@ class AnyformerConfig(PreTrainedConfig):
 
     model_type: ClassVar[str] = "anyformer"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
-    auto_map: ClassVar[
-        dict[str, str]
-    ] = {}  # TRL asks which classes come with the files, of all that are not transformers' own
+    # TRL asks which classes come with the files, of all that are not transformers' own
+    auto_map: ClassVar[dict[str, str]] = {}
 
     specification: dict[str, Any] | None = None
     vocab_size: int = 0

@@ -17,9 +17,9 @@ from anyformer.spec import HeadMap
 
 NEW = -1  # no given place
 
-# How much single heads, neurons or experts matter, in units of a loss: by the name of the tensor, in the state dict, by which they
-# write to the stream, then by its axis, "heads", "d_ff" or "experts", each [heads] and so on; and how much features of a stream
-# do, by its name, "stack" or "encoder", under "d_model".
+# How much single heads, neurons or experts matter, in units of a loss: by the name of the tensor, in the state dict, by which
+# they write to the stream, then by its axis, "heads", "d_ff" or "experts", each [heads] and so on; and how much features of a
+# stream do, by its name, "stack" or "encoder", under "d_model".
 Importance = Mapping[str, Mapping[str, Tensor]]
 
 

@@ -112,7 +112,7 @@ def command(
     anyformer convert runs/first soup --with runs/second --with runs/third
     anyformer convert runs/first experts --into "runs/first+experts=mixtral"
     anyformer convert runs/first deeper --into runs/first --layers 0-5,3-7
-    anyformer convert runs/first smaller --into "runs/first+n_layers=6+d_ff=512" --data my-texts/
+    anyformer convert runs/first less --into "runs/first+n_layers=6" --data texts/
     """  # noqa: D301
     import torch
 

@@ -118,7 +118,6 @@ def command(
 
     from anyformer.hub import convert, save
     from anyformer.hub.saving import refuse_in_use
-    from anyformer.inspection import transplant
 
     own = {name: given.pop(name) for name in OF_INTO}
     if into is not None:
@@ -129,6 +128,8 @@ def command(
             may = ", ".join(options[name] for name in OF_INTO)
             raise UsageError(f"{what}; leave all but --to, {may} out, and convert {target} afterwards")
         refuse_in_use(target)
+        from anyformer.inspection import transplant  # which plain conversions have no use for
+
         found = transplant(into, source, **{OF_INTO[name]: value for name, value in own.items() if value is not None})
         say(f"{save(found.model, target, found.tokenizer, form=given['form'])}; {found}")
         return

@@ -95,7 +95,7 @@ def transplant(
         )
     elif spec.vocab_size != given:
         rows = rows_in_order(spec.vocab_size, given)
-    new, old, weights, said = Anatomy(spec), Anatomy(donor.spec), donor.state_dict(), ()
+    wanted, old, weights, said = Anatomy(spec), Anatomy(donor.spec), donor.state_dict(), ()
     widths, wide = ({stack.d_model for stack in each.stacks.values()} for each in (spec, donor.spec))
     if not widths & wide:
         if len(widths) > 1 or len(wide) > 1:
@@ -103,12 +103,12 @@ def transplant(
                 f"nothing in {path} is alike in that architecture; give a variant of it, with streams that are "
                 f"{' and '.join(map(str, sorted(wide)))} wide as its own are, not {' and '.join(map(str, sorted(widths)))}"
             )
-        widening = Widening(new, old, weights, *widths, *wide)
+        widening = Widening(wanted, old, weights, *widths, *wide)
         places, what = widening.places(importance)
         weights, said = widening.done(places, seed), (what,)
     model = build(spec, seed)
     state = model.state_dict()
-    done = Operation(new, old, state, weights, chosen, rows, importance).done()
+    done = Operation(wanted, old, state, weights, chosen, rows, importance).done()
     n_carried = sum(each.numel for each in done.values())
     if not n_carried:
         raise CheckpointError(

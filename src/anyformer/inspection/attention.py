@@ -14,12 +14,12 @@ from torch import Tensor
 
 from anyformer.inference.judging import Judging
 from anyformer.inspection.effects import passes
-from anyformer.inspection.results import HeadFigures, Importance
+from anyformer.inspection.results import HeadFigures
 from anyformer.inspection.sites import Site, Sites, watched
 from anyformer.layers.block import Branch
 from anyformer.layers.tokens import Tokens
 from anyformer.model import Transformer
-from anyformer.surgery import Anatomy
+from anyformer.surgery import Anatomy, Importance
 
 FIGURES = ("entropy", "itself", "previous", "first", "distance")
 SAID_TWICE, ROWS = 32, 4  # tokens at most that are said twice, and of how many texts

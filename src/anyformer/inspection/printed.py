@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from anyformer.amounts import counted
+from anyformer.inspection.page_tokens import MARKS
 from anyformer.screen import columns, visible
 
 if TYPE_CHECKING:
@@ -84,4 +85,4 @@ def _answers(reading: Reading) -> RenderableType:
 
 def _mark(token: str) -> str:
     """A token whose white space shows."""
-    return visible(token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥"))
+    return visible(token.translate(str.maketrans(MARKS)))

@@ -30,6 +30,7 @@ from anyformer.surgery.plans import (
     reread,
     stretch,
     taken,
+    those_that_matter,
     weights_of,
 )
 
@@ -179,16 +180,16 @@ class Operation:
                 return None
             case "d_ff" if expert is not None and n < given:
                 return stretch(n, given, expert)
+            case "d_ff" if n < given and (matters := self._matters(_network(source), axis)) is not None:
+                return those_that_matter(n, matters, "neurons")
             case "d_ff":
-                network = source.rsplit(".", 2)[0] + "."
-                matters = self._matters(network, axis)
-                return neurons(n, given, self._weighs(network) if matters is None else matters, of=matters is not None)
+                return neurons(n, given, self._weighs(source))
             case "heads" if not any(source.startswith(path) for path, _ in self.old.maps):
                 if (kept := self.kept.get((_mixer(source), n, given))) is not None:
                     return Plan(kept, given, chosen(n, given, "heads"))
                 return each_head(n, given) if (_mixer(source), given) in self.n_heads else None
-            case "experts" if n < given and (matters := self._matters(_mixer(source), "experts")) is not None:
-                return Plan(matters.topk(n).indices.sort().values, given, chosen(n, given, "experts"))
+            case "experts" if n < given and (matters := self._matters(_mixer(source), axis)) is not None:
+                return those_that_matter(n, matters, "experts")
             case "experts":
                 return again(n, given, "experts", fresh=weight.used is None)
             case "position":
@@ -196,9 +197,9 @@ class Operation:
             case _:
                 return None
 
-    def _weighs(self, network: str) -> Tensor | None:
-        """How much each neuron weighs of the network at a path."""
-        maps = [each for path, each in self.old.tensors.items() if path.rsplit(".", 2)[0] + "." == network]
+    def _weighs(self, source: str) -> Tensor | None:
+        """How much each neuron weighs of the network that a tensor is of."""
+        maps = [each for path, each in self.old.tensors.items() if _network(path) == _network(source)]
         return weights_of([(self.given[name], w.axes.index("d_ff")) for name, w in maps if "d_ff" in w.axes])
 
     def _matters(self, within: str, axis: str) -> Tensor | None:
@@ -254,6 +255,11 @@ class Operation:
             return
         into.copy_(made[0].flatten(0, 1))
         self.carried[name] = Carried(before.tensor, before.numel + into.numel(), made[1])
+
+
+def _network(path: str) -> str:
+    """The path of the network that a map's tensor is of."""
+    return path.rsplit(".", 2)[0] + "."
 
 
 def _mixer(path: str) -> str:

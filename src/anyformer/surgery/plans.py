@@ -44,15 +44,18 @@ def again(n: int, given: int, of: str, *, fresh: bool = False) -> Plan:
     return Plan(places.where(places < given, NEW) if fresh else places % given, given, how)
 
 
-def neurons(n: int, given: int, weighs: Tensor | None, *, of: bool = False) -> Plan | None:
-    """All, and new ones that write nothing; of fewer those that weigh most [given], or matter most, in order; None where nothing
-    says which."""
+def neurons(n: int, given: int, weighs: Tensor | None) -> Plan | None:
+    """All, and new ones that write nothing; of fewer those that weigh most [given], in order; None where nothing says which."""
     if n >= given:
         return again(n, given, "", fresh=True)._replace(how=f"{n - given:,} more neurons, which write nothing at first")
     if weighs is None:
         return None
-    how = chosen(n, given, "neurons") if of else f"the {n:,} of {given:,} neurons that weigh most"
-    return Plan(weighs.topk(n).indices.sort().values, given, how)
+    return Plan(weighs.topk(n).indices.sort().values, given, f"the {n:,} of {given:,} neurons that weigh most")
+
+
+def those_that_matter(n: int, matters: Tensor, what: str) -> Plan:
+    """Of fewer those that matter most [given], in order."""
+    return Plan(matters.topk(n).indices.sort().values, len(matters), chosen(n, len(matters), what))
 
 
 def chosen(n: int, given: int, what: str) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anyformer.spec import Weight
 from anyformer.surgery.anatomy import Anatomy, Standing
-from anyformer.surgery.plans import Importance, chosen
+from anyformer.surgery.plans import Importance, those_that_matter
 
 MAPS = ("matrix", "query", "inner", "output")  # roles of what reads its last axis
 STREAM = ("d_model", "d_out", "d_in")  # axes that may be the stream's; where sizes change as its does, they are
@@ -50,11 +50,11 @@ class Widening:
             words = f"a stream of {self.n:,} features, the given {self.n_given:,} again and again"
             return torch.arange(self.n) % self.n_given, words
         matters = (importance or {}).get("stack", {}).get("d_model")
-        what = f"the {self.n:,} of {self.n_given:,} features of the stream that weigh most"
         if matters is not None:
-            what = chosen(self.n, self.n_given, "features of the stream")
-        matters = self._weights() if matters is None else matters
-        return matters.topk(self.n).indices.sort().values, what
+            plan = those_that_matter(self.n, matters, "features of the stream")
+            return plan.places, plan.how
+        words = f"the {self.n:,} of {self.n_given:,} features of the stream that weigh most"
+        return self._weights().topk(self.n).indices.sort().values, words
 
     def _weights(self) -> Tensor:
         """How much each feature weighs: the square of its norm in what writes to the stream, tables and output maps."""

@@ -36,14 +36,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @each_packing
 def test_bytes_are_those_that_cost_names(directory: Path, packing: Packing) -> None:
-    """8 bits: a byte a number and two a row; 4, where 64 divides a map's rows: half a byte, and four for each 32 of a row."""
+    """8 bits: a byte a number and two a row; 4, where 64 divides a map's rows: half a byte, and four for each 32 of a row.
+
+    NF4, where 64 divides a row: half a byte, and four for each 64.
+    """
     model, whole = (af.load(directory, dtype=dtype)[0] for dtype in (packing, None))
     held, shapes = sum(each.nbytes for each in model.parameters()), [each.shape for each in whole.parameters()]
     assert {(320, 64), (16, 64), (64, 256), (256, 64)} <= set(map(tuple, shapes))
-    in_4 = [s for s in shapes if packing == "int4" and len(s) == 2 and s[0] % 64 == 0 and s[0] != 320]
+    axis, group = {"int8": (0, 0), "int4": (0, 32), "nf4": (1, 64)}[packing]
+    in_4 = [s for s in shapes if group and len(s) == 2 and s[axis] % 64 == 0 and s[0] != 320]
     in_8 = [s for s in shapes if len(s) == 2 and s not in in_4]
-    assert len(in_4) == (0 if packing == "int8" else 5 * 3)
-    expected = sum(a * b // 2 + 4 * a * b // 32 for a, b in in_4) + sum(a * b + 2 * a for a, b in in_8)
+    assert len(in_4) == {"int8": 0, "int4": 5 * 3, "nf4": 7 * 3}[packing]
+    expected = sum(a * b // 2 + 4 * a * b // group for a, b in in_4) + sum(a * b + 2 * a for a, b in in_8)
     expected += sum(4 * s[0] for s in shapes if len(s) == 1)
     assert held == expected == af.cost(model.spec, dtype=packing, seq_len=8).weights_nbytes
 
@@ -125,7 +129,7 @@ def test_the_loss_of_it(directory: Path, packing: Packing, tmp_path: Path) -> No
     data.write_text("\n".join(TEXTS[:8]), encoding="utf-8")
     given = ("evaluate", str(directory), "--data", str(data), "--seq-len", "64", "--device", "cpu")
     packed, plain = answer(*given, "--dtype", packing), answer(*given)
-    assert 0 < abs(packed["loss"] - plain["loss"]) < {"int8": 0.02, "int4": 0.2}[packing] * plain["loss"]
+    assert 0 < abs(packed["loss"] - plain["loss"]) < {"int8": 0.02, "int4": 0.2, "nf4": 0.2}[packing] * plain["loss"]
 
 
 def test_a_cache_in_8_bits_from_the_command_line(directory: Path) -> None:
@@ -150,8 +154,8 @@ def test_what_cannot_be(directory: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "saved").exists()
     with pytest.raises(UsageError, match=r"dtype = 'int5' must be .*\(did you mean 'int8'\?\)"):
         af.load(directory, dtype="int5")  # type: ignore[arg-type]
-    with pytest.raises(KernelError, match="weights in 8 bits are for a CPU, not for meta; take --device cpu"):
-        af.load(directory, dtype="int8", device="meta")
-    with pytest.raises(AnyformerError, match="inference alone"):
+    with pytest.raises(KernelError, match="weights in 4 bits are for a CPU, not for meta; take --device cpu"):
+        af.load(directory, dtype="int4", device="meta")
+    with pytest.raises(AnyformerError, match="stay what they are"):
         model.requires_grad_(True)
     refused(run("generate", "x", "--model", directory, "--dtype", "int5"), "int5", "int8")

@@ -153,22 +153,48 @@ def test_parts_are_taken_of_it_where_text_is_written(scheme: Scheme) -> None:
 
 
 @each_scheme
-def test_what_only_training_does_is_refused(scheme: Scheme) -> None:
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["float32", "autocast"])
+def test_what_is_multiplied_gets_the_gradient_of_the_numbers_held(scheme: Scheme, dtype: torch.dtype | None) -> None:
+    """Through single matrices and through experts' stacks, of few vectors too, which are rounded on their way forth alone."""
+    matrix, stacked = (PackedWeight.of(weight_of(*shape), scheme) for shape in ((64, 96), (4, 64, 96)))
+    behind = torch.tensor([1, 90, 90, 93])
+    weigh = torch.randn(93, 64)
+
+    def gradients(one: Tensor, several: Tensor) -> list[Tensor]:
+        x, bias = torch.randn(93, 96, generator=torch.Generator().manual_seed(1)).requires_grad_(), torch.ones(64)
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            found = [F.linear(x, one, bias), F.linear(x[:3], one).sum(0).expand(93, -1)]
+            if dtype is None:
+                found.append(grouped.products(x, several, behind, torch.ones(4, 64)))
+        assert found[0].dtype == (dtype or torch.float32)
+        return [*torch.autograd.grad([(each * weigh).sum() for each in found], x), found[0].detach()]
+
+    for ours, theirs in zip(gradients(matrix, stacked), gradients(matrix.plain(), stacked.plain()), strict=True):
+        apart = 1e-6 if dtype is None else 4 * BF16
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=apart, atol=apart * float(theirs.abs().max()))
+
+
+@each_scheme
+def test_what_would_change_it_is_refused(scheme: Scheme) -> None:
     packed = PackedWeight.of(weight_of(64, 32), scheme)
     with pytest.raises(
-        KernelError, match=r"^weights in few bits are for inference alone; load the model without --dtype"
+        KernelError,
+        match=r"^weights in few bits stay what they are; train an adapter on them, or load the model without",
     ):
         packed.requires_grad_()
-    with pytest.raises(KernelError, match="inference alone"):
-        F.linear(torch.randn(2, 32, requires_grad=True), packed)
-    with pytest.raises(KernelError, match="inference alone"):
+    with pytest.raises(KernelError, match="stay what they are"):
         packed.mul_(2)
-    with pytest.raises(KernelError, match="inference alone"):
+    with pytest.raises(KernelError, match="stay what they are"):
         packed.data = torch.zeros(64, 32)
-    with pytest.raises(KernelError, match="are for a CPU, not for meta; take --device cpu, or --dtype bfloat16"):
-        packed.to("meta")
     with pytest.raises(KernelError, match=f"weights in {scheme.bits} bits cannot become torch.bfloat16"):
         packed.to(torch.bfloat16)
+
+
+def test_what_only_a_cpu_multiplies_stays_there() -> None:
+    scheme = SCHEMES["int4"]
+    says = "weights in 4 bits are for a CPU, not for meta; take --device cpu, --dtype nf4 or bfloat16"
+    with pytest.raises(KernelError, match=says):
+        PackedWeight.of(weight_of(64, 32), scheme).to("meta")
     with pytest.raises(KernelError, match="not for meta"):
         PackedWeight.of(torch.empty(64, 32, device="meta"), scheme)
 

@@ -27,7 +27,7 @@ CONVENTIONS = (
 @choice("--convention", CONVENTIONS, CONVENTIONS[0], "What is counted as FLOPs.")
 @click.option(
     "--dtype",
-    help="Of inference's weights and cache: float32, bfloat16, float16; of weights alone int8, int4.  "
+    help="Of inference's weights and cache: float32, bfloat16, float16; of weights alone int8, int4, nf4.  "
     "[default: the first the device has]",
 )
 @click.option("--cache-dtype", type=click.Choice(("int8",)), help="Of inference's cache.  [default: as --dtype]")

@@ -53,12 +53,12 @@ def language_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 DTYPES = ("float32", "bfloat16", "float16")
-PACKINGS = ("int8", "int4")
+PACKINGS = ("int8", "int4", "nf4")
 weights_option = click.option(
     "--dtype",
     type=click.Choice((*DTYPES, *PACKINGS)),
     callback=lambda context, option, name: as_dtype(name),
-    help="Of weights and cache, as the weights are stored by default; int8, int4: of weights alone, on a CPU.",
+    help="Of weights and cache, as the weights are stored by default; int8, nf4 and, on a CPU, int4: of weights alone.",
 )
 cache_option = click.option(
     "--cache-dtype",

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from anyformer.capacity import refuse_beyond_memory
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, UsageError
 from anyformer.families.heads import JUDGES, with_rows
 from anyformer.families.hf.mapping import computed, shapes
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
 from anyformer.hub.labels import labels_of
 from anyformer.hub.source import Source, find, find_auxiliary, reading_as
-from anyformer.hub.weights import narrowed
+from anyformer.hub.weights import listed, narrowed
 from anyformer.layers.packed import PackedWeight
 from anyformer.layers.packing import Packing, packed_weights
 from anyformer.model import Transformer, build
@@ -34,10 +35,10 @@ def load(
     """The model and the tokenizer, if there is one, of a directory (Hugging Face's, ours, a run's) or GGUF file.
 
     `dtype` None keeps that of the files (the widest, should they differ; float32 for quantised GGUF); `device` None is
-    the CPU. "int8" and "int4" hold linear maps and tables in few bits, on a CPU, for inference alone; all else is float32.
+    the CPU. "int8", "int4" and "nf4" hold linear maps in few bits, tables in 8, which get no gradient; all else is float32.
     Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another. `as_type`: the model_type that a
-    config.json is read as, whatever it says. Raises CheckpointError, naming the file, setting or tensor, KernelError for few
-    bits elsewhere.
+    config.json is read as, whatever it says. Raises CheckpointError, naming the file, setting or tensor, KernelError for 4 bits
+    of "int4" elsewhere than on a CPU.
     """
     with reading_as(as_type):
         source = find(path)
@@ -60,30 +61,64 @@ def filled(
 ) -> Transformer:
     """The model of a source, as `load` gives it."""
     held = contents(source)
-    stored, schemes = held.dtype(), packed_weights(source.spec, dtype) if isinstance(dtype, str) else {}
-    kept = torch.float32 if isinstance(dtype, str) else dtype or stored
-    model = build(source.spec, seed=None, device="meta")
+    stored, few = held.dtype(), isinstance(dtype, str)
+    kept = torch.float32 if few else dtype or stored
+    model = holding(source.spec, held.ours(), kept, packing=dtype if few else None, device=device, where=source.weights)
+    model.labels = labels_of(source)
+    return model
+
+
+def holding(
+    spec: ModelSpec,
+    tensors: Iterable[tuple[str, Tensor]],
+    dtype: torch.dtype,
+    *,
+    packing: Packing | None,
+    device: torch.device | str | None,
+    where: str | Path,
+) -> Transformer:
+    """A model that holds tensors by our names, read one by one, in a dtype; `packing`: those that can be in few bits.
+
+    Raises CheckpointError where they are more than the memory that is free, and KernelError for few bits elsewhere.
+    """
+    schemes = {} if packing is None else packed_weights(spec, packing)
+    model = build(spec, seed=None, device="meta")
     nbytes = sum(
-        schemes[name].nbytes(tuple(each.shape)) if name in schemes else each.numel() * kept.itemsize
+        schemes[name].nbytes(tuple(each.shape)) if name in schemes else each.numel() * dtype.itemsize
         for name, each in model.named_parameters()
     )
     refuse_beyond_memory(
-        nbytes, device, f"the model in {source.weights}", "take another device or, for inference, a smaller --dtype"
+        nbytes, device, f"the model in {where}", "take another device or, for inference, a smaller --dtype"
     )
 
     kinds = {name: each.dtype for name, each in model.named_parameters()}
 
     def as_kept(name: str, tensor: Tensor) -> Tensor:
         own = kinds[name]  # of whole numbers: as it is
-        moved = (narrowed(name, tensor, kept) if own.is_floating_point else tensor.to(own)).to(device or "cpu")
+        moved = (narrowed(name, tensor, dtype) if own.is_floating_point else tensor.to(own)).to(device or "cpu")
         return PackedWeight.of(moved, schemes[name]) if name in schemes else moved
 
-    filled = {name: as_kept(name, tensor) for name, tensor in held.ours()}
+    filled = {name: as_kept(name, tensor) for name, tensor in tensors}
     if schemes:
         model.requires_grad_(False)  # a packed weight takes no gradient, so that none is made for what stands beside it
     model.load_state_dict(filled, assign=True)
-    model.labels = labels_of(source)
     return model
+
+
+def load_as(spec: ModelSpec, path: str | Path, packing: Packing | None, device: torch.device) -> Transformer:
+    """The model `spec` in float32, or in few bits, of the weights of a model that computes the same, however it is spelled.
+
+    Raises CheckpointError, naming the first field that differs, UsageError for tensors that are lacking, KernelError.
+    """
+    source = find(path)
+    carried = carried_over(source.spec, spec, str(path))
+    if lacking := [name for name in shapes(spec) if name not in carried]:
+        raise UsageError(
+            f"{path} lacks {listed(lacking)}, which no adapter (--lora) trains; train without --lora first"
+        )
+    ours = {theirs: name for name, theirs in carried.items()}
+    tensors = ((ours[name], tensor) for name, tensor in contents(source).ours() if name in ours)
+    return holding(spec, tensors, torch.float32, packing=packing, device=device, where=path)
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer | None:

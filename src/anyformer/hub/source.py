@@ -111,6 +111,8 @@ def vary(base: str | Path | Architecture, /, **changes: Any) -> ModelSpec:
 def find(path: str | Path) -> Source:
     """The model that a directory holds, or the file that describes what was trained beside a run's model (`companion.yaml`).
 
+    Of a run with an adapter, `base/` holds the model that it is put on.
+
     A path may carry changes that leave every tensor as it is, of masks, positions or scales: `DIR+mask=Everything`. Raises
     CheckpointError for a path without a model that can be read, SpecError for a change that cannot be.
     """
@@ -120,6 +122,8 @@ def find(path: str | Path) -> Source:
     path = located(path)
     if path.name == AUXILIARY_SPEC and path.is_file():
         return find_auxiliary(path.parent)
+    if path.name == BASE and is_run(run := path.parent):
+        return Source(read(sealed(run) / SPEC), path, _tokenizer(run / TOKENIZER), None, {})
     if (run := _run_of(path)) is not None:
         checkpoint = _checkpoint(path)
         weights = checkpoint / MODEL_PARTS if (checkpoint / MODEL_PARTS).is_dir() else checkpoint

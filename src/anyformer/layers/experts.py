@@ -270,8 +270,7 @@ class _Sorted(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         groups, behind, n = ctx.groups, ctx.groups.behind, ctx.n
         x, share, *rest = ctx.saved_tensors
-        hidden, matrices, biases = rest[: n - 1], rest[n - 1 : 2 * n - 1], rest[2 * n - 1 :]
-        out_bias = biases[-1]
+        hidden, matrices, out_bias = rest[: n - 1], rest[n - 1 : 2 * n - 1], rest[-1]
         with torch.enable_grad():
             leaves = [h.detach().requires_grad_() for h in hidden]
             # Views: hooks on modules ask the engine about their inputs, which it cannot say of leaves.
@@ -284,20 +283,28 @@ class _Sorted(torch.autograd.Function):
         if out_bias is not None:
             for_share += products(grads, out_bias[:, None], behind)[:, 0]
         grads *= shares
-        for_matrices = [outer(grads, middle.detach(), behind)]
-        for_biases = [None if out_bias is None else sums(grads, behind)]
+        asked = ctx.needs_input_grad[-2 * n :]  # of matrices, then of biases: frozen ones get nothing
+        for_tensors: list[Tensor | None] = [None] * (2 * n)
+
+        def note(i: int, out: Tensor, into: Tensor) -> None:
+            if asked[i]:
+                for_tensors[i] = outer(out, into, behind)
+            if asked[n + i]:
+                for_tensors[n + i] = sums(out, behind)
+
+        note(n - 1, grads, middle.detach())
         for_rows = None
         for_hidden = torch.autograd.grad(middle, leaves, for_middle.mul_(shares))
-        for of_hidden, matrix, bias in reversed(list(zip(for_hidden, matrices, biases, strict=False))):
-            for_matrices.insert(0, outer(of_hidden, rows, behind))
-            for_biases.insert(0, None if bias is None else sums(of_hidden, behind))
+        for i in reversed(range(n - 1)):
+            of_hidden, matrix = for_hidden[i], matrices[i]
+            note(i, of_hidden, rows)
             if for_rows is None:
                 for_rows = products(of_hidden, matrix, behind, turned=True)
             else:
                 add_products(for_rows, of_hidden, matrix, behind, turned=True)
         assert for_rows is not None
         of_share = for_share[row].view_as(share)
-        return _gathered(for_rows, groups, None), of_share, None, None, *for_matrices, *for_biases
+        return _gathered(for_rows, groups, None), of_share, None, None, *for_tensors
 
 
 def _gathered(rows: Tensor, groups: Groups, share: Tensor | None) -> Tensor:

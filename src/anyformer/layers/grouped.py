@@ -76,15 +76,17 @@ def _(left: Tensor, right: Tensor, behind: Tensor) -> Tensor:
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     rows, matrices, behind, biases, ctx.turned = inputs
-    ctx.biased = biases is not None
+    ctx.biased = biases is not None and biases.requires_grad
     ctx.save_for_backward(rows, matrices, behind)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, matrices, behind = ctx.saved_tensors
     pair = (rows, grad) if ctx.turned else (grad, rows)
-    for_biases = sums(grad, behind) if ctx.biased else None
-    return products(grad, matrices, behind, None, not ctx.turned), outer(*pair, behind), None, for_biases, None
+    of_rows, of_matrices, *_ = ctx.needs_input_grad
+    for_rows = products(grad, matrices, behind, None, not ctx.turned) if of_rows else None
+    for_matrices = outer(*pair, behind) if of_matrices else None
+    return for_rows, for_matrices, None, sums(grad, behind) if ctx.biased else None, None
 
 
 products.register_autograd(_backward, setup_context=_keep)

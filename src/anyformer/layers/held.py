@@ -1,4 +1,4 @@
-"""Weights whose numbers do not lie row by row, for inference: held in few bits (`packed.py`), or in blocks (`reordered.py`).
+"""Weights whose numbers do not lie row by row: held in few bits (`packed.py`), or, for inference, in blocks (`reordered.py`).
 
 What a model is built of stays as it is: such a weight is a tensor that stands where the parameter stood. Its products are made
 of what is held; whatever else is done to it is done to the numbers that it stands for.
@@ -16,7 +16,9 @@ from torch.nn import functional as F
 
 from anyformer.errors import KernelError
 
-REFUSED = "weights in few bits are for inference alone; load the model without --dtype to train or change it"
+REFUSED = (
+    "weights in few bits stay what they are; train an adapter on them, or load the model without --dtype to change it"
+)
 ANSWERED = (F.linear, F.embedding)  # what a weight in few bits computes itself
 SET_DATA: Any = Tensor.data.__set__  # type: ignore[attr-defined]  # what `weight.data = other` calls
 

@@ -26,6 +26,7 @@ class Int4(Scheme):
 
     bits = 4
     axis_of_rows = -2
+    on_cpu_alone = True
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         return shape[-2] % BLOCK == 0 and shape[-1] % GROUP == 0

@@ -27,6 +27,7 @@ class Int8(Scheme):
 
     bits = 8
     axis_of_rows = -1
+    on_cpu_alone = False
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         return True
@@ -35,7 +36,7 @@ class Int8(Scheme):
         return math.prod(shape) + 2 * math.prod(shape[:-1])
 
     def pack(self, matrix: Tensor) -> Held:
-        numbers = torch.empty(matrix.shape, dtype=torch.int8)
+        numbers = torch.empty_like(matrix, dtype=torch.int8)
         scales = (torch.linalg.vector_norm(matrix, torch.inf, 1) / MOST).bfloat16()
         scales = torch.where(scales == 0, torch.ones_like(scales), scales)
         for first in range(0, len(matrix), at_once := pieces(matrix.shape[1])):
@@ -51,7 +52,7 @@ class Int8(Scheme):
         numbers, scales = held
         if len(x) == 1 and torch.compiler.is_compiling():  # in a loop that the compiler writes
             return (row_sums(x[0], numbers) * scales)[None].to(x.dtype)
-        if len(x) <= FEW and x.shape[1] % BLOCK == 0:
+        if x.is_cpu and len(x) <= FEW and x.shape[1] % BLOCK == 0:
             return aten._weight_int8pack_mm(x.bfloat16(), numbers, scales).to(x.dtype)
         out = x.new_empty(len(x), len(numbers))
         for first in range(0, len(numbers), at_once := pieces(x.shape[1])):

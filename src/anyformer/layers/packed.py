@@ -1,4 +1,7 @@
-"""Weights held in few bits, for inference: fewer bytes lie in memory, and fewer are read for each token."""
+"""Weights held in few bits: fewer bytes lie in memory, and fewer are read for each token. They stay what they are.
+
+In training, what stands beside them learns: an adapter (QLoRA, Dettmers et al. 2023, arXiv:2305.14314, section 3).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from anyformer.errors import KernelError
 from anyformer.layers.grouped import spans
 from anyformer.layers.held import REFUSED, HeldWeight
 from anyformer.layers.reordered import Blocks
+from anyformer.layers.tokens import autocast_dtype
 
 WORKSPACE = 1 << 18  # numbers in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
 aten = torch.ops.aten
@@ -31,6 +35,7 @@ class Scheme(ABC):
 
     bits: int
     axis_of_rows: int  # of the scales, from their last
+    on_cpu_alone: bool  # not on a device of another kind
 
     @abstractmethod
     def fits(self, shape: tuple[int, ...]) -> bool:
@@ -56,6 +61,13 @@ class Scheme(ABC):
     def rows(self, ids: Tensor, held: Held) -> Tensor:
         """The rows [*ids, d_in] of one matrix, in float32."""
 
+    def refuse_elsewhere(self, device: torch.device) -> None:
+        """Raise KernelError for a device that has no products of such matrices."""
+        if self.on_cpu_alone and device.type != "cpu":
+            raise KernelError(
+                f"weights in {self.bits} bits are for a CPU, not for {device}; take --device cpu, --dtype nf4 or bfloat16"
+            )
+
     def in_blocks(self, held: Held) -> Blocks | None:
         """One matrix whose products this processor makes faster so; None: it lies as it is multiplied fastest."""
         return None
@@ -64,7 +76,7 @@ class Scheme(ABC):
 class PackedWeight(HeldWeight):
     """Matrices […, d_out, d_in], in float32 as all see them, made of `held` by a scheme.
 
-    Raises KernelError where they would leave the CPU, be written to or get a gradient.
+    Raises KernelError where they would be written to or get a gradient, or go where they have no products.
     """
 
     refusal = REFUSED
@@ -98,13 +110,17 @@ class PackedWeight(HeldWeight):
     @classmethod
     def of(cls, weight: Tensor, scheme: Scheme) -> PackedWeight:
         """The nearest of a scheme to a weight […, d_out, d_in], one matrix after the other."""
-        if not weight.is_cpu:
-            raise KernelError(f"weights in {scheme.bits} bits are for a CPU, not for {weight.device}; {ELSEWHERE}")
+        scheme.refuse_elsewhere(weight.device)
         shape = tuple(weight.shape)
         matrices = weight.detach().reshape(-1, *shape[-2:])
         numbers, scales = map(torch.stack, zip(*(scheme.pack(matrix.float()) for matrix in matrices), strict=True))
         lead = shape[:-2]
         return cls(scheme, shape, (numbers.view(*lead, *numbers.shape[1:]), scales.view(*lead, *scales.shape[1:])))
+
+    def hold(self, weight: Tensor) -> None:
+        """Be the nearest to other numbers."""
+        for mine, other in zip(self.held, self.of(weight, self.scheme).held, strict=True):
+            mine.copy_(other)
 
     @property
     def nbytes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -122,12 +138,12 @@ class PackedWeight(HeldWeight):
         return self.scheme.unpack(self.held)
 
     def linear(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Likewise. Raises KernelError where a gradient is asked for."""
-        if torch.is_grad_enabled() and input.requires_grad:
-            raise KernelError(REFUSED)
-        y = self.scheme.products(input.reshape(-1, input.shape[-1]), self.held)
-        y = y.view(*input.shape[:-1], self.shape[0])
-        return y if bias is None else y.add_(bias)
+        x = input.to(autocast_dtype(input) or input.dtype)
+        learns = torch.is_grad_enabled() and x.requires_grad
+        rows = x.reshape(-1, x.shape[-1])
+        y: Tensor = _Product.apply(rows, *self.held, self.scheme) if learns else self.scheme.products(rows, self.held)
+        y = y.view(*x.shape[:-1], self.shape[0])
+        return y if bias is None else y + bias.to(y.dtype) if learns else y.add_(bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         return self.scheme.rows(ids, self.held)
@@ -161,8 +177,8 @@ class PackedWeight(HeldWeight):
                 return cls(first.scheme, (*several, *first.shape[1:]), (numbers, scales))
             if func is aten.split_with_sizes.default and first.dim() == 2 and not args[2:]:
                 return first._split(*args[1:])
-        if func is torch.ops.anyformer.grouped_products.default and not args[4:]:
-            return _grouped(*args)
+        if func is torch.ops.anyformer.grouped_products.default:
+            return _grouped(*args, **given)
         return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))
 
     def _joined(self, several: Sequence[PackedWeight]) -> PackedWeight:
@@ -178,11 +194,11 @@ class PackedWeight(HeldWeight):
 
     def _moved(self, device: Any = None, dtype: torch.dtype | None = None, **_: Any) -> PackedWeight:
         """The same, where it may go. Raises KernelError."""
-        if device is not None and torch.device(device).type != "cpu":
-            raise KernelError(f"weights in {self.scheme.bits} bits are for a CPU, not for {device}; {ELSEWHERE}")
+        if device is not None:
+            self.scheme.refuse_elsewhere(torch.device(device))
         if dtype not in (None, torch.float32):
             raise KernelError(f"weights in {self.scheme.bits} bits cannot become {dtype}; load the model anew")
-        return type(self)(self.scheme, tuple(self.shape), self.held)
+        return type(self)(self.scheme, tuple(self.shape), (self.numbers.to(device), self.scales.to(device)))
 
 
 def _kind(weight: Any) -> object:
@@ -194,15 +210,32 @@ def _storage(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-ELSEWHERE = "take --device cpu, or --dtype bfloat16"
+class _Product(torch.autograd.Function):
+    """Products with a matrix that is held, which is unpacked again for the gradient: nothing of its size is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, numbers: Tensor, scales: Tensor, scheme: Scheme) -> Tensor:
+        """[n, d_out] of x [n, d_in]."""
+        ctx.scheme = scheme
+        ctx.save_for_backward(numbers, scales)
+        return scheme.products(x, (numbers, scales))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Of x alone, by the numbers that are held."""
+        numbers, scales = ctx.saved_tensors
+        return grad @ ctx.scheme.unpack((numbers, scales)).to(grad.dtype), None, None, None
 
 
-def _grouped(rows: Tensor, matrices: PackedWeight, behind: Tensor, biases: Tensor | None = None) -> Tensor:
-    """`products` of rows [row, d_in] with packed matrices [group, d_out, d_in]."""
-    out = rows.new_zeros(len(rows), matrices.shape[1])
+def _grouped(
+    rows: Tensor, matrices: PackedWeight, behind: Tensor, biases: Tensor | None = None, turned: bool = False
+) -> Tensor:
+    """`products` of rows [row, d_in] with packed matrices [group, d_out, d_in], each unpacked by itself where it is `turned`."""
+    scheme = matrices.scheme
+    out = rows.new_zeros(len(rows), matrices.shape[2 if turned else 1])
     for group, first, last in spans(behind):
-        numbers, scales = matrices.held
-        out[first:last] = matrices.scheme.products(rows[first:last], (numbers[group], scales[group]))
+        held, here = (matrices.numbers[group], matrices.scales[group]), rows[first:last]
+        out[first:last] = here @ scheme.unpack(held).to(here.dtype) if turned else scheme.products(here, held)
         if biases is not None:
             out[first:last] += biases[group]
     return out

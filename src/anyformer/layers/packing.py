@@ -7,15 +7,16 @@ from typing import Literal, get_args
 from anyformer.errors import UsageError, unknown
 from anyformer.layers.int4 import Int4
 from anyformer.layers.int8 import Int8
+from anyformer.layers.nf4 import NF4
 from anyformer.layers.packed import Scheme
 from anyformer.spec import WHOLE_NBYTES, ModelSpec, Place, Weight, tensors
 
-Packing = Literal["int8", "int4"]
+Packing = Literal["int8", "int4", "nf4"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 PLAIN_NBYTES = 4  # what is not packed is float32, and int64 where it is whole numbers
 
 _INT8 = Int8()
-_OF_MAPS: dict[Packing, Scheme] = {"int8": _INT8, "int4": Int4()}
+_OF_MAPS: dict[Packing, Scheme] = {"int8": _INT8, "int4": Int4(), "nf4": NF4()}
 
 
 def scheme_of(weight: Weight, packing: Packing) -> Scheme | None:

@@ -1,8 +1,9 @@
-"""LoRA as data: the maps that get a low-rank update, which alone is trained. Hu et al. 2021, arXiv:2106.09685."""
+"""LoRA as data: the maps that get a low-rank update, which alone is trained. Hu et al. 2021, arXiv:2106.09685; on weights
+in few bits: Dettmers et al. 2023, arXiv:2305.14314 (QLoRA)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from anyformer.errors import UsageError, did_you_mean
 from anyformer.spec import Positive, Spec, Whole
@@ -18,11 +19,17 @@ class LoRA(Spec):
     r: Whole = 16
     alpha: Positive = 32.0
     targets: tuple[str, ...] = ("attention",)
+    base: Literal["float32", "int8", "nf4"] = "float32"
 
     def __post_init__(self) -> None:
         self.require(
             "targets", bool(self.targets), "are none; name attention, feed-forward, all, or maps such as q and v"
         )
+
+    @property
+    def packing(self) -> Literal["int8", "nf4"] | None:
+        """The few bits that its base is held in, if it is."""
+        return None if self.base == "float32" else self.base
 
     @property
     def scale(self) -> float:
@@ -53,4 +60,6 @@ def lora_of(text: str) -> LoRA:
                 raise UsageError(f"--lora {text}: {name} = {said!r} is no number; write {name}=16") from None
     if "targets" in given:
         options["targets"] = tuple(given["targets"])
+    if "base" in given:
+        options["base"] = ",".join(given["base"])
     return LoRA(**options)

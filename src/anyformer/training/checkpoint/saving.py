@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 
 from anyformer.disk import atomic
@@ -36,7 +35,6 @@ from anyformer.training.checkpoint.checkpoints import Checkpoints
 from anyformer.training.checkpoint.directory import made, own, refuse
 from anyformer.training.checkpoint.job import Job
 from anyformer.training.checkpoint.metrics import MetricsLog
-from anyformer.training.cluster.parts import put
 from anyformer.training.data.feed import Feed
 from anyformer.training.step import Trainer
 from anyformer.training.step.state import fingerprint_of
@@ -126,7 +124,7 @@ class Saving:
         if adapter is not None:
             (directory / BASE).mkdir()
             try:
-                write_tensors(directory / BASE, ((name, p.detach()) for name, p in adapter.base().items()))
+                write_tensors(directory / BASE, adapter.base_numbers())
             except SafetensorError as error:
                 raise OSError(str(error)) from None
 
@@ -155,10 +153,9 @@ class Saving:
         self._last = self.world.told(self.checkpoints.latest() if self.world.leads else None)
         try:
             if trainer.adapter is not None:
-                base = Weights(self.out / BASE)  # sealed; the directory of --init may hold others by now
-                with torch.no_grad():
-                    for name, parameter in trainer.adapter.base().items():
-                        put(parameter, base.read(name))
+                trainer.adapter.put_on(
+                    Weights(self.out / BASE)
+                )  # sealed; the directory of --init may hold others by now
             if self._last is None:
                 return SavedCheckpoint()
             state = self.checkpoints.restore(self._last, trainer.kept, trainer.optimizer)

@@ -8,6 +8,7 @@ from anyformer.capacity import free_nbytes, refuse_beyond_memory
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import UsageError
 from anyformer.layers.embedding import learned_positions
+from anyformer.layers.packing import packed_nbytes
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, parameters
 from anyformer.training.cluster.world import World
@@ -99,6 +100,6 @@ def _on_one_memory(device: torch.device, world: World) -> int:
 
 def _state_nbytes(spec: ModelSpec, recipe: Recipe) -> float:
     state = state_nbytes(parameters(spec).total)
-    if recipe.lora is not None:
-        return state.weights  # an adapter's own is little
+    if (lora := recipe.lora) is not None:  # an adapter's own is little
+        return state.weights if lora.packing is None else packed_nbytes(spec, lora.packing)
     return state.weights + state.gradients + kept_nbytes(spec, recipe.optimizer)

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from anyformer import recipe as recipes
+from anyformer.disk.run_layout import BASE
 from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
@@ -290,21 +291,29 @@ class Run:
 
 
 def _given_weights(job: Job, world: World) -> Path | None:
-    """The directory of weights that a run starts from; None where it starts from none, or goes on with its own.
+    """The directory of weights that a run starts from, be it its own adapter's base; None of one that goes on, or starts from none.
 
     Raises UsageError for an adapter on none.
     """
     own = (out := job.out) is not None and world.once(lambda: holds_weights(out))
     if job.recipe.lora is not None and job.init is None and not own:
         raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
-    return None if own else job.init
+    if own:
+        return None if job.recipe.lora is None or out is None else out / BASE
+    return job.init
 
 
 def _built(job: Job, init: Path | None, device: torch.device, world: World) -> tuple[Transformer, tuple[str, ...]]:
     """(the model as a run starts with it, the names of tensors that `init` lacks); of one that processes share, a part.
 
-    Raises what `load_into` does, UsageError where an adapter would be put on weights of which some are lacking.
+    Raises what `load_into` does, and `load_as` for what an adapter is put on.
     """
+    if (lora := job.recipe.lora) is not None and init is not None:
+        from anyformer.hub.loading import load_as
+
+        model = load_as(job.spec, init, lora.packing, device)
+        model.labels = job.data.labels or None
+        return model, ()
     seed, fresh = job.recipe.seed, ()
     if world.sharded and init is None:
         from anyformer.training.cluster.sharding import built
@@ -316,10 +325,6 @@ def _built(job: Job, init: Path | None, device: torch.device, world: World) -> t
         from anyformer.hub import load_into
 
         fresh = tuple(load_into(model, init))
-    if job.recipe.lora is not None and fresh:
-        raise UsageError(
-            f"--lora trains maps of given weights alone, and {init} lacks {', '.join(fresh)}; train without --lora first"
-        )
     if world.sharded and init is not None:
         from anyformer.training.cluster.sharding import shard
 

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from anyformer.errors import UsageError, among, of_extra
 from anyformer.hub.adapted import WRAPPED, A, B, merged
+from anyformer.hub.weights import Weights
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.experts import StackedLinear
+from anyformer.layers.packed import PackedWeight
 from anyformer.model import Transformer
 from anyformer.recipe import LoRA
 from anyformer.spec import PartSpec
+from anyformer.training.cluster.parts import put
 
 # Words that parts are counted by whose maps are no target: PEFT's all-linear leaves the head out too.
 UNTOUCHED = {"embedding", "heads", "multi-token prediction"}
@@ -74,6 +77,17 @@ class Adapter(nn.Module):
             name.replace(".base_layer.", "."): p for name, p in self.model.named_parameters() if id(p) not in adapted
         }
 
+    def base_numbers(self) -> Iterator[tuple[str, Tensor]]:
+        """The numbers of `base`, in float32 where they are held in few bits."""
+        for name, p in self.base().items():
+            yield name, p.plain() if isinstance(p, PackedWeight) else p.detach()
+
+    def put_on(self, base: Weights) -> None:
+        """Bring the model's own parameters to numbers by their names."""
+        with torch.no_grad():
+            for name, p in self.base().items():
+                p.hold(base.read(name)) if isinstance(p, PackedWeight) else put(p, base.read(name))
+
     def left_out(self) -> tuple[str, ...]:
         """What the targets mean beside maps: stacks of matrices, one of each expert, which stay as they are."""
         asked = {"all", "experts"} & set(self.lora.targets)
@@ -84,7 +98,12 @@ class Adapter(nn.Module):
         return json.dumps(self.config | {"base_model_name_or_path": init}, indent=1).encode()
 
     def merge(self) -> None:
-        """Make the model one without an adapter, whose weights are what both made; it computes the same up to rounding."""
+        """Make the model one without an adapter, whose weights are what both made; it computes the same up to rounding.
+
+        Not where they are held in few bits, which have no room for what was learnt: there the adapter stays on.
+        """
+        if self.lora.packing is not None:
+            return
         with torch.no_grad():
             for name, layer in self.layers.items():
                 plain, a, b = layer.get_base_layer(), layer.lora_A["default"], layer.lora_B["default"]

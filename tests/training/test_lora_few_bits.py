@@ -1,0 +1,174 @@
+"""An adapter on weights in few bits: a run on the numbers that are held, to the rounding, in a fraction of the bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.disk.run_layout import BASE
+from anyformer.errors import CheckpointError, SpecError, UsageError
+from anyformer.hub import load, save
+from anyformer.layers import int8
+from anyformer.layers.packed import PackedWeight
+from anyformer.layers.packing import packed_nbytes, packed_weights
+from anyformer.recipe import DropoutSpec, LoRA, Recipe, lora_of
+from anyformer.resizing import resize
+from anyformer.spec import ModelSpec
+from anyformer.training.run import Job, Run, RunOptions, checks, train
+from tests.cli.running import answer
+from tests.laws.models import randomised
+from tests.training.test_lora import HOW, RECIPE, small
+from tests.training.test_run import Crash, Watching, crash, hexadecimal
+from tests.training.texts import text_data
+
+KINDS = ["llama2-7b", "albert-base", "mixtral-8x7b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma3-1b", "mamba2-130m"]
+each_base = pytest.mark.parametrize("base", ["int8", "nf4"])
+
+
+def wide(name: str) -> ModelSpec:
+    """As wide as NF4's groups of 64 want it."""
+    spec = resize(small(name), d_model=64)
+    return spec.but(heads=spec.heads[:1]) if name == "albert-base" else spec
+
+
+def on(base: str, **options: Any) -> Recipe:
+    return RECIPE.but(lora=LoRA(r=3, alpha=6.0, targets=("all",), base=base), **options)  # type: ignore[arg-type]
+
+
+def written(spec: ModelSpec, path: Path, base: str | None = None) -> Path:
+    """A directory of random weights; `base`: of the numbers that hold them."""
+    model = randomised(spec)
+    if base is not None:
+        with torch.no_grad():
+            for name, scheme in packed_weights(spec, base).items():  # type: ignore[arg-type]
+                weight = model.get_parameter(name)
+                weight.copy_(PackedWeight.of(weight, scheme).plain())
+    save(model, path, form="anyformer")
+    return path
+
+
+@pytest.fixture
+def unrounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few vectors are multiplied as many are."""
+    monkeypatch.setattr(int8, "FEW", 0)
+
+
+@each_base
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("unrounded")
+def test_steps_are_those_on_the_numbers_that_are_held(kind: str, base: str, tmp_path: Path) -> None:
+    """Losses, gradients' norms, adapters and validation: of a run in float32 whose given weights were rounded before.
+
+    Two steps: random weights carry what rounds otherwise far, and choose other experts.
+    """
+    spec = wide(kind)
+    if kind == "albert-base":
+        spec = af.vary(spec, mask="causal")
+    options: dict[str, Any] = {"data": text_data(), "options": HOW}
+    recipe = on(base, tokens=2 * 64)
+    few = train(spec, recipe, init=written(spec, tmp_path / "given"), out=tmp_path / "few", **options)
+    exact, held = recipe.but(lora=on("float32").lora), written(spec, tmp_path / "held", base)
+    plain = train(spec, exact, init=held, out=tmp_path / "plain", **options)
+    for ours, theirs in zip(few.steps, plain.steps, strict=True):
+        assert (ours.loss, ours.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-4)
+    assert few.evaluation is not None
+    assert plain.evaluation is not None
+    assert few.evaluation.loss == pytest.approx(plain.evaluation.loss, rel=1e-4)
+    back, plainly = (load(tmp_path / name)[0].state_dict() for name in ("few", "plain"))
+    for name, weight in back.items():
+        assert (weight - plainly[name]).norm() <= 1e-3 * plainly[name].norm(), name
+
+
+@each_base
+def test_what_was_trained_is_what_is_loaded(base: str, tmp_path: Path) -> None:
+    """The run's directory is read as the numbers that it computed with, and evaluated as it was."""
+    spec = wide("llama2-7b")
+    given = written(spec, tmp_path / "given")
+    result = train(spec, on(base), text_data(), init=given, out=tmp_path / "run", options=HOW)
+    ids = torch.arange(40).reshape(2, 20) % spec.vocab_size
+    assert result.steps[-1].loss < result.steps[0].loss - 0.02
+    with torch.no_grad():
+        torch.testing.assert_close(
+            load(tmp_path / "run")[0](ids).logits, result.model(ids).logits, rtol=1e-4, atol=1e-4
+        )
+    own, first = load(tmp_path / "run" / BASE)[0], load(given, dtype=base)[0]  # type: ignore[arg-type]
+    held = {n: p.plain() if isinstance(p, PackedWeight) else p for n, p in first.named_parameters()}
+    assert all(torch.equal(weight, held[name]) for name, weight in own.named_parameters())
+    with pytest.raises(CheckpointError, match="few bits"):
+        save(result.model, tmp_path / "saved")
+
+
+@each_base
+@pytest.mark.parametrize("at", [1, 3])  # before the first checkpoint too
+def test_a_run_that_stopped_goes_on_to_the_bit(base: str, at: int, tmp_path: Path) -> None:
+    spec, recipe = wide("mixtral-8x7b"), on(base, dropout=DropoutSpec(residual=0.1))
+    given = written(spec, tmp_path / "given")
+    options: dict[str, Any] = {"init": given, "options": RunOptions(device=HOW.device, plan=False, save_every=2)}
+    whole = train(spec, recipe, text_data(), **options)
+    with pytest.raises(Crash):
+        train(spec, recipe, text_data(), out=tmp_path / "run", watcher=Watching(at, crash), **options)
+    (given / "model.safetensors").unlink()
+    again = train(spec, recipe, text_data(), out=tmp_path / "run", **options)
+    assert hexadecimal(again) == hexadecimal(whole)
+    assert again.evaluation == whole.evaluation
+
+
+@each_base
+def test_few_bits_are_held_from_the_first_moment_on(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor at a time is there in float32; what is asked of the machine is what is held; nothing given gets a gradient."""
+    spec = wide("mixtral-8x7b")
+    given = written(spec, tmp_path / "given")
+    asked = list[float]()
+    monkeypatch.setattr(checks, "refuse_beyond_memory", lambda nbytes, *_: asked.append(nbytes))
+    run = Run(Job(spec, on(base), text_data(), init=given), HOW)
+    held = {name: p for name, p in run.model.named_parameters() if ".lora_" not in name}
+    assert asked == [packed_nbytes(spec, base)] == [sum(p.nbytes for p in held.values())]  # type: ignore[arg-type]
+    assert asked[0] < {"int8": 0.3, "nf4": 0.25}[base] * sum(4 * p.numel() for p in held.values())
+    run.trainer.gradients(1, next(run.feed))
+    assert all(p.grad is None for p in held.values())
+    assert {p.grad is None for name, p in run.model.named_parameters() if ".lora_" in name} == {False}
+
+
+def test_experts_that_stay_as_they_are_get_no_gradient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nor is one computed: outer products would be as large as all experts."""
+    from anyformer.layers import experts, grouped
+
+    spec = wide("mixtral-8x7b")
+    run = Run(Job(spec, on("float32"), text_data(), init=written(spec, tmp_path / "given")), HOW)
+
+    def unwanted(*_: Any) -> Any:
+        raise AssertionError("a gradient of experts was asked for")
+
+    for module in (experts, grouped):
+        monkeypatch.setattr(module, "outer", unwanted)
+    run.trainer.gradients(1, next(run.feed))
+
+
+def test_the_command(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    data = tmp_path / "text.txt"
+    data.write_text("The quick brown fox jumps over the lazy dog.\n" * 400, encoding="utf-8")
+    tokenizer = af.Tokenizer.train([data.read_text(encoding="utf-8")], 280)
+    spec = resize(af.load_spec("llama2"), n_params=100_000, vocab_size=280)
+    save(randomised(spec), given, tokenizer=tokenizer)
+    out = tmp_path / "run"
+    lora = "r=4,alpha=8,targets=all,base=nf4"
+    texts = ("--data", data, "--validation-data", data, "--seq-len", 64, "--tokens", 2048)
+    told = answer("train", given, "--init", given, *texts, "--lora", lora, "--out", out, "--device", "cpu")
+    judged = answer("evaluate", out, "--data", data, "--seq-len", 64, "--device", "cpu")
+    assert judged["loss"] == pytest.approx(told["validation"]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("text", ["base=int4", "base=4", "base=nf4,int8"])
+def test_other_bases_are_refused(text: str) -> None:
+    with pytest.raises((SpecError, UsageError), match=r"base.*(float32|number)"):
+        lora_of(text)
+
+
+def test_it_is_written_and_read() -> None:
+    assert lora_of("r=8,base=nf4,targets=q,v") == LoRA(r=8, targets=("q", "v"), base="nf4")
+    assert lora_of("r=8").packing is None

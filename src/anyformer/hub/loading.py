@@ -64,6 +64,7 @@ def filled(
     stored, few = held.dtype(), isinstance(dtype, str)
     kept = torch.float32 if few else dtype or stored
     model = holding(source.spec, held.ours(), kept, packing=dtype if few else None, device=device, where=source.weights)
+    held.release()
     model.labels = labels_of(source)
     return model
 
@@ -96,7 +97,9 @@ def holding(
     def as_kept(name: str, tensor: Tensor) -> Tensor:
         own = kinds[name]  # of whole numbers: as it is
         moved = (narrowed(name, tensor, dtype) if own.is_floating_point else tensor.to(own)).to(device or "cpu")
-        return PackedWeight.of(moved, schemes[name]) if name in schemes else moved
+        if name in schemes:
+            return PackedWeight.of(moved, schemes[name])
+        return moved.clone() if schemes else moved  # or the file stays in memory, whose other tensors are there anew
 
     filled = {name: as_kept(name, tensor) for name, tensor in tensors}
     if schemes:
@@ -117,8 +120,11 @@ def load_as(spec: ModelSpec, path: str | Path, packing: Packing | None, device: 
             f"{path} lacks {listed(lacking)}, which no adapter (--lora) trains; train without --lora first"
         )
     ours = {theirs: name for name, theirs in carried.items()}
-    tensors = ((ours[name], tensor) for name, tensor in contents(source).ours() if name in ours)
-    return holding(spec, tensors, torch.float32, packing=packing, device=device, where=path)
+    held = contents(source)
+    tensors = ((ours[name], tensor) for name, tensor in held.ours() if name in ours)
+    model = holding(spec, tensors, torch.float32, packing=packing, device=device, where=path)
+    held.release()
+    return model
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer | None:

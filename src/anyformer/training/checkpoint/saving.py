@@ -39,6 +39,8 @@ from anyformer.training.data.feed import Feed
 from anyformer.training.step import Trainer
 from anyformer.training.step.state import fingerprint_of
 
+BASE_SHARD_NBYTES = 1 << 27  # of which one or two are in memory, unpacked of a base in few bits
+
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
@@ -124,7 +126,7 @@ class Saving:
         if adapter is not None:
             (directory / BASE).mkdir()
             try:
-                write_tensors(directory / BASE, adapter.base_numbers())
+                write_tensors(directory / BASE, adapter.base_numbers(), BASE_SHARD_NBYTES)
             except SafetensorError as error:
                 raise OSError(str(error)) from None
 

@@ -291,7 +291,7 @@ class Run:
 
 
 def _given_weights(job: Job, world: World) -> Path | None:
-    """The directory of weights that a run starts from, be it its own adapter's base; None of one that goes on, or starts from none.
+    """The directory of weights that a run starts from, its own base where it has an adapter; None where there is none to read.
 
     Raises UsageError for an adapter on none.
     """

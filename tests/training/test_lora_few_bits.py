@@ -133,6 +133,18 @@ def test_few_bits_are_held_from_the_first_moment_on(base: str, tmp_path: Path, m
     assert {p.grad is None for name, p in run.model.named_parameters() if ".lora_" in name} == {False}
 
 
+@pytest.mark.slow
+@each_base
+@pytest.mark.parametrize("kind", ["llama2-7b", "mixtral-8x7b"])
+def test_compiled_it_makes_the_same_steps(kind: str, base: str, tmp_path: Path) -> None:
+    spec = wide(kind)
+    given = written(spec, tmp_path / "given")
+    how = (RunOptions(device=HOW.device, plan=False, compiled=compiled) for compiled in (False, True))
+    eager, compiled = (train(spec, on(base, tokens=128), text_data(), init=given, options=each) for each in how)
+    for ours, theirs in zip(compiled.steps, eager.steps, strict=True):
+        assert (ours.loss, ours.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-4)
+
+
 def test_experts_that_stay_as_they_are_get_no_gradient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nor is one computed: outer products would be as large as all experts."""
     from anyformer.layers import experts, grouped

@@ -125,9 +125,9 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
 @click.option("--init", type=PATH, help="Directory of weights to start from.")
 @click.option(
     "--lora",
-    metavar="r=16,alpha=32,targets=attention",
-    help="Train an adapter of the weights in --init alone (LoRA, by PEFT): its rank, its factor, "
-    "and maps: attention, feed-forward, all, or names such as q,v.",
+    metavar="r=16,alpha=32,targets=attention,base=float32",
+    help="Train an adapter of the weights in --init alone (LoRA, by PEFT): its rank, its factor, maps (attention, "
+    "feed-forward, all, or names such as q,v), and what the weights are held in: float32, int8 or nf4.",
 )
 @click.option(
     "--teacher",

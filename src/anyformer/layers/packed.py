@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class Scheme(ABC):
     bits: int
     axis_of_rows: int  # of the scales, from their last
     on_cpu_alone: bool  # not on a device of another kind
+    by_name: ClassVar[dict[str, type[Scheme]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.by_name[cls.__name__] = cls
 
     @abstractmethod
     def fits(self, shape: tuple[int, ...]) -> bool:
@@ -178,8 +182,15 @@ class PackedWeight(HeldWeight):
             if func is aten.split_with_sizes.default and first.dim() == 2 and not args[2:]:
                 return first._split(*args[1:])
         if func is torch.ops.anyformer.grouped_products.default:
-            return _grouped(*args, **given)
+            return cls._grouped(*args, **given)
         return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))
+
+    @classmethod
+    def _grouped(
+        cls, rows: Tensor, matrices: PackedWeight, behind: Tensor, biases: Tensor | None = None, turned: bool = False
+    ) -> Tensor:
+        width = matrices.shape[2 if turned else 1]
+        return _grouped(rows, *matrices.held, behind, biases, turned, type(matrices.scheme).__name__, width)
 
     def _joined(self, several: Sequence[PackedWeight]) -> PackedWeight:
         """Matrices of one scheme and width, one below the other."""
@@ -227,15 +238,27 @@ class _Product(torch.autograd.Function):
         return grad @ ctx.scheme.unpack((numbers, scales)).to(grad.dtype), None, None, None
 
 
+@torch.library.custom_op("anyformer::grouped_products_in_few_bits", mutates_args=())
 def _grouped(
-    rows: Tensor, matrices: PackedWeight, behind: Tensor, biases: Tensor | None = None, turned: bool = False
+    rows: Tensor,
+    numbers: Tensor,
+    scales: Tensor,
+    behind: Tensor,
+    biases: Tensor | None,
+    turned: bool,
+    scheme: str,
+    width: int,
 ) -> Tensor:
-    """`products` of rows [row, d_in] with packed matrices [group, d_out, d_in], each unpacked by itself where it is `turned`."""
-    scheme = matrices.scheme
-    out = rows.new_zeros(len(rows), matrices.shape[2 if turned else 1])
+    """`grouped.products` [row, width] with packed matrices [group, …], each unpacked by itself where it is `turned`."""
+    made, out = Scheme.by_name[scheme](), rows.new_zeros(len(rows), width)
     for group, first, last in spans(behind):
-        held, here = (matrices.numbers[group], matrices.scales[group]), rows[first:last]
-        out[first:last] = here @ scheme.unpack(held).to(here.dtype) if turned else scheme.products(here, held)
+        held, here = (numbers[group], scales[group]), rows[first:last]
+        out[first:last] = here @ made.unpack(held).to(here.dtype) if turned else made.products(here, held)
         if biases is not None:
             out[first:last] += biases[group]
     return out
+
+
+@_grouped.register_fake
+def _(rows: Tensor, *given: Any) -> Tensor:
+    return rows.new_empty(rows.shape[0], given[-1])

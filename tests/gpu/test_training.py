@@ -11,10 +11,12 @@ from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.run import train
 from tests.cli.running import run, succeeded, write_text
 from tests.gpu.machine import DEVICE, on_gpu
+from tests.training.test_lora_few_bits import on, unrounded, wide, written
 from tests.training.test_run import HOW, RECIPE, SPEC, Crash, Watching, crash
 from tests.training.texts import text_data
 
 pytestmark = on_gpu
+__all__ = ["unrounded"]  # a fixture of theirs
 SIZES = ["--params", "1M", "--vocab", "300", "--tokens", "4096", "--seq-len", "32", "--batch-tokens", "256"]
 
 
@@ -57,3 +59,19 @@ def test_a_run_that_crashed_goes_on(tmp_path: Path) -> None:
     again = train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=how)
     expected, found = ([m.loss for m in result.steps] for result in (whole, again))
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("base", ["int8", "nf4"])
+@pytest.mark.parametrize("kind", ["llama2-7b", "mixtral-8x7b"])
+@pytest.mark.parametrize("how", [(), ("bf16",), ("compiled",)])
+@pytest.mark.usefixtures("unrounded")
+def test_an_adapter_on_weights_in_few_bits(kind: str, base: str, how: tuple[str, ...], tmp_path: Path) -> None:
+    """What they round to is the same on every device."""
+    spec = wide(kind)
+    given, recipe = written(spec, tmp_path / "given"), on(base, tokens=128)
+    here = train(spec, recipe, text_data(), init=given, options=HOW)
+    options = replace(HOW, device=DEVICE, compiled="compiled" in how)
+    precision = "bf16" if "bf16" in how else recipe.precision
+    there = train(spec, recipe.but(precision=precision), text_data(), init=given, options=options)
+    apart = 3e-2 if "bf16" in how else 1e-3
+    assert [m.loss for m in there.steps] == pytest.approx([m.loss for m in here.steps], rel=apart)

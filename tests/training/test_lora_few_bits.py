@@ -84,6 +84,26 @@ def test_steps_are_those_on_the_numbers_that_are_held(kind: str, base: str, tmp_
 
 
 @each_base
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("unrounded")
+def test_products_in_bfloat16_are_those_of_the_numbers_held(kind: str, base: str, tmp_path: Path) -> None:
+    """A pass under autocast, and its gradients, as near as random weights and bfloat16 let them be."""
+    spec, data = wide(kind), text_data()
+    if kind == "albert-base":
+        spec = af.vary(spec, mask="causal")
+    found = list[tuple[float, float]]()
+    for name, held in ((base, None), ("float32", base)):
+        given = written(spec, tmp_path / name, held)
+        run = Run(Job(spec, on(name, precision="bf16"), data, init=given), HOW)
+        result = run.trainer.gradients(1, next(run.feed))
+        grads = torch.cat([p.grad.flatten() for p in run.trainer.parameters if p.grad is not None])
+        found.append((result.loss, float(grads.norm())))
+    (loss, norm), (expected, expected_norm) = found
+    assert loss == pytest.approx(expected, rel=0.03)
+    assert norm == pytest.approx(expected_norm, rel=0.3)
+
+
+@each_base
 def test_what_was_trained_is_what_is_loaded(base: str, tmp_path: Path) -> None:
     """The run's directory is read as the numbers that it computed with, and evaluated as it was."""
     spec = wide("llama2-7b")

@@ -61,9 +61,9 @@ def filled(
 ) -> Transformer:
     """The model of a source, as `load` gives it."""
     held = contents(source)
-    stored, few = held.dtype(), isinstance(dtype, str)
-    kept = torch.float32 if few else dtype or stored
-    model = holding(source.spec, held.ours(), kept, packing=dtype if few else None, device=device, where=source.weights)
+    stored, packing = held.dtype(), dtype if isinstance(dtype, str) else None
+    kept = torch.float32 if isinstance(dtype, str) else dtype or stored
+    model = holding(source.spec, held.ours(), kept, packing=packing, device=device, where=source.weights)
     held.release()
     model.labels = labels_of(source)
     return model

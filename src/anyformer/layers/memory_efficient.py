@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from anyformer.layers.held import HeldWeight
 from anyformer.layers.tokens import ForwardContext, Memo, autocast_dtype, transformed
 
 
@@ -164,9 +165,14 @@ class MemoryEfficientLinear(torch.autograd.Function):
 
 
 def operands(x: Tensor, *tensors: Tensor | None) -> tuple[Any, ...]:
-    """Tensors as a product with x takes them, for functions of our own: in these autocast would keep copies without a graph."""
+    """Tensors as a product with x takes them, for functions of our own: in these autocast would keep copies without a graph.
+
+    Weights that are held otherwise are taken by products of any dtype.
+    """
     dtype = autocast_dtype(x)
-    return tensors if dtype is None else tuple(each if each is None else each.to(dtype) for each in tensors)
+    if dtype is None:
+        return tensors
+    return tuple(each if each is None or isinstance(each, HeldWeight) else each.to(dtype) for each in tensors)
 
 
 def norm_of(x: Tensor) -> Any:

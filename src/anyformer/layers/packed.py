@@ -183,6 +183,10 @@ class PackedWeight(HeldWeight):
                 return first._split(*args[1:])
         if func is torch.ops.anyformer.grouped_products.default:
             return cls._grouped(*args, **given)
+        if func is torch.ops.anyformer.grouped_products_.default:
+            onto, rows, matrices, behind, *turned = args
+            onto.add_(cls._grouped(rows, matrices, behind, None, *turned, **given))
+            return None
         return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))
 
     @classmethod

@@ -17,7 +17,7 @@ from anyformer.cli.main import application
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.families import preset
 from anyformer.hub import load, save
-from anyformer.hub.contents import mean
+from anyformer.hub.merging import Mean, Merging
 from anyformer.resizing import shrink
 from anyformer.text import Tokenizer
 from tests.cli.running import run, write_text
@@ -108,9 +108,10 @@ def test_a_file_of_the_mean(tmp_path: Path) -> None:
 
 def test_whole_numbers_have_no_mean() -> None:
     same, other = torch.tensor([1, 2]), torch.tensor([1, 3])
-    assert mean("table", [same, same.clone()]).equal(same)
+    mean = Merging(Mean(), (1.0, 1.0))
+    assert mean.of("table", [same, same.clone()]).equal(same)
     with pytest.raises(CheckpointError, match="table holds whole numbers that differ"):
-        mean("table", [same, other])
+        mean.of("table", [same, other])
 
 
 def test_what_has_no_mean_is_refused(trained: Path, tmp_path: Path) -> None:

@@ -55,11 +55,19 @@ OF_INTO |= {"sentences": "source", "translations": "target"}
 @click.option(
     "--with",
     "others",
-    metavar="SRC",
+    metavar="SRC[=W]",
     multiple=True,
     type=PATH,
-    help="A model of the same architecture: write the mean of both, or of all. May be given several times.",
+    help="A model of the same architecture: write the mean of both, or of all. It weighs W, as SRC weighs 1. May be given "
+    "several times.",
 )
+@click.option(
+    "--by",
+    metavar="WAY",
+    help="How models become one: mean, slerp, or by what they changed of --base: task-arithmetic, ties,density=0.2 or "
+    "dare,density=0.5,seed=0.  [default: mean]",
+)
+@click.option("--base", metavar="SRC", type=PATH, help="Of --by: the model that all of them began as.")
 @click.option(
     "--into",
     metavar="SPEC",
@@ -109,7 +117,8 @@ def command(
     anyformer convert runs/first first-for-transformers --to transformers
     anyformer convert runs/adapted merged --merge
     anyformer convert runs/first averaged --average 5
-    anyformer convert runs/first soup --with runs/second --with runs/third
+    anyformer convert runs/first soup --with runs/second=0.5 --with runs/third
+    anyformer convert runs/a both --with runs/b --base runs/first --by ties
     anyformer convert runs/first experts --into "runs/first+experts=mixtral"
     anyformer convert runs/first deeper --into runs/first --layers 0-5,3-7
     anyformer convert runs/first less --into "runs/first+n_layers=6" --data texts/
@@ -118,6 +127,7 @@ def command(
 
     from anyformer.hub import convert, save
     from anyformer.hub.saving import refuse_in_use
+    from anyformer.recipe.mixture import weighed
 
     own = {name: given.pop(name) for name in OF_INTO}
     if into is not None:
@@ -136,5 +146,7 @@ def command(
     if alone := [name for name, value in own.items() if value is not None]:
         option = f"--{OF_INTO[alone[0]].replace('_', '-')}"
         raise UsageError(f"{option} is of what --into makes; give --into too, or leave {option} out")
-    kind = getattr(torch, dtype) if dtype else None
-    say(str(convert(source, target, dtype=kind, **given)))
+    kind, weights = getattr(torch, dtype) if dtype else None, dict[Path, float]()
+    for path, weight in (weighed(str(each)) for each in given.pop("others")):
+        weights[Path(path)] = weights.get(Path(path), 0.0) + (1.0 if weight is None else weight)
+    say(str(convert(source, target, dtype=kind, others=weights, **given)))

@@ -1,24 +1,54 @@
-"""The mean of models of one architecture: of a run's last checkpoints (Vaswani et al. 2017, section 6.1), or of models trained
-apart from one start (soups: Wortsman et al. 2022, arXiv:2203.05482)."""
+"""Several models as one source: a run's last checkpoints, models trained apart from one start, and what these began as. Whether
+they go together is found out here; how they become one is `hub/merging.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import torch
 
 from anyformer.disk.run_layout import CHECKPOINTS, checkpoints_in, is_complete, step_and_again
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.hub.loading import tokenizer_of
+from anyformer.hub.merging import Mean, Merge, Merging, way_of
 from anyformer.hub.source import Source, find
 from anyformer.spec import first_difference, short
+from anyformer.spec.ranges import HUGE
+
+Others = Sequence[str | Path] | Mapping[str, float] | Mapping[Path, float]  # models, or what each weighs
 
 
-def averaged(source: str | Path, last: int | None = None, others: Sequence[str | Path] = ()) -> Source:
-    """A source whose tensors are the means of several models': the `last` checkpoints of a run, or its latest, and `others`.
+def averaged(
+    source: str | Path,
+    last: int | None = None,
+    others: Others = (),
+    by: str | Merge | None = None,
+    base: str | Path | None = None,
+    dtype: torch.dtype | None = None,
+) -> Source:
+    """A source whose tensors are merged ones of several models': the `last` checkpoints of a run, or its latest, and `others`.
 
-    Raises UsageError for a run of fewer, CheckpointError for models whose architectures, files or tokenizers differ.
+    Each weighs 1, or what `others` maps it to. `by`: how, by default their mean; `base`: the model that all began as, which
+    some ways read; `dtype`: of what is merged, by default that which holds all models'. Raises UsageError for a run of fewer
+    checkpoints, and for weights, ways and a base that do not go together, CheckpointError for models whose architectures,
+    files or tokenizers differ.
     """
-    paths = [*_checkpoints(Path(source), last), *others]
+    way = (way_of(by) if isinstance(by, str) else by) or Mean()
+    weighed = [
+        *((path, 1.0) for path in _checkpoints(Path(source), last)),
+        *(others.items() if isinstance(others, Mapping) else ((path, 1.0) for path in others)),
+    ]
+    for path, weight in weighed:
+        if not isinstance(weight, int | float) or not abs(weight) <= HUGE:
+            raise UsageError(f"--with {path}: its weight is no number that float32 holds; give one such as {path}=0.5")
+    paths, weights = [path for path, _ in weighed], tuple(weight for _, weight in weighed)
+    if len(paths) == 1:
+        if by is not None or base is not None:
+            raise UsageError("--by and --base are for several models; name those to merge by --with")
+        return find(paths[0])
+    way.check(weights, base is not None)
+    paths += [] if base is None else [base]
     first, *more = map(find, paths)
     own = _fingerprint(first)
     for path, other in zip(paths[1:], more, strict=True):
@@ -26,15 +56,15 @@ def averaged(source: str | Path, last: int | None = None, others: Sequence[str |
             name, ours, theirs = differs
             raise CheckpointError(
                 f"{path} is another architecture than {source}: {name} is {short(theirs)} and {short(ours)}; models of one "
-                "architecture have a mean"
+                "architecture are merged"
             )
         if first.family is not other.family:
             raise CheckpointError(
                 f"{path} has its tensors in another form than {source}; bring both into one by `convert` first"
             )
         if other.tokenizer != first.tokenizer and _fingerprint(other) != own:  # checkpoints of a run have one
-            raise CheckpointError(f"{path} has another tokenizer than {source}; a mean of their tables means nothing")
-    return first._replace(others=tuple(more))
+            raise CheckpointError(f"{path} has another tokenizer than {source}; their tables are of other tokens")
+    return first._replace(others=tuple(more), merging=Merging(way, weights, dtype))
 
 
 def _fingerprint(source: Source) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from anyformer.families import Family
 from anyformer.families.hf.mapping import TensorRow, ours_of, same, shapes, their_shapes
 from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.hub.gguf import GGUF, SUFFIX, opened
+from anyformer.hub.merging import Merging
 from anyformer.hub.sentences import module_files
 from anyformer.hub.source import Source, opened_weights
 from anyformer.hub.weights import Weights
@@ -34,7 +35,8 @@ class Contents(NamedTuple):
     spelled: Callable[[str], str]  # what the files call a tensor of the rows
     names: list[str]  # in the files, of all tensors that are needed
     whole: frozenset[str]  # in the files, of those that hold whole numbers
-    others: tuple[Contents, ...] = ()  # whose mean with these a tensor is
+    others: tuple[Contents, ...] = ()  # of models with the same rows
+    merging: Merging | None = None  # how each tensor is read of all of them; None: there are no others
 
     def dtype(self) -> torch.dtype:
         """The dtype that holds all tensors but those of whole numbers. Raises CheckpointError for quantised ones."""
@@ -42,14 +44,18 @@ class Contents(NamedTuple):
         return reduce(torch.promote_types, (each.dtype() for each in self.others), own)
 
     def read(self, theirs: str) -> Tensor:
-        """A tensor by the name that the rows have for it. Raises CheckpointError where whole numbers have no mean."""
+        """A tensor by the name that the rows have for it. Raises CheckpointError where those of several models are not merged."""
         own = self.weights.read(self.spelled(theirs))
-        return mean(theirs, [own, *(each.read(theirs) for each in self.others)]) if self.others else own
+        return self.merging.of(theirs, [own, *(each.read(theirs) for each in self.others)]) if self.merging else own
 
     def release(self) -> None:
         """Give back the memory of what was read."""
         for each in (self, *self.others):
             each.weights.release()
+
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor that is read, by the name that the rows have for it."""
+        return {name: self.weights.shape(self.spelled(name)) for row in self.rows for name in row.theirs}
 
     def ours(self) -> Iterator[tuple[str, Tensor]]:
         """Our tensors by name."""
@@ -77,20 +83,15 @@ class Contents(NamedTuple):
                 yield from zip(row.theirs, row.save(tuple(map(ours, row.ours))), strict=True)
 
 
-def mean(name: str, tensors: Sequence[Tensor]) -> Tensor:
-    """The mean of tensors of one shape, added up in float64; of whole numbers all must be the same."""
-    first, *others = tensors
-    if not first.is_floating_point():
-        if not all(torch.equal(first, each) for each in others):
-            raise CheckpointError(f"{name} holds whole numbers that differ between the models, and these have no mean")
-        return first
-    total = reduce(torch.add, (each.double() for each in tensors))
-    return (total / len(tensors)).to(reduce(torch.promote_types, (each.dtype for each in tensors)))
-
-
 def contents(source: Source) -> Contents:
     """The tensors of a checkpoint. Raises CheckpointError listing those that are missing, surplus or misshapen."""
-    return _contents(source)._replace(others=tuple(map(contents, source.others)))
+    own, others = _contents(source), tuple(map(contents, source.others))
+    for each, other in zip(source.others, others, strict=True):
+        if other.layout() != own.layout():
+            raise CheckpointError(
+                f"{each.weights} has its tensors in another layout than {source.weights}; bring both into one by `convert` first"
+            )
+    return own._replace(others=others, merging=source.merging)
 
 
 def _contents(source: Source) -> Contents:

@@ -5,7 +5,7 @@ A model is written from memory (`save`), or file to file, a tensor at a time (`c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -23,16 +23,17 @@ from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, same, theirs_of
 from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.families.hf.settings import TOKEN_IDS
-from anyformer.hub.averaging import averaged
+from anyformer.hub.averaging import Others, averaged
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
 from anyformer.hub.gguf_writing import Quantisation, SavedFile, write_gguf
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
 from anyformer.hub.loading import filled, tokenizer_of
+from anyformer.hub.merging import Merge
 from anyformer.hub.onnx_writing import SUFFIX as GRAPH
 from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
 from anyformer.hub.sentences import write_json, write_modules
-from anyformer.hub.source import CONFIG, Source, find, with_adapter
+from anyformer.hub.source import CONFIG, Source, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
 from anyformer.layers.held import HeldWeight
@@ -171,7 +172,9 @@ def convert(
     quantise: Quantisation | None = None,
     merge: bool = False,
     average: int | None = None,
-    others: Sequence[str | Path] = (),
+    others: Others = (),
+    by: str | Merge | None = None,
+    base: str | Path | None = None,
 ) -> SavedDirectory | SavedFile | SavedGraph:
     """Write a checkpoint (Hugging Face's, ours, a run's, GGUF) anew in a new directory, without ever holding the model.
 
@@ -183,11 +186,13 @@ def convert(
     memory needed is about that, or what the largest row of either side's table takes. Tokenizer, chat template and defaults for
     generation are copied byte for byte. Of a run that trained an adapter this alone is written, as PEFT reads it, unless
     `merge` asks for weights in which it is. `average`: of a run, the mean of its last so many checkpoints; `others`: models of
-    the same architecture, with which the mean is written. Raises what `load`, `save` and `averaged` do.
+    the same architecture that are merged with it, or what each weighs beside the source's 1; `by`: how, such as
+    "ties,density=0.2", by default their mean; `base`: the model that all began as. Raises what `load`, `save` and `averaged` do.
     """
     target = Path(target)
-    found = find(source) if average is None and not others else averaged(source, average, others)
-    adapted, suffix = with_adapter(found.weights) is not None, target.suffix.lower()
+    suffix = target.suffix.lower()
+    found = averaged(source, average, others, by, base, torch.float32 if suffix in (SUFFIX, GRAPH) else dtype)
+    adapted = with_adapter(found.weights) is not None
     if merge and not adapted:
         raise UsageError(f"{source} has no adapter to merge; leave --merge out")
     if adapted and not merge:

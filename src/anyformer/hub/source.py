@@ -33,6 +33,7 @@ from anyformer.families.hf.composite import HEAD, TIED, alone, composite_of, tex
 from anyformer.families.hf.mapping import shapes, spec_of
 from anyformer.hub.adapted import AdaptedWeights
 from anyformer.hub.gguf import SUFFIX, opened
+from anyformer.hub.merging import Merging
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
 from anyformer.hub.sentences import folder_of, is_listed, pooled, read_table, with_pooling
 from anyformer.hub.shards import ShardedWeights
@@ -55,7 +56,8 @@ class Source(NamedTuple):
     settings: dict[str, Any]  # of its config.json; empty for ours
     modules: Path | None = None  # the directory of sentence-transformers that it lies in
     stored: ModelSpec | None = None  # the model that the tensors were written of, where `spec` is a change of it
-    others: tuple[Source, ...] = ()  # models of the same tensors, each of which is read as the mean of all
+    others: tuple[Source, ...] = ()  # models of the same tensors
+    merging: Merging | None = None  # how each tensor is read of all of them; None: there are no others
 
 
 @contextmanager

@@ -69,20 +69,21 @@ def mixture_of(given: Sequence[str | Path]) -> Mixture | None:
     """
     if len(given) == 1 and str(given[0]).endswith(_SUFFIXES):
         return read(given[0])
-    parts = [_weighed(str(each)) for each in given]
+    parts = [weighed(str(each)) for each in given]
     if len(parts) == 1 and parts[0][1] is None:
         return None
-    weighed = [(text, weight) for text, weight in parts if weight is not None]
-    if len(weighed) < len(parts):
+    known = [(text, weight) for text, weight in parts if weight is not None]
+    if len(known) < len(parts):
         lacking = next(text for text, weight in parts if weight is None)
         raise UsageError(f"--data {lacking} has no weight; of several texts each has one, as in {lacking}=0.5")
     try:
-        return Mixture(texts=tuple(TextSource(text=text, weight=weight) for text, weight in weighed))
+        return Mixture(texts=tuple(TextSource(text=text, weight=weight) for text, weight in known))
     except SpecError as error:
         raise UsageError(f"--data: {error}") from None
 
 
-def _weighed(given: str) -> tuple[str, float | None]:
+def weighed(given: str) -> tuple[str, float | None]:
+    """What lies left of the last =, and the number behind it; all of it and None without one, or where a file is called so."""
     text, equals, weight = given.rpartition("=")
     if not equals or Path(given).exists():
         return given, None

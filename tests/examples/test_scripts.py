@@ -33,6 +33,7 @@ def test_every_example_is_tested_here() -> None:
         "train_tiny",
         "llama2c",
         "lora",
+        "merging",
         "norms",
         "reads_both_ways",
         "surgery",
@@ -104,6 +105,28 @@ def test_hybrid(tmp_path: Path) -> None:
     start = load_spec(tmp_path / "out" / "start")
     mixers = [block.sublayers[0].branches[0].mixer.kind for block in start.stack.blocks]
     assert mixers[:2] == ["GatedDeltaNet", "Attention"]
+
+
+def test_merging(tmp_path: Path) -> None:
+    said = {"sheep": "went up the hill", "cows": "slept below a tree", "birds": "flew over the sea"}
+    for name, does in said.items():
+        lines = [f"{n} {name} and {n + 1} goats {does} and came down again.\n" for n in range(900)]
+        (tmp_path / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
+    run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "first", "6e4", "12e4", "7")
+    out = run(tmp_path, str(EXAMPLES / "merging.py"), "first", "cows.txt", "birds.txt", "12k", "out")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out[out.index("| bits a byte") :].splitlines()]
+    assert rows[0] == ["bits a byte", "cows.txt", "birds.txt"]
+    bits = {name: (float(one), float(other)) for name, one, other in rows[2:]}
+    assert len(bits) == 12
+    base, one, other = (bits[name] for name in ("the base", "trained on the one", "trained on the other"))
+    assert one[0] < base[0] - 0.1
+    assert other[1] < base[1] - 0.1
+    for name in ("mean", "slerp", "task arithmetic", "TIES, half of each change"):
+        assert bits[name][0] < base[0], name
+        assert bits[name][1] < base[1], name
+    assert bits["mean"][0] < other[0], "the mean knows more of a text than the model of the other text"
+    assert bits["mean"][1] < one[1]
+    assert bits["the base without what the other learnt"][1] > base[1]
 
 
 def test_norms(tmp_path: Path) -> None:

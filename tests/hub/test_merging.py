@@ -24,7 +24,7 @@ from tests.hub.test_conversion import held
 from tests.laws.models import randomised
 from tests.oracles import merging as oracle
 
-NEAR = {"rtol": 1e-5, "atol": 1e-6}  # float32's rounding of a few sums
+NEAR: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}  # float32's rounding of a few sums
 
 
 def convert(*arguments: str | Path) -> Result:
@@ -237,32 +237,32 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ("--with b=-1", "the weights 1, -1 add up to 0"),
-            ("--with b=-0.25 --with c=-0.75", "the weights 1, -0.25, -0.75 add up to 0"),
+            ("--with b=-1", "the weights add up to 0, and a mean is divided by their sum"),
+            ("--with b=-0.25 --with c=-0.75", "the weights add up to 0, and a mean is divided by their sum"),
             ("--with b=nan", "--with b: its weight is no number that float32 holds"),
             ("--with b=-inf", "--with b: its weight is no number that float32 holds"),
             ("--with b=1e40", "--with b: its weight is no number that float32 holds"),
             ("--with b=half", "there is nothing at b=half"),
-            ("--with b --base base", "--base is read by task-arithmetic, ties and dare"),
-            ("--with b --base base --by slerp", "--base is read by task-arithmetic, ties and dare"),
-            ("--with b --by ties", "--by ties merges what models changed of one; name that by --base"),
-            ("--with b --by task-arithmetic", "--by task-arithmetic merges what models changed of one"),
-            ("--with b --by dare", "--by dare merges what models changed of one"),
+            ("--with b --base base", "--base is of --by task-arithmetic, ties and dare"),
+            ("--with b --base base --by slerp", "--base is of --by task-arithmetic, ties and dare"),
+            ("--with b --by ties", "ties and dare merge what models changed of one; name that by --base"),
+            ("--with b --by task-arithmetic", "ties and dare merge what models changed of one; name that by --base"),
+            ("--with b --by dare", "ties and dare merge what models changed of one; name that by --base"),
             ("--by slerp", "--by and --base are for several models; name those to merge by --with"),
             ("--base base", "--by and --base are for several models; name those to merge by --with"),
-            ("--with b --with c --by slerp", "--by slerp: an arc is between two models, not 3"),
-            ("--with b=-0.5 --by slerp", "--by slerp: the weights 1, -0.5 lie beyond the arc's ends"),
+            ("--with b --with c --by slerp", "--by slerp: an arc has two models as its ends; give one --with"),
+            ("--with b=-0.5 --by slerp", "give one --with, and no weight below 0"),
             ("--with b --base base --by ties,density=0", "TIES.density = 0.0 must be above 0 and at most 1"),
             ("--with b --base base --by ties,density=1.01", "TIES.density = 1.01 must be above 0 and at most 1"),
             ("--with b --base base --by dare,density=nan", "DARE.density = nan must be a finite number"),
             ("--with b --base base --by ties,scale=0", "TIES.scale = 0.0 must be above 0"),
             ("--with b --base base --by dare,seed=-1", "DARE.seed = -1 must be at least 0"),
-            ("--with b --base base --by dare,seed=0.5", "seed = '0.5' is no whole number; write seed=1"),
-            ("--with b --base base --by ties,density=x", "density = 'x' is no number; write density=1"),
-            ("--with b --base base --by ties,densty=1", "'densty' is none of the options of ties; it has density, scale"),
-            ("--with b --base base --by ties,density", "'density' is none of the options of ties; it has density, scale"),
-            ("--with b --base base --by ties,density=1,density=1", "'density' is none of the options of ties"),
-            ("--with b --by slerp,t=0.5", "'t' is none of the options of slerp; it has none"),
+            ("--with b --base base --by dare,seed=0.5", "--by.seed = 0.5 must be of type int"),
+            ("--with b --base base --by ties,density=x",  "--by.density = 'x' must be of type float"),
+            ("--with b --base base --by ties,densty=1", "TIES has no field 'densty' (did you mean 'density'?)"),
+            ("--with b --base base --by ties,density", "--by.density = 'density' must be of type float"),
+            ("--with b --base base --by ties,density=1,density=1", "'TIES(density=1,density=1)' cannot be read"),
+            ("--with b --by slerp,t=0.5", "Slerp has no field 't'"),
             ("--with b --by sleep", "'sleep' is no way to merge (did you mean 'slerp'?); there are mean, slerp, task-"),
             ("--with b --base nowhere --by ties", "there is nothing at nowhere"),
             ("--with b --base gpt2 --by ties", "gpt2 is another architecture than a"),

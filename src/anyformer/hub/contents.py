@@ -88,9 +88,8 @@ def contents(source: Source) -> Contents:
     own, others = _contents(source), tuple(map(contents, source.others))
     for each, other in zip(source.others, others, strict=True):
         if other.layout() != own.layout():
-            raise CheckpointError(
-                f"{each.weights} has its tensors in another layout than {source.weights}; bring both into one by `convert` first"
-            )
+            where = f"{each.weights} has its tensors in another layout than {source.weights}"
+            raise CheckpointError(f"{where}; bring both into one by `convert` first")
     return own._replace(others=others, merging=source.merging)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError, UsageError, among
 from anyformer.hub.weights import narrowed
-from anyformer.spec import Positive, SomeShare, Spec
+from anyformer.spec import Positive, SomeShare, Spec, decode
+from anyformer.spec.phrase import parse
 
 PARALLEL = 1e-4  # the sine of an angle; below it an arc and its chord differ by less than float32 tells
 
@@ -25,9 +26,7 @@ class Merge(Spec, abstract=True):
     def check(self, weights: Sequence[float], base: bool) -> None:
         """Raise UsageError for models that cannot be merged so: by their weights, or with or without a base."""
         if base:
-            raise UsageError(
-                "--base is read by task-arithmetic, ties and dare; give --by one of them, or leave --base out"
-            )
+            raise UsageError("--base is of --by task-arithmetic, ties and dare; give one of them, or leave --base out")
 
     def merged(self, name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         """The tensor that those of the models become, each with its weight; the base's stands behind them, where there is one."""
@@ -40,11 +39,10 @@ class Mean(Merge):
     def check(self, weights: Sequence[float], base: bool) -> None:
         super().check(weights, base)
         if abs(math.fsum(weights)) <= 1e-9 * max(map(abs, weights)):
-            raise UsageError(f"--with: the weights {_said(weights)} add up to 0, and a mean is divided by their sum")
+            raise UsageError("--with: the weights add up to 0, and a mean is divided by their sum; give others")
 
     def merged(self, name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-        total = reduce(torch.add, (weight * each.double() for weight, each in zip(weights, tensors, strict=True)))
-        return total / math.fsum(weights)
+        return _sum(weights, (each.double() for each in tensors)) / math.fsum(weights)
 
 
 class Slerp(Merge):
@@ -56,10 +54,8 @@ class Slerp(Merge):
 
     def check(self, weights: Sequence[float], base: bool) -> None:
         super().check(weights, base)
-        if len(weights) != 2:
-            raise UsageError(f"--by slerp: an arc is between two models, not {len(weights)}; merge them two by two")
-        if min(weights) < 0:
-            raise UsageError(f"--by slerp: the weights {_said(weights)} lie beyond the arc's ends; give none below 0")
+        if len(weights) != 2 or min(weights) < 0:
+            raise UsageError("--by slerp: an arc has two models as its ends; give one --with, and no weight below 0")
 
     def merged(self, name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         a, b = (each.double() for each in tensors)
@@ -76,10 +72,10 @@ class OnBase(Merge, abstract=True):
 
     def check(self, weights: Sequence[float], base: bool) -> None:
         if not base:
-            raise UsageError(f"--by {_word(self)} merges what models changed of one; name that by --base")
+            raise UsageError("task-arithmetic, ties and dare merge what models changed of one; name that by --base")
 
     def merged(self, name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-        *models, base = (each.to(_wide(each.dtype)) for each in tensors)
+        *models, base = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in tensors)
         return base + self.change(name, [each - base for each in models], weights)
 
     def change(self, name: str, changes: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -92,7 +88,7 @@ class TaskArithmetic(OnBase):
     arXiv:2212.04089)."""
 
     def change(self, name: str, changes: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-        return reduce(torch.add, (weight * each for weight, each in zip(weights, changes, strict=True)))
+        return _sum(weights, changes)
 
 
 class TIES(OnBase):
@@ -108,12 +104,11 @@ class TIES(OnBase):
     scale: Positive = 1.0
 
     def change(self, name: str, changes: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-        kept = [weight * _largest(each, self.density) for weight, each in zip(weights, changes, strict=True)]
-        sign = reduce(torch.add, kept).sign()
-        agree = [each.sign() == sign for each in kept]
-        total = reduce(torch.add, (each * same for each, same in zip(kept, agree, strict=True)))
-        n = reduce(torch.add, (abs(weight) * same.to(total.dtype) for weight, same in zip(weights, agree, strict=True)))
-        return self.scale * total / n.where(n > 0, 1)
+        trimmed = (_largest(each, self.density) for each in changes)
+        kept = torch.stack([weight * each for weight, each in zip(weights, trimmed, strict=True)])
+        agree = kept.sign() == kept.sum(0).sign()
+        n = _sum([abs(weight) for weight in weights], agree.to(kept.dtype))
+        return self.scale * (kept * agree).sum(0) / n.where(n > 0, 1)
 
 
 class DARE(OnBase):
@@ -124,22 +119,15 @@ class DARE(OnBase):
     seed: int = 0
 
     def change(self, name: str, changes: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-        stay = (self._stays(f"{i}:{name}", each) for i, each in enumerate(changes))
-        scaled = (weight / self.density * each for weight, each in zip(weights, changes, strict=True))
-        return reduce(torch.add, (each * kept for each, kept in zip(scaled, stay, strict=True)))
+        return _sum(weights, (self._dropped(each, f"{i}:{name}") for i, each in enumerate(changes)))
 
-    def _stays(self, what: str, like: Tensor) -> Tensor:
+    def _dropped(self, change: Tensor, what: str) -> Tensor:
         seed = int.from_bytes(hashlib.sha256(f"{self.seed}:{what}".encode()).digest()[:8], "big")
-        return torch.rand(like.shape, generator=torch.Generator().manual_seed(seed)) < self.density
+        stays = torch.rand(change.shape, generator=torch.Generator().manual_seed(seed)) < self.density
+        return change * stays / self.density
 
 
-WAYS: dict[str, type[Merge]] = {
-    "mean": Mean,
-    "slerp": Slerp,
-    "task-arithmetic": TaskArithmetic,
-    "ties": TIES,
-    "dare": DARE,
-}
+WAYS = {"mean": Mean, "slerp": Slerp, "task-arithmetic": TaskArithmetic, "ties": TIES, "dare": DARE}
 
 
 class Merging(NamedTuple):
@@ -154,9 +142,7 @@ class Merging(NamedTuple):
         first, *others = tensors
         if not first.is_floating_point():
             if not all(torch.equal(first, each) for each in others):
-                raise CheckpointError(
-                    f"{name} holds whole numbers that differ between the models, and these have no mean"
-                )
+                raise CheckpointError(f"{name} holds whole numbers that differ between the models: no way merges these")
             return first
         made = self.way.merged(name, tensors, self.weights)
         return narrowed(name, made, self.dtype or reduce(torch.promote_types, (each.dtype for each in tensors)))
@@ -164,34 +150,15 @@ class Merging(NamedTuple):
 
 def way_of(text: str) -> Merge:
     """The way that "ties,density=0.2" says; what is left out is as by default. Raises UsageError, SpecError."""
-    word, *items = text.split(",")
+    word, _, options = text.partition(",")
     if word not in WAYS:
         raise UsageError(f"--by {text}: {word!r} is no way to merge{among(word, WAYS)}")
-    kinds = WAYS[word].types()
-    options: dict[str, Any] = {}
-    for name, equals, value in (item.partition("=") for item in items):
-        if name not in kinds or not equals or name in options:
-            known = f"; it has {', '.join(kinds)}, as in {word},{next(iter(kinds))}=0.5" if kinds else "; it has none"
-            raise UsageError(f"--by {text}: {name!r} is none of the options of {word}{known}")
-        try:
-            options[name] = kinds[name](value)
-        except ValueError:
-            what = "whole number" if kinds[name] is int else "number"
-            raise UsageError(f"--by {text}: {name} = {value!r} is no {what}; write {name}=1") from None
-    return WAYS[word](**options)
+    return decode(parse(f"{WAYS[word].kind}({options})"), Merge, "--by")
 
 
-def _word(way: Merge) -> str:
-    return next(word for word, kind in WAYS.items() if isinstance(way, kind))
-
-
-def _said(weights: Sequence[float]) -> str:
-    return ", ".join(f"{weight:g}" for weight in weights)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What is computed in: float32, or the type of the files where that is wider."""
-    return torch.promote_types(dtype, torch.float32)
+def _sum(weights: Sequence[float], tensors: Iterable[Tensor]) -> Tensor:
+    """Σ wᵢ tᵢ, of which one is there at a time, where they are made one by one."""
+    return reduce(torch.add, (weight * each for weight, each in zip(weights, tensors, strict=True)))
 
 
 def _largest(change: Tensor, density: float) -> Tensor:

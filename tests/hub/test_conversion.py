@@ -44,11 +44,11 @@ from anyformer.hub import convert
 def kb(key):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key))
 torch.set_num_threads(1)
-small, source, target, form = sys.argv[1:]
-convert(small, target + "-warm", form=form)
+small, source, target, form, *others = sys.argv[1:]
+convert(small, target + "-warm", form=form, others=[small for _ in others])
 before = kb("VmRSS")
 open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
-convert(source, target, form=form, shard_nbytes=%d)
+convert(source, target, form=form, others=others, shard_nbytes=%d)
 print(1000 * (kb("VmHWM") - before))
 """
 
@@ -79,10 +79,10 @@ def big(directory: Path, hf_type: str, **changes: Any) -> int:
     return total
 
 
-def peak_nbytes(tmp_path: Path, source: Path, target: Path, small: Path, form: str) -> int:
+def peak_nbytes(source: Path, target: Path, small: Path, form: str, *others: Path) -> int:
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("no /proc here to read a process's peak memory from")
-    command = [sys.executable, "-c", WATCHED % SHARD, str(small), str(source), str(target), form]
+    command = [sys.executable, "-c", WATCHED % SHARD, *map(str, (small, source, target, form, *others))]
     environment = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -97,9 +97,9 @@ def test_memory_is_that_of_a_file_not_of_the_model(tmp_path: Path, hf_type: str)
     big(tmp_path / "small", hf_type, num_hidden_layers=1, intermediate_size=32)
     assert total > 9 * SHARD
     allowed = 2 * SHARD + 20 * MB
-    there = peak_nbytes(tmp_path, tmp_path / "model", tmp_path / "ours", tmp_path / "small", "anyformer")
+    there = peak_nbytes(tmp_path / "model", tmp_path / "ours", tmp_path / "small", "anyformer")
     assert there < allowed
-    back = peak_nbytes(tmp_path, tmp_path / "ours", tmp_path / "hf", tmp_path / "small", "hf")
+    back = peak_nbytes(tmp_path / "ours", tmp_path / "hf", tmp_path / "small", "hf")
     assert back < allowed
     first, last = held(tmp_path / "model"), held(tmp_path / "hf")
     assert first.keys() == last.keys()
@@ -110,6 +110,14 @@ def test_memory_is_that_of_a_file_not_of_the_model(tmp_path: Path, hf_type: str)
         len(set(index["weight_map"].values())) == len(list((tmp_path / "ours").glob("*.safetensors"))) >= total / SHARD
     )
     assert all(file.stat().st_size < SHARD + MB for file in (tmp_path / "ours").glob("*.safetensors"))
+
+
+@pytest.mark.slow
+def test_memory_of_two_models_is_less_than_one_takes(tmp_path: Path) -> None:
+    total, _ = (big(tmp_path / name, "llama") for name in "ab")
+    big(tmp_path / "small", "llama", num_hidden_layers=1, intermediate_size=32)
+    assert total > 10 * SHARD
+    assert peak_nbytes(tmp_path / "a", tmp_path / "mean", tmp_path / "small", "hf", tmp_path / "b") < 9 * SHARD
 
 
 # Fused and split, turned and interleaved, experts alone and stacked, latents, tied tables.

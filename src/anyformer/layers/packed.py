@@ -121,11 +121,6 @@ class PackedWeight(HeldWeight):
         lead = shape[:-2]
         return cls(scheme, shape, (numbers.view(*lead, *numbers.shape[1:]), scales.view(*lead, *scales.shape[1:])))
 
-    def hold(self, weight: Tensor) -> None:
-        """Be the nearest to other numbers."""
-        for mine, other in zip(self.held, self.of(weight, self.scheme).held, strict=True):
-            mine.copy_(other)
-
     @property
     def nbytes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The bytes that are really held."""

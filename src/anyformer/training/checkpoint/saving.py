@@ -27,7 +27,7 @@ from anyformer.disk.run_layout import (
 from anyformer.disk.seal import EXTENDED, read_record
 from anyformer.errors import CheckpointError, RunFailed
 from anyformer.hub.labels import labels_json, with_types
-from anyformer.hub.weights import Weights, write_tensors
+from anyformer.hub.weights import write_tensors
 from anyformer.recipe import Recipe, extended, read
 from anyformer.spec import dumps
 from anyformer.training.checkpoint.behind import Behind
@@ -145,7 +145,7 @@ class Saving:
         return self.job.recipe.but(tokens=times[-1]["tokens"]) if times else None
 
     def restore(self) -> SavedCheckpoint:
-        """Bring all to where the last checkpoint left it; without one, leave it as it is, an adapter on the run's base.
+        """Bring all to where the last checkpoint left it; without one, leave it as it is.
 
         Raises CheckpointError.
         """
@@ -153,19 +153,15 @@ class Saving:
             return SavedCheckpoint()
         trainer = self.trainer
         self._last = self.world.told(self.checkpoints.latest() if self.world.leads else None)
+        if self._last is None:
+            return SavedCheckpoint()
         try:
-            if trainer.adapter is not None:
-                trainer.adapter.put_on(
-                    Weights(self.out / BASE)
-                )  # sealed; the directory of --init may hold others by now
-            if self._last is None:
-                return SavedCheckpoint()
             state = self.checkpoints.restore(self._last, trainer.kept, trainer.optimizer)
             trainer.restore_beside(self.checkpoints.beside(self._last))
             copy = self._last / METRICS
             self._metrics = copy.read_bytes() if copy.is_file() else None
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"cannot read {self._last or self.out / BASE}: {error}; start again") from None
+            raise CheckpointError(f"cannot read {self._last}: {error}; start again") from None
         self.feed.restore(state["feed"])
         return SavedCheckpoint(**state["saved"])
 

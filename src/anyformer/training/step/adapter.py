@@ -12,14 +12,12 @@ from torch import Tensor, nn
 
 from anyformer.errors import UsageError, among, of_extra
 from anyformer.hub.adapted import WRAPPED, A, B, merged
-from anyformer.hub.weights import Weights
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.experts import StackedLinear
 from anyformer.layers.packed import PackedWeight
 from anyformer.model import Transformer
 from anyformer.recipe import LoRA
 from anyformer.spec import PartSpec
-from anyformer.training.cluster.parts import put
 
 # Words that parts are counted by whose maps are no target: PEFT's all-linear leaves the head out too.
 UNTOUCHED = {"embedding", "heads", "multi-token prediction"}
@@ -81,12 +79,6 @@ class Adapter(nn.Module):
         """The numbers of `base`, in float32 where they are held in few bits."""
         for name, p in self.base().items():
             yield name, p.plain() if isinstance(p, PackedWeight) else p.detach()
-
-    def put_on(self, base: Weights) -> None:
-        """Bring the model's own parameters to numbers by their names."""
-        with torch.no_grad():
-            for name, p in self.base().items():
-                p.hold(base.read(name)) if isinstance(p, PackedWeight) else put(p, base.read(name))
 
     def left_out(self) -> tuple[str, ...]:
         """What the targets mean beside maps: stacks of matrices, one of each expert, which stay as they are."""

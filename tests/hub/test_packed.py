@@ -70,6 +70,20 @@ def test_one_tensor_at_a_time_is_there_in_float32(
 
 
 @each_packing
+def test_the_files_leave_memory(directory: Path, packing: Packing) -> None:
+    """Norms, which stay as they are, lie in none of them."""
+    maps, file = Path("/proc/self/maps"), str(directory / "model.safetensors")
+    if not maps.exists():
+        pytest.skip("this system does not say which files are in memory")
+    whole = af.load(directory)
+    assert file in maps.read_text()
+    del whole
+    few = af.load(directory, dtype=packing)
+    assert file not in maps.read_text()
+    del few
+
+
+@each_packing
 def test_text_of_it(directory: Path, packing: Packing, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is what the numbers held write, by the operators but for their rounding of vectors to bfloat16."""
     model, tokenizer = af.load(directory, dtype=packing)

@@ -254,6 +254,23 @@ def test_an_expert_that_nobody_chose_gets_a_gradient_of_zero() -> None:
         assert (part.grad[2] != 0).any()
 
 
+@pytest.mark.parametrize("way", ["sorted", "traced"])
+def test_what_is_frozen_gets_no_gradient_and_all_else_its_own(way: str) -> None:
+    module, x = built(MIXTURES["gpt-oss"]), inputs().requires_grad_()
+    whole = gradients(module, x, module(x, context(way), Store())[0])
+    tensors = {name: p for name, p in module.named_parameters() if name.startswith("experts.")}
+    assert len(tensors) == 6
+    for frozen in tensors:
+        tensors[frozen].requires_grad_(False)
+        y, _ = module(x, context(way), Store())
+        weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
+        learning = {name: p for name, p in tensors.items() if name != frozen}
+        found = torch.autograd.grad((y * weight).sum(), list(learning.values()))
+        for name, grad in zip(learning, found, strict=True):
+            torch.testing.assert_close(grad, whole[name], rtol=1e-5, atol=1e-6)
+        tensors[frozen].requires_grad_()
+
+
 def test_dropout_inside_experts_has_the_gradient_of_what_was_computed() -> None:
     module, x = built(MIXTURES["Mixtral"]), inputs().requires_grad_()
     results = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,10 @@ def test_what_cannot_be_adapted_is_refused_before_anything_is_written(
         RECIPE.but(lora=LoRA(targets=("query",))),
     )
     refused(UsageError, "no linear map is meant by targets=table", RECIPE.but(lora=LoRA(targets=("table",))))
+    save(randomised(SPEC.but(heads=())), tmp_path / "headless", form="anyformer")
+    says = r"headless lacks heads\.0\..*, which no adapter \(--lora\) trains; train without --lora first"
+    refused(UsageError, says, init=tmp_path / "headless")
+    shutil.rmtree(tmp_path / "headless")
     with pytest.raises(SpecError, match="an adapter leaves as they are"):
         RECIPE.but(router=RouterTraining(correction_speed=1e-3))
     with pytest.raises(UsageError, match="has no adapter to merge; leave --merge out"):

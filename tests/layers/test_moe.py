@@ -19,6 +19,7 @@ from anyformer.layers import (
     RouterSpec,
     SiLU,
     experts,
+    grouped,
 )
 from anyformer.layers.moe import MoE
 from anyformer.layers.tokens import Dropout, ForwardContext, Store, Tokens, plain_tokens
@@ -255,7 +256,7 @@ def test_an_expert_that_nobody_chose_gets_a_gradient_of_zero() -> None:
 
 
 @pytest.mark.parametrize("way", ["sorted", "traced"])
-def test_what_is_frozen_gets_no_gradient_and_all_else_its_own(way: str) -> None:
+def test_what_is_frozen_gets_no_gradient_and_all_else_its_own(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = built(MIXTURES["gpt-oss"]), inputs().requires_grad_()
     whole = gradients(module, x, module(x, context(way), Store())[0])
     tensors = {name: p for name, p in module.named_parameters() if name.startswith("experts.")}
@@ -269,6 +270,17 @@ def test_what_is_frozen_gets_no_gradient_and_all_else_its_own(way: str) -> None:
         for name, grad in zip(learning, found, strict=True):
             torch.testing.assert_close(grad, whole[name], rtol=1e-5, atol=1e-6)
         tensors[frozen].requires_grad_()
+    for each in tensors.values():
+        each.requires_grad_(False)
+
+    def unwanted(*_: Any) -> Any:
+        raise AssertionError("a gradient of experts is computed, which nobody asks for")
+
+    for room in (experts, grouped):
+        monkeypatch.setattr(room, "outer", unwanted)
+    y, _ = module(x, context(way), Store())
+    (found,) = torch.autograd.grad((y * weight).sum(), x)
+    torch.testing.assert_close(found, whole["x"], rtol=1e-5, atol=1e-6)
 
 
 def test_dropout_inside_experts_has_the_gradient_of_what_was_computed() -> None:

@@ -165,21 +165,6 @@ def test_compiled_it_makes_the_same_steps(kind: str, base: str, tmp_path: Path) 
         assert (ours.loss, ours.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-4)
 
 
-def test_experts_that_stay_as_they_are_get_no_gradient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nor is one computed: outer products would be as large as all experts."""
-    from anyformer.layers import experts, grouped
-
-    spec = wide("mixtral-8x7b")
-    run = Run(Job(spec, on("float32"), text_data(), init=written(spec, tmp_path / "given")), HOW)
-
-    def unwanted(*_: Any) -> Any:
-        raise AssertionError("a gradient of experts was asked for")
-
-    for module in (experts, grouped):
-        monkeypatch.setattr(module, "outer", unwanted)
-    run.trainer.gradients(1, next(run.feed))
-
-
 def test_the_command(tmp_path: Path) -> None:
     given = tmp_path / "given"
     data = tmp_path / "text.txt"

@@ -97,8 +97,10 @@ def _answered(
         rows = step(rows)
     labels = sent_to(labels, rows.device)
     spec, matrix = head.spec, head.matrix()
-    if matrix is None or isinstance(matrix, HeldWeight):
+    if matrix is None:
         return _called(head, rows, labels, options, weights, taught)
+    if isinstance(matrix, HeldWeight):
+        matrix = matrix.plain()  # once, where each chunk of rows would unpack it twice
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
     rows = rows if split is None else entering(rows, split.ranks)
     how = _How(scale, spec.softcap, options, split, backend_of(head, rows) if taught is None else None, taught)

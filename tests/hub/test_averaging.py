@@ -157,6 +157,46 @@ def test_adapters_are_merged_first(trained: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], value, name)
 
 
+@pytest.mark.parametrize("role", ["SRC", "--with", "--base"])
+def test_any_of_the_models_may_have_an_adapter(role: str, trained: Path, tmp_path: Path) -> None:
+    """`--merge` is of all that are named."""
+    text = write_text(tmp_path / "text.txt")
+    given = ["--data", text, "--init", trained, "--lora", "r=2,alpha=4", "--out", tmp_path / "adapted", "--lr", "0.05"]
+    assert run("train", trained, *given, "--tokens", "512", "--seq-len", "32", "--batch-tokens", "256").exit_code == 0
+    places = dict.fromkeys(("SRC", "--with", "--base"), trained) | {role: tmp_path / "adapted"}
+    told = ["--with", places["--with"], "--base", places["--base"], "--by", "task-arithmetic"]
+    result = convert(places["SRC"], tmp_path / "out", *told, "--merge")
+    assert result.exit_code == 0, result.output
+    assert convert(tmp_path / "adapted", tmp_path / "merged", "--merge").exit_code == 0
+    assert convert(trained, tmp_path / "plain").exit_code == 0
+    held = {name: load_file(tmp_path / name / FILE) for name in ("out", "merged", "plain")}
+    sign = -1 if role == "--base" else 1  # W' + 2 (W - W') is as far on the other side
+    for name, value in held["out"].items():
+        start = held["plain"][name]
+        np.testing.assert_allclose(value, start + sign * (held["merged"][name] - start), atol=1e-6, err_msg=name)
+    result = convert(trained, tmp_path / "none", "--with", trained, "--merge")
+    assert (result.exit_code, "has no adapter to merge; leave --merge out" in result.output) == (2, True)
+
+
+def test_other_labels_are_refused(tmp_path: Path) -> None:
+    """Rows of a head that tell other labels apart, or the same in another order, have no mean."""
+    spec = af.with_classifier(shrink(preset("bert-base").spec), 2)
+    for name, labels in {
+        "a": ("bad", "good"),
+        "same": ("bad", "good"),
+        "turned": ("good", "bad"),
+        "none": None,
+    }.items():
+        model = randomised(spec)
+        model.labels = labels
+        save(model, tmp_path / name, form="anyformer")
+    for other, code in (("same", 0), ("none", 0), ("turned", 2)):
+        result = convert(tmp_path / "a", tmp_path / f"out-{other}", "--with", tmp_path / other)
+        assert result.exit_code == code, result.output
+    assert f"{tmp_path / 'turned'} has other labels than {tmp_path / 'a'}: good, bad and bad, good" in result.output
+    assert not (tmp_path / "out-turned").exists()
+
+
 def test_another_tokenizer_is_refused(trained: Path, tmp_path: Path) -> None:
     each = [tmp_path / "one", tmp_path / "other"]
     for path in each:

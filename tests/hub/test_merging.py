@@ -18,7 +18,7 @@ from anyformer.cli.main import application
 from anyformer.errors import CheckpointError, SpecError, UsageError
 from anyformer.families import preset
 from anyformer.hub import load, save
-from anyformer.hub.merging import DARE, TIES, WAYS, Mean, Merge, Merging, Slerp, TaskArithmetic, way_of
+from anyformer.hub.merging import DARE, TIES, WAYS, Mean, Merge, Merging, OnBase, Slerp, TaskArithmetic, way_of
 from anyformer.resizing import shrink
 from tests.hub.test_conversion import held
 from tests.laws.models import randomised
@@ -208,6 +208,14 @@ class TestNumbers:
         result = convert(given[0], tmp_path / "out", *given[1:])
         assert (result.exit_code, "beyond 65504" in result.output) == (2, True), result.output
         assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize("way", [Mean(), Slerp(), TaskArithmetic(), TIES(), DARE(density=1.0)])
+    def test_what_is_no_number_stays_none(self, way: Merge) -> None:
+        """A model that is broken is not merged as one that learnt nothing there."""
+        tensors = [draw(9, 4, seed=seed) for seed in range(3)]
+        tensors[1][2, 3] = math.nan
+        made = Merging(way, (1.0, 1.0)).of("x", tensors[: 3 if isinstance(way, OnBase) else 2])
+        assert made.isnan().nonzero().tolist() == [[2, 3]]
 
     def test_whole_numbers_stay_where_they_are_equal(self) -> None:
         same, other = torch.tensor([1, 2]), torch.tensor([1, 3])

@@ -19,7 +19,16 @@ from anyformer.hub import load_into
 from anyformer.layers.cross_entropy import LossOptions
 from anyformer.layers.tokens import Dropout
 from anyformer.model import build
-from anyformer.recipe import AdamW, CausalLM, Classification, DropoutSpec, Labelled, Regression, TokenClassification
+from anyformer.recipe import (
+    AdamW,
+    CausalLM,
+    Classification,
+    DropoutSpec,
+    Labelled,
+    LoRA,
+    Regression,
+    TokenClassification,
+)
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
@@ -265,6 +274,25 @@ def test_other_labels_start_anew(tmp_path: Path) -> None:
         model = build(spec, seed=1)
         model.labels = labels
         assert load_into(model, tmp_path / "given") == fresh
+
+
+@pytest.mark.parametrize("base", ["float32", "nf4"])
+def test_an_adapter_is_not_put_on_other_labels(base: Any, tmp_path: Path) -> None:
+    """It trains no head, so that rows of other labels, or of the same in another order, would stay what they were."""
+    data = labelled()
+    spec = af.with_classifier(resize(shrink(af.preset("bert-base").spec), vocab_size=data.vocab_size), 3)
+    recipe = RECIPE.but(tokens=128, lora=LoRA(r=2, base=base))
+    for labels in (("a", "b", "c"), data.labels[::-1], data.labels, None):
+        given = randomised(spec)
+        given.labels, place = labels, tmp_path / "-".join(labels or ("none",))
+        af.save(given, place, form="anyformer")
+        if labels in (data.labels, None):
+            assert train(spec, recipe, data, init=place, options=HOW).steps[0].loss > 0
+            continue
+        with pytest.raises(
+            UsageError, match=rf"the labels in {place} are {', '.join(labels or ())}, and here neg, pos"
+        ):
+            train(spec, recipe, data, init=place, options=HOW)
 
 
 def refused(match: str, spec: ModelSpec, said: Labelled, data: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from anyformer.disk.run_layout import CHECKPOINTS, checkpoints_in, is_complete, step_and_again
 from anyformer.errors import CheckpointError, UsageError
+from anyformer.hub.labels import labels_of, other_labels
 from anyformer.hub.loading import tokenizer_of
 from anyformer.hub.merging import Mean, Merge, Merging, way_of
 from anyformer.hub.source import Source, find
@@ -32,7 +33,7 @@ def averaged(
     Each weighs 1, or what `others` maps it to. `by`: how, by default their mean; `base`: the model that all began as, which
     some ways read; `dtype`: of what is merged, by default that which holds all models'. Raises UsageError for a run of fewer
     checkpoints, and for weights, ways and a base that do not go together, CheckpointError for models whose architectures,
-    files or tokenizers differ.
+    files, tokenizers or labels differ.
     """
     way = (way_of(by) if isinstance(by, str) else by) or Mean()
     weighed = [
@@ -50,7 +51,7 @@ def averaged(
     way.check(weights, base is not None)
     paths += [] if base is None else [base]
     first, *more = map(find, paths)
-    own = _fingerprint(first)
+    own, labels = _fingerprint(first), labels_of(first)
     for path, other in zip(paths[1:], more, strict=True):
         if (differs := first_difference(first.spec, other.spec)) is not None:
             name, ours, theirs = differs
@@ -64,6 +65,12 @@ def averaged(
             )
         if other.tokenizer != first.tokenizer and _fingerprint(other) != own:  # checkpoints of a run have one
             raise CheckpointError(f"{path} has another tokenizer than {source}; their tables are of other tokens")
+        if other_labels(labels_of(other), labels):
+            theirs, ours = (", ".join(each or ()) for each in (labels_of(other), labels))
+            raise CheckpointError(
+                f"{path} has other labels than {source}: {theirs} and {ours}; models of the same labels, in one "
+                "order, are merged"
+            )
     return first._replace(others=tuple(more), merging=Merging(way, weights, dtype))
 
 

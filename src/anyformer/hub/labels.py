@@ -55,6 +55,11 @@ def labels_of(source: Source) -> tuple[str, ...] | None:
     return read_labels(run) if own is None and run is not None else own
 
 
+def other_labels(theirs: Sequence[str] | None, ours: Sequence[str] | None) -> bool:
+    """Whether labels differ, in words or in order, where both are named."""
+    return theirs is not None and ours is not None and tuple(theirs) != tuple(ours)
+
+
 def _of_settings(settings: Mapping[str, Any], spec: ModelSpec) -> tuple[str, ...] | None:
     head, named = judge_of(spec), settings.get("id2label")
     if head is None or head.table is None or head.table.rows == 1 or not isinstance(named, Mapping):

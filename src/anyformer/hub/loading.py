@@ -14,7 +14,7 @@ from anyformer.families.heads import JUDGES, with_rows
 from anyformer.families.hf.mapping import computed, shapes
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
-from anyformer.hub.labels import labels_of
+from anyformer.hub.labels import labels_of, other_labels
 from anyformer.hub.source import Source, find, find_auxiliary, reading_as
 from anyformer.hub.weights import listed, narrowed
 from anyformer.layers.packed import PackedWeight
@@ -108,13 +108,26 @@ def holding(
     return model
 
 
-def load_as(spec: ModelSpec, path: str | Path, packing: Packing | None, device: torch.device) -> Transformer:
+def load_as(
+    spec: ModelSpec,
+    path: str | Path,
+    packing: Packing | None,
+    device: torch.device,
+    labels: tuple[str, ...] | None = None,
+) -> Transformer:
     """The model `spec` in float32, or in few bits, of the weights of a model that computes the same, however it is spelled.
 
-    Raises CheckpointError, naming the first field that differs, UsageError for tensors that are lacking, KernelError.
+    `labels`: what its rows tell apart. Raises CheckpointError, naming the first field that differs, UsageError for tensors that
+    are lacking or of other labels, KernelError.
     """
     source = find(path)
     carried = carried_over(source.spec, spec, str(path))
+    known = labels_of(source)
+    if other_labels(known, labels) and (rows := _rows_of_labels(spec) & set(carried)):
+        raise UsageError(
+            f"the labels in {path} are {listed(known or ())}, and here {listed(labels or ())}; no adapter (--lora) trains "
+            f"{listed(sorted(rows))}; train without --lora first"
+        )
     if lacking := [name for name in shapes(spec) if name not in carried]:
         raise UsageError(
             f"{path} lacks {listed(lacking)}, which no adapter (--lora) trains; train without --lora first"
@@ -149,7 +162,7 @@ def load_into(model: Transformer, path: str | Path) -> list[str]:
     """
     other = filled(find(path))
     carried = carried_over(other.spec, model.spec, str(path))
-    if other.labels is not None and model.labels is not None and other.labels != model.labels:
+    if other_labels(other.labels, model.labels):
         carried = {name: theirs for name, theirs in carried.items() if name not in _rows_of_labels(model.spec)}
     theirs, ours = other.state_dict(), model.state_dict()
     model.load_state_dict({name: theirs[carried[name]] if name in carried else ours[name] for name in ours})

@@ -162,7 +162,7 @@ def _sum(weights: Sequence[float], tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _largest(change: Tensor, density: float) -> Tensor:
-    """The change where it is as large as the last of the share `density` that is largest; 0 elsewhere."""
+    """The change, 0 where it is less than the last of the share `density` that is largest; what is no number stays none."""
     size = change.abs()
     least = size.flatten().kthvalue(size.numel() - max(1, int(density * size.numel())) + 1).values
-    return change.where(size >= least, 0)
+    return change.where(~(size < least), 0)

@@ -193,7 +193,7 @@ def convert(
     suffix = target.suffix.lower()
     found = averaged(source, average, others, by, base, torch.float32 if suffix in (SUFFIX, GRAPH) else dtype)
     adapted = with_adapter(found.weights) is not None
-    if merge and not adapted:
+    if merge and not any(with_adapter(each.weights) is not None for each in (found, *found.others)):
         raise UsageError(f"{source} has no adapter to merge; leave --merge out")
     if adapted and not merge:
         if found.others or suffix in (SUFFIX, GRAPH) or not (form is hf_type is dtype is quantise is None):

@@ -311,8 +311,9 @@ def _built(job: Job, init: Path | None, device: torch.device, world: World) -> t
     if (lora := job.recipe.lora) is not None and init is not None:
         from anyformer.hub.loading import load_as
 
-        model = load_as(job.spec, init, lora.packing, device)
-        model.labels = job.data.labels or None
+        labels = job.data.labels or None
+        model = load_as(job.spec, init, lora.packing, device, labels)
+        model.labels = labels
         return model, ()
     seed, fresh = job.recipe.seed, ()
     if world.sharded and init is None:

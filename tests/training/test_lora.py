@@ -317,6 +317,28 @@ def test_what_cannot_be_adapted_is_refused_before_anything_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == []
 
 
+def test_a_directory_of_another_run_is_refused_by_its_field(given: Path, tmp_path: Path) -> None:
+    """Also one without a base, or of another model than the base: nothing is read of it first."""
+    plain, out = RECIPE.but(lora=None, tokens=64), tmp_path / "run"
+    for recipe, other, spec, says in (
+        (plain, RECIPE, SPEC, r"run holds a run of another recipe: lora is None there and LoRA"),
+        (
+            RECIPE.but(tokens=64),
+            RECIPE,
+            resize(SPEC, vocab_size=VOCAB + 1),
+            "run holds a run of another spec: .*rows is",
+        ),
+        (RECIPE.but(tokens=64), RECIPE.but(lora=LoRA(r=5)), SPEC, r"another recipe: lora\.r is 3 there and 5 here"),
+    ):
+        train(SPEC, recipe, text_data(), init=given, out=out, options=HOW)
+        with pytest.raises(CheckpointError, match=says):
+            train(spec, other, text_data(), init=given, out=out, options=HOW)
+        shutil.rmtree(out)
+    (out / BASE).mkdir(parents=True)
+    with pytest.raises(UsageError, match="run holds no run but other things, such as base"):
+        train(SPEC, RECIPE, text_data(), init=given, out=out, options=HOW)
+
+
 def test_an_objective_with_a_model_beside_is_refused() -> None:
     with pytest.raises(UsageError, match="trains a second model from the start beside this one; leave --lora out"):
         replacing.trainer(lora=LoRA())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,19 @@ def test_the_command(tmp_path: Path) -> None:
     told = answer("train", given, "--init", given, *texts, "--lora", lora, "--out", out, "--device", "cpu")
     judged = answer("evaluate", out, "--data", data, "--seq-len", 64, "--device", "cpu")
     assert judged["loss"] == pytest.approx(told["validation"]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("lora", [("--lora", "r=4,base=nf4"), ()])
+def test_init_may_be_left_out_whatever_rows_it_has(lora: tuple[str, ...], tmp_path: Path) -> None:
+    """A run that goes on keeps the rows of what it was given, be they more than its tokenizer's tokens."""
+    given, data, out = tmp_path / "given", tmp_path / "text.txt", tmp_path / "run"
+    data.write_text("The quick brown fox jumps over the lazy dog.\n" * 200, encoding="utf-8")
+    tokenizer = af.Tokenizer.train([data.read_text(encoding="utf-8")], 280)
+    save(randomised(resize(af.load_spec("llama2"), n_params=100_000, vocab_size=320)), given, tokenizer=tokenizer)
+    how = ("--data", data, "--seq-len", 64, "--batch-tokens", 128, *lora, "--out", out, "--device", "cpu")
+    answer("train", given, "--init", given, *how, "--tokens", 256)
+    shutil.rmtree(given)
+    assert answer("train", out, *how, "--tokens", 512, "--resume")["steps"] == 4
 
 
 @pytest.mark.parametrize("text", ["base=int4", "base=4", "base=nf4,int8"])

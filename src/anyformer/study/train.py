@@ -22,6 +22,7 @@ from anyformer.notebook import ShowsItself
 from anyformer.recipe import DPO, SFT, Contrastive, Mixture, Recipe, dumps, of_run
 from anyformer.spec import Architecture, label, specification
 from anyformer.text import Tokenizer
+from anyformer.training.checkpoint.directory import was_given_weights
 from anyformer.training.chosen_recipe import recipe_for
 from anyformer.training.cluster.world import World
 from anyformer.training.data.feed import TrainingData
@@ -228,7 +229,8 @@ def prepare_training(
     )
     # Given weights, and what is given with its tokenizer, have the rows that they have, be they more than its tokens.
     rows = vocab_size
-    if rows is None and (n_params is not None or (init is None and tokenizer is None)):
+    as_given = init is not None or tokenizer is not None or (place is not None and was_given_weights(place))
+    if rows is None and (n_params is not None or not as_given):
         rows = rows_for(chosen, text)
     sized = resized(named, n_params, rows)
     fitted, notice = with_head(sized, chosen, text)

@@ -21,6 +21,7 @@ from anyformer.training.checkpoint.checkpoints import step_of
 from anyformer.training.checkpoint.provenance import code_fingerprint, provenance
 
 log = logging.getLogger(__name__)
+REMEDY = "go on with what it was begun with, or name a new directory"
 
 
 def own(
@@ -86,10 +87,23 @@ def holds_weights(path: Path) -> bool:
     return (path / BASE).is_dir() or made(path) > 0
 
 
+def was_given_weights(path: Path) -> bool:
+    """Whether a run lies there that began from given weights. Raises CheckpointError."""
+    return is_run(path) and "init" in read_record(path).get("fingerprints", {})
+
+
 def refuse(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mapping[str, str]) -> None:
     """Raise what `own` would of what the directory holds, which is left as it is."""
     if is_run(path):
         _refuse_other_run(path, read_record(sealed(path)), spec, recipe, fingerprints)
+    else:
+        _refuse_others(path)
+
+
+def refuse_another(path: Path, spec: ModelSpec, recipe: Recipe) -> None:
+    """Raise CheckpointError, naming the field, for a run of another specification or recipe, UsageError for what is no run."""
+    if is_run(path):
+        _begun(path, read_record(sealed(path)), spec, recipe)
     else:
         _refuse_others(path)
 
@@ -129,7 +143,30 @@ def _refuse_other_run(
     path: Path, record: dict[str, Any], spec: ModelSpec, recipe: Recipe, fingerprints: Mapping[str, str]
 ) -> Recipe:
     """The recipe of the run so far, which may be of fewer tokens. Raises CheckpointError for another run."""
-    remedy = "go on with what it was begun with, or name a new directory"
+    begun = _begun(path, record, spec, recipe)
+    if recipe.mixture is not None and begun.steps != recipe.steps:
+        so_far = made(path)
+        if _weights(recipe.mixture, begun, so_far) != _weights(recipe.mixture, recipe, so_far):
+            than = f"its mixture had other weights in its first {so_far:,} steps than one of {recipe.steps:,} has"
+            raise CheckpointError(f"{path} cannot go on so far: {than}; {REMEDY}")
+    saved_prints = record.get("fingerprints", {})
+    for name in dict.fromkeys((*fingerprints, *saved_prints)):
+        there, here = (prints.get(name, "none") for prints in (saved_prints, fingerprints))
+        if name == "init" and holds_weights(path):
+            if here == "none" or Path(there).resolve() == Path(here).resolve():
+                continue  # it goes on with its own
+            why = "; leave --init out to go on with the run's own weights"
+        else:
+            why = " (other texts, names of texts, or another --validation)" if name == "data" else ""
+        if name != "code" and there != here:
+            raise CheckpointError(f"{path} holds a run on another {name}: {there} there and {here} here{why}; {REMEDY}")
+    if saved_prints.get("code") != code_fingerprint():
+        log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)
+    return begun
+
+
+def _begun(path: Path, record: dict[str, Any], spec: ModelSpec, recipe: Recipe) -> Recipe:
+    """The recipe of the run so far, which may be of fewer tokens. Raises CheckpointError for one of another model or recipe."""
     begun = recipe
     for name, given, read in ((SPEC, spec, specs.read), (RECIPE, recipe, recipes.read)):
         try:
@@ -142,25 +179,7 @@ def _refuse_other_run(
         found = first_difference(saved, given)
         if found is not None:
             what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
-            raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {remedy}")
-    if recipe.mixture is not None and begun.steps != recipe.steps:
-        so_far = made(path)
-        if _weights(recipe.mixture, begun, so_far) != _weights(recipe.mixture, recipe, so_far):
-            than = f"its mixture had other weights in its first {so_far:,} steps than one of {recipe.steps:,} has"
-            raise CheckpointError(f"{path} cannot go on so far: {than}; {remedy}")
-    saved_prints = record.get("fingerprints", {})
-    for name in dict.fromkeys((*fingerprints, *saved_prints)):
-        there, here = (prints.get(name, "none") for prints in (saved_prints, fingerprints))
-        if name == "init" and holds_weights(path):
-            if here == "none" or Path(there).resolve() == Path(here).resolve():
-                continue  # it goes on with its own
-            why = "; leave --init out to go on with the run's own weights"
-        else:
-            why = " (other texts, names of texts, or another --validation)" if name == "data" else ""
-        if name != "code" and there != here:
-            raise CheckpointError(f"{path} holds a run on another {name}: {there} there and {here} here{why}; {remedy}")
-    if saved_prints.get("code") != code_fingerprint():
-        log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)
+            raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {REMEDY}")
     return begun
 
 

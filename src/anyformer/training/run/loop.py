@@ -17,7 +17,7 @@ from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
-from anyformer.training.checkpoint.directory import holds_weights
+from anyformer.training.checkpoint.directory import holds_weights, refuse_another
 from anyformer.training.checkpoint.job import Job
 from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.provenance import code_fingerprint
@@ -293,13 +293,16 @@ class Run:
 def _given_weights(job: Job, world: World) -> Path | None:
     """The directory of weights that a run starts from, its own base where it has an adapter; None where there is none to read.
 
-    Raises UsageError for an adapter on none.
+    Raises UsageError for an adapter on none, CheckpointError where it would be that of another run.
     """
     own = (out := job.out) is not None and world.once(lambda: holds_weights(out))
     if job.recipe.lora is not None and job.init is None and not own:
         raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
     if own:
-        return None if job.recipe.lora is None or out is None else out / BASE
+        if job.recipe.lora is None or out is None:
+            return None
+        world.once(lambda: refuse_another(out, job.spec, job.recipe))
+        return out / BASE
     return job.init
 
 

@@ -23,6 +23,7 @@ from anyformer.recipe import (
     AdamW,
     Classification,
     Contrastive,
+    LoRA,
     MaskedLM,
     ObjectiveSpec,
     Recipe,
@@ -34,7 +35,7 @@ from anyformer.recipe import (
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.study import compare as module
-from anyformer.study.compare import Question, refuses, run_all
+from anyformer.study.compare import Question, run_all
 from anyformer.study.describe import describe
 from anyformer.study.report import render_report
 from anyformer.study.results import ACCURACY, BITS, LOSS, DocumentLoss, RunResult, Study
@@ -238,8 +239,10 @@ def test_another_objective_is_judged_by_its_loss(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_refused(
     objective: ObjectiveSpec, says: str, data: LabelledData, tmp_path: Path
 ) -> None:
-    assert refuses(Classification()) is None
     asked = Question(architectures=specs(data), recipe=recipe(objective))
-    with pytest.raises(UsageError, match=f"architectures cannot be compared by {objective.kind}: .*{says}"):
-        run_all(asked, data, tmp_path / "out", HOW, lambda _: Watcher())
+    adapted = replace(asked, recipe=recipe(Classification()).but(lora=LoRA()))
+    refused = {f"architectures cannot be compared by {objective.kind}: .*{says}": asked, "leave out lora": adapted}
+    for message, question in refused.items():
+        with pytest.raises(UsageError, match=message):
+            run_all(question, data, tmp_path / "out", HOW, lambda _: Watcher())
     assert not (tmp_path / "out").exists()

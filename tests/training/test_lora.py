@@ -274,7 +274,7 @@ def test_what_is_written_is_read(text: str, lora: LoRA) -> None:
         ("r=0", "r"),
         ("alpha=nan", "alpha"),
         ("q,v", "'q' is none of its options"),
-        ("r=4,r=5", "'r=5' is none of its options"),
+        ("r=4,r=5", "r is given twice; give it once"),
         ("targets=", "is none of its options"),
         ("", "is none of its options"),
     ],

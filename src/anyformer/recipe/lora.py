@@ -44,7 +44,9 @@ def lora_of(text: str) -> LoRA:
     for item in text.split(","):
         before, equals, value = item.rpartition("=")
         name = before.strip() if equals else name
-        if name not in LoRA.types() or (equals and name in given) or not value.strip():
+        if equals and name in given:
+            raise UsageError(f"--lora {text}: {name} is given twice; give it once")
+        if name not in LoRA.types() or not value.strip():
             near = did_you_mean(name, LoRA.types()) if name else ""
             raise UsageError(
                 f"--lora {text}: {item!r} is none of its options{near}; write r=16,alpha=32,targets=attention"

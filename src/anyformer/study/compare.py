@@ -20,7 +20,7 @@ from anyformer.hub import load
 from anyformer.inference.figures import right_labels
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
-from anyformer.recipe import Labelled, ObjectiveSpec, Recipe, ReplacedTokens
+from anyformer.recipe import Labelled, Recipe, ReplacedTokens
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
@@ -129,19 +129,24 @@ def run_all(
     return tuple(runs), tuple(tuning)
 
 
-def refuses(objective: ObjectiveSpec) -> str | None:
-    """Why architectures cannot be compared by an objective, or None."""
+def refuse_incomparable(recipe: Recipe) -> None:
+    """Raise UsageError for a recipe by which architectures cannot be compared."""
+    if recipe.lora is not None:
+        raise UsageError(
+            "architectures are compared from nothing, and an adapter is put on given weights; leave out lora"
+        )
+    objective, why = recipe.objective, None
     if objective.reads not in ("text", "labelled"):
-        return f"it reads {SOURCES[objective.reads]}, and a comparison one text, or labelled text"
-    if isinstance(objective, ReplacedTokens):
-        return "each architecture would train a generator of its own, so that no two losses would be of one task"
-    return None
+        why = f"it reads {SOURCES[objective.reads]}, and a comparison one text, or labelled text"
+    elif isinstance(objective, ReplacedTokens):
+        why = "each architecture would train a generator of its own, so that no two losses would be of one task"
+    if why is not None:
+        raise UsageError(f"architectures cannot be compared by {objective.kind}: {why}")
 
 
 def check(question: Question, data: TrainingData) -> None:
     """Raise, before anything is trained or written, what would stop any of the runs or its sample."""
-    if reason := refuses(question.recipe.objective):
-        raise UsageError(f"architectures cannot be compared by {question.recipe.objective.kind}: {reason}")
+    refuse_incomparable(question.recipe)
     for name, spec in question.architectures.items():
         for rate in question.learning_rates or (None,):
             try:

@@ -19,7 +19,7 @@ from anyformer.recipe import Recipe
 from anyformer.resizing import resize
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.study.budget import in_time
-from anyformer.study.compare import Question, Watch, check, first_words, named, refuses, run_all
+from anyformer.study.compare import Question, Watch, check, first_words, named, refuse_incomparable, run_all
 from anyformer.study.describe import describe
 from anyformer.study.encoding import refuse_other
 from anyformer.study.report import write_report
@@ -101,8 +101,7 @@ def compare(
     given = list(architectures)
     chosen = changed(recipe, changes)
     chosen = with_truncation(chosen) if truncate else chosen
-    if reason := refuses(chosen.objective):
-        raise UsageError(f"architectures cannot be compared by {chosen.objective.kind}: {reason}")
+    refuse_incomparable(chosen)
     own = Sources(validation_data, prefix="validation-") if validation_data is not None else None
     text, about = read_data(
         chosen, Sources(data), held_out_of("text", validation, own), tokenizer=tokenizer, vocab_size=vocab_size, say=say

@@ -140,7 +140,7 @@ def test_a_run_that_stopped_goes_on_to_the_bit(base: str, at: int, tmp_path: Pat
 
 @each_base
 def test_few_bits_are_held_from_the_first_moment_on(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensor at a time is there in float32; what is asked of the machine is what is held; nothing given gets a gradient."""
+    """What is asked of the machine is what is held; nothing given gets a gradient."""
     spec = wide("mixtral-8x7b")
     given = written(spec, tmp_path / "given")
     asked = list[float]()

@@ -137,6 +137,7 @@ def load_as(
     tensors = ((ours[name], tensor) for name, tensor in held.ours() if name in ours)
     model = holding(spec, tensors, torch.float32, packing=packing, device=device, where=path)
     held.release()
+    model.labels = labels
     return model
 
 

@@ -23,12 +23,12 @@ from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, same, theirs_of
 from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.families.hf.settings import TOKEN_IDS
-from anyformer.hub.averaging import Others, averaged
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
 from anyformer.hub.gguf_writing import Quantisation, SavedFile, write_gguf
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
 from anyformer.hub.loading import filled, tokenizer_of
+from anyformer.hub.merged import Others, merged_source
 from anyformer.hub.merging import Merge
 from anyformer.hub.onnx_writing import SUFFIX as GRAPH
 from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
@@ -187,11 +187,12 @@ def convert(
     generation are copied byte for byte. Of a run that trained an adapter this alone is written, as PEFT reads it, unless
     `merge` asks for weights in which it is. `average`: of a run, the mean of its last so many checkpoints; `others`: models of
     the same architecture that are merged with it, or what each weighs beside the source's 1; `by`: how, such as
-    "ties,density=0.2", by default their mean; `base`: the model that all began as. Raises what `load`, `save` and `averaged` do.
+    "ties,density=0.2", by default their mean; `base`: the model that all began as. Raises what `load`, `save` and
+    `merged_source` do.
     """
     target = Path(target)
     suffix = target.suffix.lower()
-    found = averaged(source, average, others, by, base, torch.float32 if suffix in (SUFFIX, GRAPH) else dtype)
+    found = merged_source(source, average, others, by, base, torch.float32 if suffix in (SUFFIX, GRAPH) else dtype)
     adapted = with_adapter(found.weights) is not None
     if merge and not any(with_adapter(each.weights) is not None for each in (found, *found.others)):
         raise UsageError(f"{source} has no adapter to merge; leave --merge out")

@@ -52,7 +52,7 @@ class Linear(Part[LinearSpec], nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """[…, d_out] of `input` […, d_in]."""
-        if (norm := norm_of(input)) is not None and not isinstance(self.weight, HeldWeight):
+        if self.weight.requires_grad and (norm := norm_of(input)) is not None:  # for whose gradient alone input is kept
             return MemoryEfficientLinear.apply(input, *operands(input, self.weight, self.bias), norm)
         return product(input, self.weight, self.bias)
 

@@ -16,14 +16,20 @@ OUTERMOST = 1 - (1 / 30 + 1 / 32) / 2
 
 def _levels() -> list[float]:
     """The 16 numbers: quantiles of N(0, 1), evenly spaced from 0 on, 7 below and 8 above it, the largest 1 (appendix E)."""
-    below, above = (torch.linspace(0.5, OUTERMOST, n + 1, dtype=torch.float64) for n in (7, 8))
+    below, above = (torch.linspace(0.5, OUTERMOST, n + 1, dtype=torch.float64, device="cpu") for n in (7, 8))
     each = torch.cat((-torch.special.ndtri(below).flip(0), torch.special.ndtri(above)[1:]))
     return (each / each[-1]).float().tolist()
 
 
 LEVELS = _levels()
-# The two levels of a byte, the bits of both as one whole number: read at once, they take an eighth of the time.
-PAIRS = torch.tensor([[upper, lower] for upper in LEVELS for lower in LEVELS]).view(torch.int64).flatten().tolist()
+# The two levels of a byte, the bits of both as one whole number: read at once, they take an eighth of the time. A list, for
+# where a compiler looks a tensor of its own making meets no other.
+PAIRS: list[int] = (
+    torch.tensor([[upper, lower] for upper in LEVELS for lower in LEVELS], device="cpu")
+    .view(torch.int64)
+    .flatten()
+    .tolist()
+)
 
 
 class NF4(Scheme):

@@ -177,19 +177,18 @@ class PackedWeight(HeldWeight):
             if func is aten.split_with_sizes.default and first.dim() == 2 and not args[2:]:
                 return first._split(*args[1:])
         if func is torch.ops.anyformer.grouped_products.default:
-            return cls._grouped(*args, **given)
+            rows, matrices, *rest = args
+            return matrices._grouped(rows, *rest, **given)
         if func is torch.ops.anyformer.grouped_products_.default:
             onto, rows, matrices, behind, *turned = args
-            onto.add_(cls._grouped(rows, matrices, behind, None, *turned, **given))
+            onto.add_(matrices._grouped(rows, behind, None, *turned, **given))
             return None
         return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))
 
-    @classmethod
-    def _grouped(
-        cls, rows: Tensor, matrices: PackedWeight, behind: Tensor, biases: Tensor | None = None, turned: bool = False
-    ) -> Tensor:
-        width = matrices.shape[2 if turned else 1]
-        return _grouped(rows, *matrices.held, behind, biases, turned, type(matrices.scheme).__name__, width)
+    def _grouped(self, rows: Tensor, behind: Tensor, biases: Tensor | None = None, turned: bool = False) -> Tensor:
+        """`grouped.products` of rows with these matrices."""
+        width = self.shape[2 if turned else 1]
+        return products_in_few_bits(rows, *self.held, behind, biases, turned, type(self.scheme).__name__, width)
 
     def _joined(self, several: Sequence[PackedWeight]) -> PackedWeight:
         """Matrices of one scheme and width, one below the other."""
@@ -238,7 +237,7 @@ class _Product(torch.autograd.Function):
 
 
 @torch.library.custom_op("anyformer::grouped_products_in_few_bits", mutates_args=())
-def _grouped(
+def products_in_few_bits(
     rows: Tensor,
     numbers: Tensor,
     scales: Tensor,
@@ -258,6 +257,6 @@ def _grouped(
     return out
 
 
-@_grouped.register_fake
+@products_in_few_bits.register_fake
 def _(rows: Tensor, *given: Any) -> Tensor:
     return rows.new_empty(rows.shape[0], given[-1])

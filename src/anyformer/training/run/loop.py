@@ -295,15 +295,15 @@ def _given_weights(job: Job, world: World) -> Path | None:
 
     Raises UsageError for an adapter on none, CheckpointError where it would be that of another run.
     """
-    own = (out := job.out) is not None and world.once(lambda: holds_weights(out))
-    if job.recipe.lora is not None and job.init is None and not own:
-        raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
-    if own:
-        if job.recipe.lora is None or out is None:
-            return None
-        world.once(lambda: refuse_another(out, job.spec, job.recipe))
-        return out / BASE
-    return job.init
+    out, adapts = job.out, job.recipe.lora is not None
+    if out is None or not world.once(lambda: holds_weights(out)):
+        if adapts and job.init is None:
+            raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
+        return job.init
+    if not adapts:
+        return None
+    world.once(lambda: refuse_another(out, job.spec, job.recipe))
+    return out / BASE
 
 
 def _built(job: Job, init: Path | None, device: torch.device, world: World) -> tuple[Transformer, tuple[str, ...]]:
@@ -314,10 +314,7 @@ def _built(job: Job, init: Path | None, device: torch.device, world: World) -> t
     if (lora := job.recipe.lora) is not None and init is not None:
         from anyformer.hub.loading import load_as
 
-        labels = job.data.labels or None
-        model = load_as(job.spec, init, lora.packing, device, labels)
-        model.labels = labels
-        return model, ()
+        return load_as(job.spec, init, lora.packing, device, job.data.labels or None), ()
     seed, fresh = job.recipe.seed, ()
     if world.sharded and init is None:
         from anyformer.training.cluster.sharding import built

@@ -20,7 +20,7 @@ from anyformer.spec.ranges import HUGE
 Others = Sequence[str | Path] | Mapping[str, float] | Mapping[Path, float]  # models, or what each weighs
 
 
-def averaged(
+def merged_source(
     source: str | Path,
     last: int | None = None,
     others: Others = (),

@@ -21,7 +21,7 @@ from anyformer.spec import parameters
 from anyformer.training.chosen_recipe import changed
 from anyformer.training.run import Job, Run, train
 from anyformer.training.step.muon import MuonAdam, orthogonal
-from anyformer.training.step.optimizer import kept_nbytes, maps_of, optimizer_of
+from anyformer.training.step.optimizer import kept_nbytes, optimizer_of, ways_of
 from tests.training.models import decoder
 from tests.training.test_run import HOW, RECIPE, SPEC, Crash, Watching, crash, hexadecimal, text_data
 from tests.training.test_step import batch, recipe, trainer
@@ -54,7 +54,7 @@ def test_steps_are_pytorchs() -> None:
     start, lr = torch.randn(24, 16, generator=torch.Generator().manual_seed(0)), 0.02
     mine, theirs = (start.clone().requires_grad_() for _ in range(2))
     how: dict[str, Any] = {"momentum": 0.9, "iterations": 5, "betas": (0.9, 0.95), "eps": 1e-8, "fused": True}
-    ours = MuonAdam([{"params": [mine], "weight_decay": 0.3}], [mine], lr=lr, **how)
+    ours = MuonAdam([{"params": [mine], "lr": lr, "weight_decay": 0.3}], {mine: 1.0}, **how)
     other = torch.optim.Muon([theirs], lr, weight_decay=0.3, momentum=0.9, adjust_lr_fn="match_rms_adamw")
     for step in range(1, 6):
         grad = torch.randn(24, 16, generator=torch.Generator().manual_seed(step))
@@ -116,8 +116,8 @@ def test_steps_equal_muon_by_hand(in_float64: None) -> None:
 def test_which_matrices() -> None:
     spec = shrink(preset("mixtral-8x7b").spec)
     model = build(spec)
-    named = {p: name for name, p in model.named_parameters()}
-    found = {named[p] for p in maps_of(model)}
+    named: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    found = {named[p] for p, way in ways_of(model).items() if way.is_map}
     assert {name.split(".", 3)[-1] for name in found if name.startswith("stack.blocks.0.")} == {
         *(f"sublayers.0.branches.0.mixer.projection.{each}.weight" for each in "qkvo"),
         *(f"sublayers.1.branches.0.mixer.experts.{each}.weight" for each in ("gate", "up", "down")),
@@ -141,7 +141,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 def test_room_is_needed_for_one_number_of_a_matrix(tmp_path: Path) -> None:
     """A checkpoint's bytes are those that are written; what must be free before a run is less by as much."""
     model = build(SPEC)
-    n, of_maps = parameters(SPEC).total, sum(p.numel() for p in maps_of(model))
+    n, of_maps = parameters(SPEC).total, sum(p.numel() for p, way in ways_of(model).items() if way.is_map)
     saved: dict[str, int] = {}
     for rule, kept in ((AdamW(), 8 * n), (Muon(), 8 * n - 4 * of_maps)):
         assert kept_nbytes(SPEC, rule) == kept

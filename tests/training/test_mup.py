@@ -15,7 +15,7 @@ from anyformer.layers import LinearSpec
 from anyformer.model import build
 from anyformer.recipe import AdamW, Muon, OptimizerSpec
 from anyformer.spec import ModelSpec, TableSpec, Vocab, Width
-from anyformer.training.step.optimizer import maps_of, optimizer_of
+from anyformer.training.step.optimizer import optimizer_of, ways_of
 
 WIDTHS = (64, 128, 256)
 STEPS, RATE = 4, 0.01
@@ -76,9 +76,8 @@ def slope(
         model = build(spec, seed=0)
         optimizer = optimizer_of(by, model)
         if maps_alone:
-            maps = maps_of(model)
-            for parameter in model.parameters():
-                parameter.requires_grad_(any(parameter is each for each in maps))
+            for parameter, way in ways_of(model).items():
+                parameter.requires_grad_(way.is_map)
         before = model(ids).logits.detach()
         for _ in range(STEPS):
             optimizer.zero_grad()

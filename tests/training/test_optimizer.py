@@ -8,7 +8,8 @@ from anyformer.model import build
 from anyformer.recipe import Adam, AdamW
 from anyformer.resizing import shrink
 from anyformer.spec import Place, tensors
-from anyformer.training.step.optimizer import in_one_piece, optimizer_of
+from anyformer.training.step.optimizer import optimizer_of
+from anyformer.training.step.rules import in_one_piece
 
 RATE, STRENGTH, BETA1, BETA2, EPS, STEPS = 0.01, 0.3, 0.8, 0.9, 1e-8, 3
 

@@ -125,7 +125,7 @@ def test_steps_equal_adam_by_hand(optimizer: AdamW | Adam) -> None:
 )
 def test_matrices_decay_and_nothing_else(spec: ModelSpec) -> None:
     model = build(spec)
-    decays = {name: decays for name, (decays, _) in ways(spec).items()}
+    decays = {name: way.decays for name, way in ways(spec).items()}
     assert decays.keys() == dict(model.named_parameters()).keys()
     for name, parameter in model.named_parameters():
         table = "table" in name or "terms" in name or "shared" in name

@@ -104,10 +104,8 @@ T5 = Origin("t5", "transformer", 2019, "arXiv:1910.10683, section 2.1").lineage(
     tokenizer=TOKENIZER,
     training={
         "source": "Raffel et al. 2019, arXiv:1910.10683, sections 3.1.2 and 3.7",
-        "objective": SPANS,
-        "optimiser": "Adafactor",
-        "schedule": SCHEDULE,
-        "batch": "2,048 sequences of 512 tokens, 1,000,000 steps: about 1T tokens",
+        "objective": f"{SPANS}; supervised tasks among them",
+        "pretraining tokens": "1,000,000 steps, about 1T tokens",
     },
 )
 T5_V1_1 = Origin("t5-v1.1", "t5", 2020, "arXiv:2002.05202 and the release of T5 1.1").lineage(

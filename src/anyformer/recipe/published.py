@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.recipe.recipe import Adam, AdamW, DropoutSpec, OptimizerSpec, Recipe, RouterTraining, SequenceBalance
+from anyformer.recipe.optimizer import Adafactor, Adam, AdamW, OptimizerSpec
+from anyformer.recipe.recipe import DropoutSpec, Recipe, RouterTraining, SequenceBalance
 from anyformer.recipe.schedule import Constant, CosineDecay, InverseSqrtDecay, LinearDecay, PieceSpec, Warmup
 from anyformer.spec import ScaleSpec
+from anyformer.training.objectives.denoising import SpanCorruption
 from anyformer.training.objectives.seq2seq import Seq2Seq
 
 SMALL = Recipe()
@@ -55,6 +57,20 @@ def _recipe(
         precision="bf16",
         **fields,
     )
+
+
+_T5 = _recipe(
+    1_000_000 * 2048 * 512,
+    2048,
+    Adafactor(lr=1e-2),
+    Constant(steps=10_000),
+    InverseSqrtDecay(),
+    seq_len=512,
+    objective=SpanCorruption(),
+    clip=None,
+    dropout=DropoutSpec(embedding=0.1, attention=0.1, residual=0.1, activation=0.1),
+)
+"""Raffel et al. 2019, arXiv:1910.10683, sections 3.1.2 and 3.7: the rate is 1/√max(step, 10,000)."""
 
 
 def _gpt3(lr: float, rows: int) -> Recipe:
@@ -161,6 +177,7 @@ RECIPES: Mapping[str, Recipe] = {
     "quick": QUICK,
     "transformer-2017": TRANSFORMER_2017,
     "olmo-1b-0724": OLMO_1B_0724,
+    **dict.fromkeys(("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b"), _T5),
     "gpt3-125m": _gpt3(6e-4, 256),
     "gpt3-350m": _gpt3(3e-4, 256),
     "gpt3-760m": _gpt3(2.5e-4, 256),

@@ -2,65 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from anyformer.recipe.distillation import Distillation
 from anyformer.recipe.lora import LoRA
 from anyformer.recipe.mixture import Mixture
+from anyformer.recipe.optimizer import AdamW, OptimizerSpec
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
-from anyformer.spec import Few, NotNegative, Positive, Rate, ScaleSpec, Spec, Whole
+from anyformer.spec import NotNegative, Positive, Rate, Spec, Whole
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.specification import ObjectiveSpec
 
 Precision = Literal["float32", "bf16"]
-
-
-class OptimizerSpec(Spec, abstract=True):
-    """`lr` is the schedule's peak: a number, or a law of d_model."""
-
-    lr: Positive | ScaleSpec = 1e-3
-    beta1: Rate = 0.9
-    beta2: Rate = 0.95
-    eps: Positive = 1e-8
-
-    def peak(self, d_model: int) -> float:
-        """The peak learning rate of a model of this width."""
-        return self.lr.value(d_model) if isinstance(self.lr, ScaleSpec) else self.lr
-
-    def become(self, rule: type[OptimizerSpec]) -> OptimizerSpec:
-        """Another rule, with what both have as it is here."""
-        return rule(**{name: value for name, value in self.values().items() if name in rule.types()})
-
-
-class Adam(OptimizerSpec):
-    """Kingma & Ba 2014, arXiv:1412.6980. To the clipped gradient of a matrix, not of others, `l2` times the matrix is added."""
-
-    l2: NotNegative = 0.0
-
-
-class AdamW(OptimizerSpec):
-    """Decoupled decay, lr · weight_decay each step, of matrices alone: never of biases, gains and tables.
-
-    Loshchilov & Hutter 2017, arXiv:1711.05101.
-    """
-
-    weight_decay: NotNegative = 0.1
-
-
-class Muon(OptimizerSpec):
-    """Momentum made orthogonal, for matrices that features pass through, experts' too; AdamW for routers, tables and all else.
-
-    Jordan et al. 2024, https://kellerjordan.github.io/posts/muon. A step's numbers have a root mean square of .2 of the rate,
-    as AdamW's do, so that its rates and decay suit (Liu et al. 2025, arXiv:2502.16982, section 2.2).
-    """
-
-    weight_decay: NotNegative = 0.1  # as AdamW's
-    momentum: Rate = 0.95  # Nesterov's
-    iterations: Few = 5  # of the polynomial that moves singular values to about 1
-
-
-OPTIMIZERS: Mapping[str, type[OptimizerSpec]] = {"adam": Adam, "adamw": AdamW, "muon": Muon}
 
 
 class RouterLossSpec(Spec, abstract=True):

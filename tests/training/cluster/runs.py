@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 
 import anyformer.layers as L
+from anyformer.recipe import OptimizerSpec
 from anyformer.spec import BlockSpec, BranchSpec, Count, ModelSpec
 from anyformer.training.checkpoint.metrics import StepMetrics
 from anyformer.training.cluster.mesh import parse
@@ -71,10 +72,12 @@ def ran(
     watcher: Watcher | None = None,
     mixture: bool = False,
     save: Literal["now", "async"] = "now",
+    optimizer: OptimizerSpec | None = None,
 ) -> Ran | None:
     """A run in `out`, begun or gone on with; None where it crashed."""
     world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
     recipe = killing.recipe() if dropout else killing.recipe().but(dropout=killing.DropoutSpec())
+    recipe = recipe.but(optimizer=optimizer or recipe.optimizer)
     data = TextData(killing.corpus(40, 1), killing.corpus(5, 2), None)
     try:
         by = watcher or Crashing(crash_at)

@@ -14,6 +14,7 @@ from anyformer.errors import CheckpointError
 from anyformer.families import PRESETS
 from anyformer.hub import load
 from anyformer.model import build
+from anyformer.recipe import Adafactor
 from anyformer.resizing import shrink
 from anyformer.training.checkpoint.metrics import StepMetrics
 from anyformer.training.cluster.mesh import parse
@@ -27,6 +28,7 @@ from tests.training.cluster.processes import Processes, processes
 from tests.training.cluster.runs import STEPS, Ran, ran
 
 STOP = 14  # after the checkpoint of step 12
+BY_MEANS = Adafactor(lr=0.01)
 NEAR = 2e-6  # relative: a loss by other sums; Adam makes more of rounding than a step of SGD would
 
 
@@ -94,6 +96,29 @@ def test_another_mesh_goes_on(two: Processes, tmp_path: Path, whole: Ran, first:
         found = two(ran, mesh, out, at)[0] if mesh else ran(None, "", out, at)
     assert found is not None
     check_near(found, whole)
+
+
+@pytest.fixture(scope="module")
+def whole_by_means(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    found = ran(None, "", tmp_path_factory.mktemp("whole") / "run", optimizer=BY_MEANS)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("fsdp=2", ""), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("", "fsdp=2"), ("pp=2", "tp=2")))],
+)
+def test_what_is_kept_of_rows_and_columns_goes_on(
+    two: Processes, tmp_path: Path, whole_by_means: Ran, first: str, then: str
+) -> None:
+    """It has another shape than its tensor, and each process has the whole."""
+    out = tmp_path / "run"
+    for mesh, at in ((first, STOP), (then, None)):
+        given = (mesh, out, at, False, None, False, "now", BY_MEANS)
+        found = two(ran, *given)[0] if mesh else ran(None, *given)
+    assert found is not None
+    check_near(found, whole_by_means)
 
 
 @pytest.fixture(scope="module")

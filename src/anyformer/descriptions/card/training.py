@@ -64,12 +64,13 @@ def _piece(piece: PieceSpec) -> str:
 
 def _optimizer(recipe: Recipe) -> Iterator[CardRow]:
     yield _said("optimizer", recipe.optimizer.kind, "optimiser")
-    named = {"beta1": ("beta1", "beta 1"), "beta2": ("beta2", "beta 2"), "eps": ("optimizer_eps", "optimiser eps")}
+    named = {"beta1": "beta 1", "beta2": "beta 2", "weight_decay": "weight decay", "l2": "l2", "momentum": "momentum"}
     usual = recipe.optimizer.__dataclass_fields__
     for field, value in recipe.optimizer.values().items():
         # What there is none of, as usual, is not told.
         if field != "lr" and isinstance(value, int | float) and (value or value != usual[field].default):
-            yield _row(*named.get(field, (field, field.replace("_", " "))), value)
+            key, name = (field, named[field]) if field in named else (f"optimizer_{field}", f"optimiser {field}")
+            yield _row(key, name, value)
     if recipe.clip is not None:
         yield _row("clip", "gradient clipping", recipe.clip, f"norm of all gradients at most {recipe.clip:g}")
 

@@ -210,8 +210,12 @@ class Checkpoints:
         """What a folder of parts has of the optimiser, shared out as its parameters are."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         known = {i if numbers is None else numbers.own[i]: p for i, p in enumerate(parameters)}
-        named = [(name, known.get(int(name.split(".")[0]))) for name in shards.outlines(folder)]
-        held = {name: torch.empty_like(p) for name, p in named if p is not None}
+        named = {name: (known.get(int(name.split(".")[0])), saved) for name, saved in shards.outlines(folder).items()}
+        held = {
+            name: torch.empty_like(p if p.shape == saved.shape else saved, device=p.device)
+            for name, (p, saved) in named.items()
+            if p is not None
+        }
         shards.read(folder, held)
         return held
 

@@ -24,8 +24,7 @@ from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective, Teacher
 from anyformer.training.step import Trainer, split
 from anyformer.training.step.adapter import Adapter
-from anyformer.training.step.muon import MuonAdam
-from anyformer.training.step.optimizer import MOMENTS_NBYTES, MOMENTUM_NBYTES, kept_nbytes
+from anyformer.training.step.optimizer import kept_nbytes, ways_of
 
 WEIGHT_NBYTES = 4  # a parameter, float32
 
@@ -131,7 +130,7 @@ def _forward(spec: ModelSpec, load: Workload) -> Cost:
 
 def sizes(trainer: Trainer) -> tuple[int, int, int]:
     """The parameters of the model, of what is trained beside it and not shared, and the bytes of a checkpoint."""
-    kept = sum(each * p.numel() for p, each in _kept(trainer))
+    kept = sum(nbytes for _, nbytes in _kept(trainer))
     if (adapter := trainer.adapter) is not None:
         adapted = sum(p.numel() for p in adapter.parameters())
         return sum(p.numel() for p in adapter.base().values()), 0, WEIGHT_NBYTES * adapted + kept
@@ -148,9 +147,9 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
 
 
 def _kept(trainer: Trainer) -> Iterator[tuple[torch.Tensor, int]]:
-    """The trained parameters of this process, and the bytes that the optimiser keeps of each number of one."""
-    maps = trainer.optimizer.maps if isinstance(trainer.optimizer, MuonAdam) else ()
-    return ((p, MOMENTUM_NBYTES if p in maps else MOMENTS_NBYTES) for p in trainer.parameters)
+    """The trained parameters that this process has a part of, and the bytes that the optimiser keeps of each as a whole."""
+    rule, ways = trainer.recipe.optimizer, {p: way for each in trainer.models for p, way in ways_of(each).items()}
+    return ((p, 4 * rule.numbers_kept(p.shape, ways[p].is_map)) for p in trainer.parameters)
 
 
 def disk_needed(one: int, kept: int, out: Path, once: int = 0) -> int:
@@ -186,7 +185,7 @@ def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
         trainer.optimizer.zero_grad(set_to_none=True)
     for tensor, held in zip(trainer.untrained, before, strict=True):
         tensor.copy_(held)
-    state = sum(each * here(p).numel() for p, each in _kept(trainer))
+    state = sum(nbytes * here(p).numel() // max(p.numel(), 1) for p, nbytes in _kept(trainer))
     in_use = (
         torch.cuda.max_memory_allocated(trainer.device)
         if trainer.device.type == "cuda"

@@ -6,7 +6,7 @@ section 2.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,25 +37,20 @@ def orthogonal(matrices: Tensor, iterations: int) -> Tensor:
 class MuonAdam(torch.optim.Adam):
     """The optimiser of `groups`, of which `maps` are matrices […, d_out, d_in] that features pass through.
 
-    Of a matrix that several processes have parts of, each makes the whole orthogonal.
+    Their rate is times the number beside them. Of a matrix that several processes have parts of, each makes the whole orthogonal.
     """
 
     def __init__(
         self,
         groups: Sequence[dict[str, Any]],
-        maps: Collection[Tensor],
+        maps: Mapping[Tensor, float],
         *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        fused: bool,
         momentum: float,
         iterations: int,
+        **adam: Any,
     ) -> None:
-        super().__init__(
-            groups, lr, betas, eps, decoupled_weight_decay=True, fused=fused, foreach=None if fused else True
-        )
-        self.maps, self.momentum, self.iterations = frozenset(maps), momentum, iterations
+        super().__init__(groups, decoupled_weight_decay=True, **adam)
+        self.maps, self.momentum, self.iterations = maps, momentum, iterations
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -82,4 +77,5 @@ class MuonAdam(torch.optim.Adam):
         state["step"] += 1
         momentum = state["momentum"].mul_(self.momentum).add_(grad)
         update = orthogonal(together(grad.add(momentum, alpha=self.momentum)), self.iterations)
-        p.mul_(1 - lr * decay).add_(part_as(p, update), alpha=-lr * RMS * max(p.shape[-2:]) ** 0.5)
+        size = self.maps[p] * RMS * max(p.shape[-2:]) ** 0.5
+        p.mul_(1 - lr * decay).add_(part_as(p, update), alpha=-lr * size)

@@ -8,36 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import UsageError
 from anyformer.model import Transformer
-from anyformer.recipe import OPTIMIZERS, Adam, AdamW, Muon, OptimizerSpec
-from anyformer.spec import ModelSpec, Place, Weight, tensors
+from anyformer.recipe import OptimizerSpec
+from anyformer.spec import ModelSpec, Place, tensors
 from anyformer.spec.part import Role
 from anyformer.training.cluster.parts import together
-from anyformer.training.step.muon import MuonAdam
+from anyformer.training.step.rules import Way, torch_optimizer
 
 # Tables don't decay: a token that is rare would be pulled to zero between its appearances, and a tied table would
 # lose the scale that the embedding needs.
 DECAYING: frozenset[Role] = frozenset({"matrix", "query", "inner", "output"})
+OF_ADAPTERS = Way(decays=True, share=1.0, is_map=False)  # whose matrices no specification names
 
-MOMENTS_NBYTES, MOMENTUM_NBYTES = 8, 4  # of a number: Adam's two averages, the momentum of Muon's matrices, in float32
 
-
-def ways(spec: ModelSpec, muon: bool = False) -> dict[str, tuple[bool, float]]:
-    """(whether weight decay acts on it, its share of the learning rate) of each tensor that is trained, by its name.
-
-    The largest singular value of a step grows with the width of a map by Adam's rule, and with the root of it by Muon's: so does
-    what μP takes off.
-    """
+def ways(spec: ModelSpec) -> dict[str, Way]:
+    """How each tensor is trained that is, by its name."""
 
     def width(name: str) -> int:
         return (spec.encoder if spec.encoder and name.startswith("encoder.") else spec.stack).d_model
 
-    def power(weight: Weight) -> float:
-        return 0.5 if muon and _is_map(weight) else 1.0
-
     return {
-        name: (weight.role in DECAYING, spec.init.rate(weight, width(name)) ** power(weight))
+        name: Way(weight.role in DECAYING, spec.init.rate(weight, width(name)), weight.quantises_as == "map")
         for name, weight in tensors(spec, Place())
         if weight.trainable
     }
@@ -48,76 +39,39 @@ def trained(models: Iterable[nn.Module]) -> list[nn.Parameter]:
     return [p for p in nn.ModuleList(models).parameters() if p.requires_grad]
 
 
-def optimizer_of(optimizer: OptimizerSpec, model: Transformer, *beside: Transformer) -> torch.optim.Optimizer:
+def optimizer_of(rule: OptimizerSpec, model: Transformer, *beside: Transformer) -> torch.optim.Optimizer:
     """The optimiser over a model's weights: those that decay, then the others, each in the model's order.
 
     Those that learn at another share of the rate (μP) are groups of their own, which decay no less. Those of models `beside` it
-    come after them in each group. Raises UsageError for an optimiser without an implementation.
+    come after them in each group. Raises UsageError for a rule without an implementation.
     """
-    if not isinstance(optimizer, Adam | AdamW | Muon):
-        raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are {', '.join(OPTIMIZERS)}")
-    models = (model, *beside)
-    decoupled = not isinstance(optimizer, Adam)
-    decay = optimizer.weight_decay if decoupled else optimizer.l2
-    muon = isinstance(optimizer, Muon)
+    models, peak = (model, *beside), rule.peak(model.spec.stack.d_model)
     # What models share is the first one's.
-    every, way = trained(models), {p: how for each in models[::-1] for p, how in _by_parameter(each, muon).items()}
-    lr = optimizer.peak(model.spec.stack.d_model)
+    way = {p: how for each in models[::-1] for p, how in ways_of(each).items()}
+    every = trained(models)
     # All of the model's, where a process has some of the layers.
-    kinds = set((ways(model.spec, muon) if model.stack.stage else way).values())
+    kinds = {how[:2] for how in (ways(model.spec) if model.stack.stage else way).values()}
     groups = [
         {
-            "params": [p for p in every if way[p] == (decays, rate)],
-            "lr": lr * rate,
-            "weight_decay": (decay / rate if decoupled else decay) if decays else 0.0,
+            "params": [p for p in every if way[p][:2] == (decays, share)],
+            "lr": peak * share,
+            "weight_decay": rule.decay(share) if decays else 0.0,
         }
-        for decays, rate in sorted(kinds, reverse=True)
+        for decays, share in sorted(kinds, reverse=True)
     ]
-    fused = all(
-        p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() and in_one_piece(p) for p in every
-    )
-    betas, eps = (optimizer.beta1, optimizer.beta2), optimizer.eps
-    if isinstance(optimizer, Muon):
-        maps = [p for each in models for p in maps_of(each)]
-        how = {"momentum": optimizer.momentum, "iterations": optimizer.iterations}
-        return MuonAdam(groups, maps, lr=lr, betas=betas, eps=eps, fused=fused, **how)
-    return torch.optim.Adam(
-        groups, lr, betas, eps, decoupled_weight_decay=decoupled, fused=fused, foreach=None if fused else True
-    )
+    return torch_optimizer(rule, groups, way)
 
 
-def maps_of(model: Transformer) -> list[nn.Parameter]:
-    """The trained matrices of a model that features pass through: neither tables nor routers, taps and recurrences."""
-    named = {name for name, weight in tensors(model.spec, Place()) if _is_map(weight)}
-    return [p for name, p in model.named_parameters() if name in named and p.requires_grad]
+def ways_of(model: Transformer) -> dict[Tensor, Way]:
+    """How each parameter is trained that is."""
+    named = ways(model.spec)
+    return {p: named.get(name, OF_ADAPTERS) for name, p in model.named_parameters() if p.requires_grad}
 
 
-def _is_map(weight: Weight) -> bool:
-    return weight.quantises_as == "map"
-
-
-def kept_nbytes(spec: ModelSpec, optimizer: OptimizerSpec) -> int:
+def kept_nbytes(spec: ModelSpec, rule: OptimizerSpec) -> int:
     """The bytes that an optimiser keeps of a model's trained weights."""
-    muon = isinstance(optimizer, Muon)
-    return sum(
-        (MOMENTUM_NBYTES if muon and _is_map(weight) else MOMENTS_NBYTES) * weight.numel
-        for _, weight in tensors(spec, Place())
-        if weight.trainable
-    )
-
-
-def in_one_piece(x: Tensor) -> bool:
-    """Whether nothing lies between the numbers of x, so that its gradient lies as it does: fused optimisers take that for given.
-
-    Maps that `lay_out_for_decoding` has laid together lie between one another.
-    """
-    return not x.numel() or x.numel() == 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-
-
-def _by_parameter(model: Transformer, muon: bool) -> dict[nn.Parameter, tuple[bool, float]]:
-    named = ways(model.spec, muon)
-    # An adapter's matrices, which the specification does not name, decay as matrices do.
-    return {p: named.get(name, (True, 1.0)) for name, p in model.named_parameters() if p.requires_grad}
+    shapes = ((weight.shape, weight.quantises_as == "map") for _, weight in tensors(spec, Place()) if weight.trainable)
+    return 4 * sum(rule.numbers_kept(*each) for each in shapes)
 
 
 def clip(

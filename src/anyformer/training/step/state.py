@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from anyformer.errors import CheckpointError
 from anyformer.model import Transformer
 from anyformer.training.cluster.parts import part_as, put
-from anyformer.training.step.muon import MuonAdam
 from anyformer.training.step.optimizer import ways
 
 
@@ -75,7 +74,7 @@ class Numbers(NamedTuple):
         """None where a process has all layers."""
         if not isinstance(model, Transformer) or (stage := model.stack.stage) is None:
             return None
-        way = ways(model.spec, muon=isinstance(optimizer, MuonAdam))
+        way = {name: how[:2] for name, how in ways(model.spec).items()}
         kinds = sorted(set(way.values()), reverse=True)
         number = {
             name: i for i, name in enumerate(name for kind in kinds for name in stage.names if way.get(name) == kind)
@@ -129,7 +128,7 @@ def set_optimizer_tensors(
     for index, parameter in zip(order, parameters, strict=True):
         for field, value in state.get(index, {}).items():
             held = optimizer.state[parameter].get(field)
-            if isinstance(value, Tensor) and value.dim():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:  # else every process has it whole
                 optimizer.state[parameter][field] = held = part_as(parameter, held)
             # load_state_dict casts moments to the parameter's dtype, which loses those kept in a wider one.
             if isinstance(held, Tensor) and held.dtype != value.dtype:

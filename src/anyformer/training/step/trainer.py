@@ -122,8 +122,8 @@ class Trainer:
             keep_gradients_apart(self.parameters)
         self.counted = counted_once(model, self.parameters)
         self.optimizer = optimizer_of(recipe.optimizer, *self.models)
-        self.rate_shares = [group["lr"] / self.optimizer.defaults["lr"] for group in self.optimizer.param_groups]
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
+        self.rate_shares = [group["lr"] / self.learning_rate.peak for group in self.optimizer.param_groups]
         # What learns by gradients changes in updates alone; what is kept beside it, a pass may change.
         held = chain(*(each.state_dict(keep_vars=True).values() for each in (self.kept, *self.models[1:])))
         self.untrained = [tensor for tensor in held if not tensor.requires_grad]

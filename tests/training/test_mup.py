@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.descriptions import as_variant
 from anyformer.layers import LinearSpec
 from anyformer.model import build
-from anyformer.recipe import AdamW, Muon, OptimizerSpec
+from anyformer.recipe import Adafactor, AdamW, Lion, Muon, OptimizerSpec
 from anyformer.spec import ModelSpec, TableSpec, Vocab, Width
 from anyformer.training.step.optimizer import optimizer_of, ways_of
 
@@ -104,9 +104,15 @@ def test_logits_of_a_table_that_keeps_its_width_move_alike_too() -> None:
     assert max(starts) < 1.3 * min(starts)
 
 
-def test_what_muon_s_maps_write_moves_alike_too() -> None:
-    """Singular values of its steps grow with the root of the width, so that Adam's rule would take too much off them."""
-    assert abs(slope("MuP(base=64)", by=Muon(lr=RATE, weight_decay=0.0), maps_alone=True)) < 0.3
+@pytest.mark.parametrize(
+    "rule", [Muon(lr=RATE, weight_decay=0.0), Adafactor(lr=RATE), Lion(lr=RATE / 4, weight_decay=0.0)]
+)
+def test_what_maps_write_moves_alike_by_each_rule(rule: OptimizerSpec) -> None:
+    """As by Adam, of which table 8 speaks: steps of Muon's and Adafactor's matrices grow with the root of the width, and less is
+    taken off them."""
+    of_adam = slope("MuP(base=64)", by=ADAM, maps_alone=True)
+    assert slope("MuP(base=64)", by=rule, maps_alone=True) == pytest.approx(of_adam, abs=0.2)
+    assert slope("ByRole(matrix=Normal(scale=1.0,fan_in_power=-0.5))", by=rule, maps_alone=True) > of_adam + 0.5
 
 
 def test_the_start_brings_what_goes_with_it() -> None:

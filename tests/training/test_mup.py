@@ -13,9 +13,10 @@ import anyformer as af
 from anyformer.descriptions import as_variant
 from anyformer.layers import LinearSpec
 from anyformer.model import build
-from anyformer.recipe import Adafactor, AdamW, Lion, Muon, OptimizerSpec
+from anyformer.recipe import Adafactor, AdamW, Constant, Lion, Muon, OptimizerSpec, Warmup
 from anyformer.spec import ModelSpec, TableSpec, Vocab, Width
 from anyformer.training.step.optimizer import optimizer_of, ways_of
+from tests.training.test_step import batch, recipe, trainer
 
 WIDTHS = (64, 128, 256)
 STEPS, RATE = 4, 0.01
@@ -40,6 +41,14 @@ def test_matrices_learn_slower_the_wider_they_are() -> None:
     assert {RATE, RATE / 4} == set(rates.values())
     for group in optimizer.param_groups:  # what decays in a step is the same at every width
         assert group["lr"] * group["weight_decay"] in (0, pytest.approx(RATE * 0.1))
+
+
+def test_a_step_is_taken_at_these_rates() -> None:
+    rates = {"optimizer": AdamW(lr=RATE), "schedule": (Warmup(steps=2), Constant())}
+    ours = trainer(recipe(**rates), llama(256))
+    for step, rate in ((1, RATE / 2), (2, RATE), (3, RATE)):
+        assert ours.step(step, batch()).lr == rate
+        assert {group["lr"] for group in ours.optimizer.param_groups} == {rate, rate / 4}
 
 
 def test_starts_are_as_in_table_8() -> None:

@@ -50,11 +50,12 @@ class FactoredAdam(torch.optim.Optimizer):
         """Of one parameter and its whole gradient; so much of it is left by decay."""
         state = self.state[p]
         if not state:
-            shapes = {"squares": grad.shape}
-            if grad.dim() > 1:
-                shapes = {"rows": (*grad.shape[:-1], 1), "columns": (*grad.shape[:-2], 1, grad.shape[-1])}
             state["step"] = torch.zeros(())
-            state |= {name: grad.new_zeros(shape) for name, shape in shapes.items()}
+            if grad.dim() > 1:
+                state["rows"] = grad.new_zeros(*grad.shape[:-1], 1)
+                state["columns"] = grad.new_zeros(*grad.shape[:-2], 1, grad.shape[-1])
+            else:
+                state["squares"] = torch.zeros_like(p)
         state["step"] += 1
         new = float(state["step"]) ** -self.power
         squares = grad.square().add_(self.eps[0])
@@ -63,7 +64,7 @@ class FactoredAdam(torch.optim.Optimizer):
             columns = state["columns"].lerp_(squares.mean(-2, True), new)
             update = grad * (rows.mean(-2, True) / rows).sqrt() * columns.rsqrt()
         else:
-            update = grad * state["squares"].lerp_(squares, new).rsqrt()
+            update = grad * together(state["squares"].lerp_(part_as(p, squares), new)).rsqrt()
         size = _rms(together(p)).clamp_min(self.eps[1]) / (_rms(update) / self.threshold).clamp_min(1.0)
         p.mul_(left).add_(part_as(p, update.mul_(-rate * size)))
 

@@ -30,10 +30,11 @@ from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.run.checks import check_room, check_run, fits_beside_others
 from anyformer.training.run.evaluation import Evaluation, evaluate
 from anyformer.training.run.options import RunOptions
-from anyformer.training.run.plan import RunPlan, plan_of, trial
+from anyformer.training.run.plan import RunPlan, plan_of
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped, noted_signals
 from anyformer.training.run.teaching import teacher_of
+from anyformer.training.run.trial import trial
 from anyformer.training.step import Trainer
 from anyformer.training.step.device import best_device, compute_dtype, keep_heap, memory_told
 

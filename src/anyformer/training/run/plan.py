@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import psutil
-import torch
 
 from anyformer.amounts import count, counted, duration, gigabytes, prefixed
 from anyformer.disk.run_layout import BASE, CHECKPOINTS
@@ -19,12 +14,11 @@ from anyformer.errors import UsageError
 from anyformer.spec import Cost, ModelSpec, Place, Workload, parameters, tensors
 from anyformer.training.checkpoint.directory import made
 from anyformer.training.checkpoint.job import Job
-from anyformer.training.cluster.parts import here
-from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective, Teacher
-from anyformer.training.step import Trainer, split
+from anyformer.training.run.trial import kept_of
+from anyformer.training.step import Trainer
 from anyformer.training.step.adapter import Adapter
-from anyformer.training.step.optimizer import kept_nbytes, ways_of
+from anyformer.training.step.optimizer import kept_nbytes
 
 WEIGHT_NBYTES = 4  # a parameter, float32
 
@@ -130,7 +124,7 @@ def _forward(spec: ModelSpec, load: Workload) -> Cost:
 
 def sizes(trainer: Trainer) -> tuple[int, int, int]:
     """The parameters of the model, of what is trained beside it and not shared, and the bytes of a checkpoint."""
-    kept = sum(nbytes for _, nbytes in _kept(trainer))
+    kept = sum(nbytes for _, nbytes in kept_of(trainer))
     if (adapter := trainer.adapter) is not None:
         adapted = sum(p.numel() for p in adapter.parameters())
         return sum(p.numel() for p in adapter.base().values()), 0, WEIGHT_NBYTES * adapted + kept
@@ -144,12 +138,6 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
     memory = sum(held.nbytes for held in trainer.memories.held.values()) if trainer.memories is not None else 0
     saved = WEIGHT_NBYTES * (sum(model.values()) + sum(held.values())) + kept + memory
     return sum(model.values()), own, saved
-
-
-def _kept(trainer: Trainer) -> Iterator[tuple[torch.Tensor, int]]:
-    """The trained parameters that this process has a part of, and the bytes that the optimiser keeps of each as a whole."""
-    rule, ways = trainer.recipe.optimizer, {p: way for each in trainer.models for p, way in ways_of(each).items()}
-    return ((p, 4 * rule.numbers_kept(p.shape, ways[p].is_map)) for p in trainer.parameters)
 
 
 def disk_needed(one: int, kept: int, out: Path, once: int = 0) -> int:
@@ -170,25 +158,3 @@ def disk_needed(one: int, kept: int, out: Path, once: int = 0) -> int:
             f"checkpoints in {out} need {gigabytes(needed)}, {gigabytes(needed - free)} more than are free; {remedy}"
         )
     return needed
-
-
-def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
-    """(seconds of a step, bytes of memory at its peak) from a few passes that leave no trace in the model."""
-    part = next(split(batch, trainer.micro_tokens * trainer.world.size))
-    seconds, before = [], [tensor.clone() for tensor in trainer.untrained]
-    for _ in range(3):
-        start = time.perf_counter()
-        trainer.gradients(1, part)
-        if trainer.device.type == "cuda":
-            torch.cuda.synchronize(trainer.device)
-        seconds.append(time.perf_counter() - start)
-        trainer.optimizer.zero_grad(set_to_none=True)
-    for tensor, held in zip(trainer.untrained, before, strict=True):
-        tensor.copy_(held)
-    state = sum(nbytes * here(p).numel() // max(p.numel(), 1) for p, nbytes in _kept(trainer))
-    in_use = (
-        torch.cuda.max_memory_allocated(trainer.device)
-        if trainer.device.type == "cuda"
-        else psutil.Process().memory_info().rss
-    )
-    return min(seconds) * len(batch.labels) / len(part.labels), in_use + state

@@ -165,13 +165,16 @@ def test_it_leaves_a_model_as_it_was_and_says_the_same_again(text: Path) -> None
 
 
 def test_no_pass_is_made_twice(text: Path) -> None:
-    """One of all, one without each of 4 branches and 2 layers, in which it ends early too; by row, the gradient and the maps."""
+    """Of all, without each of 4 branches and 2 layers, in which it ends early too; by row, the gradient and the maps.
+
+    Two more compute no layer: by what stands between layers, and where it ends behind the last.
+    """
     model, rows = small("llama3-8b"), 64 // ROW
     assert (len(model.stack.blocks), model.spec.context) == (2, 64)
     passes = []
     with model.register_forward_hook(lambda *_: passes.append(1)):
         af.inspect(model, text, tokenizer=tokenizer(), seq_len=ROW, tokens=64)
-    assert len(passes) == 1 + 4 + 2 + 2 * rows + 2  # and of a text said twice, of the row that is read
+    assert len(passes) == 1 + 4 + 2 + 2 + 2 * rows + 2  # and of a text said twice, of the row that is read
 
 
 def test_a_text_is_read_beside_data(saved: Path, text: Path) -> None:

@@ -57,8 +57,8 @@ def inspect(
     ) as one:
         inner, judge, sites = one.model, one.judging, one.sites
         matters = importance(inner, judge, tokens)
-        whole, layers = of_layers(inner, judge, sites, tokens)
+        labels, loss, layers = of_layers(inner, judge, sites, tokens)
         heads = of_heads(inner, judge, sites, tokens, matters)
         row = judge if said is None or said is given else judging(one.found, one.goal, said, directory=None)
         reading = read(inner, one.found.tokenizer, row, sites)
-    return Inspection(one.goal.kind, one.goal.unit, whole.loss, whole.tokens, layers, heads, matters, reading)
+    return Inspection(one.goal.kind, one.goal.unit, loss, labels, layers, heads, matters, reading)

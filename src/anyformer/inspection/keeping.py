@@ -6,13 +6,14 @@ heads and experts are judged by the gradient, layers by the loss without each.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from anyformer.errors import UsageError
 from anyformer.hub import transplant as carried_over
 from anyformer.hub.transplant import Transplant
-from anyformer.inspection.effects import loss_of
+from anyformer.inspection.effects import Change, judged
 from anyformer.inspection.importance import importance
 from anyformer.inspection.sites import without_layers
 from anyformer.inspection.subject import TOKENS, Subject, subject
@@ -68,10 +69,6 @@ def most_needed(one: Subject, spec: ModelSpec, tokens: int) -> str:
     several kinds, those that stay are in turn of the architecture's, as long as it has the same kinds.
     """
 
-    def loss(gone: frozenset[int]) -> float:
-        with without_layers(one.model, gone):
-            return loss_of(one.model, one.judging, tokens).loss
-
     main, best = one.sites.main, [frozenset[int]()]
     given, wanted = ([_kind(block) for block in each.stack.blocks] for each in (one.model.spec, spec))
     kinds = dict(zip(main, given, strict=True))
@@ -83,7 +80,13 @@ def most_needed(one: Subject, spec: ModelSpec, tokens: int) -> str:
     alike = fits(frozenset())
     for _ in range(len(given) - len(wanted)):
         wider = {gone | {i} for gone in best for i in main if i not in gone}
-        best = sorted((gone for gone in wider if not alike or fits(gone)), key=loss)[:SETS]
+        changes = {
+            gone: Change(min(gone), partial(without_layers, one.model, gone))
+            for gone in wider
+            if not alike or fits(gone)
+        }
+        _, losses = judged(one.model, one.judging, tokens, changes)
+        best = sorted(changes, key=losses.__getitem__)[:SETS]
     return ",".join(str(i - main.start) for i in main if i not in best[0])
 
 

@@ -1,21 +1,22 @@
 """Where a pass goes through a model, layer by layer and branch by branch, and what is watched or changed there.
 
-Layers and branches are told by the order in which a pass calls them, so that those that share weights are told apart.
+Layers and branches are told by the order in which a whole pass calls them, so that those that share weights are told apart.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from itertools import count
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from anyformer.layers.block import Block, Branch
-from anyformer.layers.tokens import ForwardContext, KeepNothing, Store
+from anyformer.layers.tokens import KeepNothing, Notes
 from anyformer.model import Transformer
 from anyformer.spec import BranchSpec, MixerSpec, ModelSpec
 from anyformer.surgery import Anatomy
@@ -24,6 +25,10 @@ PLACE = re.compile(r"(encoder|stack|heads\.(?P<head>.+)\.layers)\.blocks\.(?P<la
 UNTOLD = (None, MixerSpec.counted_as)  # what a mixer is counted as that is of no kind by itself
 M = TypeVar("M", bound=nn.Module)
 See = Callable[[int, tuple[Any, ...], Any], Any]
+Forward = Callable[..., tuple[Any, list[Notes]]]  # a Block's
+Step = Callable[
+    ..., tuple[Any, list[Notes]]
+]  # of the number of a layer, its Block, how that computes it, and what it is given
 
 
 class Site(NamedTuple):
@@ -89,41 +94,27 @@ class Sites(NamedTuple):
 def watched(model: Transformer, kind: type[nn.Module], see: See) -> Iterator[None]:
     """Have every pass show its layers (Block) or branches (Branch) meanwhile.
 
-    `see` is called with the number of the call in the pass, what it was given and what it makes; what `see` returns, unless that
+    `see` is called with the number of the layer or branch, what it was given and what it makes; what `see` returns, unless that
     is None, stands in the place of what was made.
     """
-    with _numbers(model) as number:
-
-        def show(_: Any, given: tuple[Any, ...], made: Any) -> Any:
-            return see(number(), given, made)
-
-        handles = [module.register_forward_hook(show) for module in _called(model, kind)]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    with _calls(model) as at, ExitStack() as hooks:
+        for module in _called(model, kind):
+            hooks.enter_context(module.register_forward_hook(lambda _, given, made: see(at[kind], given, made)))
+        yield
 
 
 @contextmanager
-def without_layers(model: Transformer, numbers: Collection[int]) -> Iterator[None]:
-    """Have layers of these numbers pass on what they read meanwhile; what they lend to others they still do."""
-    with _numbers(model) as number:
+def instead(model: Transformer, step: Step) -> Iterator[None]:
+    """Have every pass take what `step` makes for what its layers would, meanwhile."""
+    with _calls(model) as at:
 
-        def instead(block: Block) -> Callable[..., Any]:
-            whole, lends = block.forward, any(mixer.lends() for mixer in block.spec.mixers)
-
-            def called(state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]) -> Any:
-                if number() not in numbers:
-                    return whole(state, residual, context, stores)
-                computed = lends or not isinstance(stores, KeepNothing)  # which count on being taken
-                return state, whole(state, residual, context, stores)[1] if computed else []
-
-            return called
+        def around(block: Block) -> Forward:
+            whole = block.forward
+            return lambda *given: step(at[Block], block, whole, *given)
 
         blocks = [(block, block.__dict__.get("forward")) for block in _called(model, Block)]
         for block, _ in blocks:
-            block.forward = instead(block)
+            block.forward = around(block)
         try:
             yield
         finally:
@@ -133,25 +124,46 @@ def without_layers(model: Transformer, numbers: Collection[int]) -> Iterator[Non
                     block.forward = former
 
 
-def without_branch(model: Transformer, number: int) -> Any:
+def without_layers(model: Transformer, numbers: Collection[int]) -> AbstractContextManager[None]:
+    """A context in which layers of these numbers pass on what they read; what they lend to others they still do."""
+
+    def step(number: int, block: Block, whole: Forward, state: Any, *given: Any) -> tuple[Any, list[Notes]]:
+        if number not in numbers:
+            return whole(state, *given)
+        lends = any(mixer.lends() for mixer in block.spec.mixers)
+        computed = lends or not isinstance(given[-1], KeepNothing)  # stores, which count on being taken
+        return state, whole(state, *given)[1] if computed else []
+
+    return instead(model, step)
+
+
+def without_branch(model: Transformer, number: int) -> AbstractContextManager[None]:
     """A context in which the branch of this number writes nothing."""
     return watched(model, Branch, lambda i, _, made: (torch.zeros_like(made[0]), made[1]) if i == number else None)
 
 
 @contextmanager
-def _numbers(model: Transformer) -> Iterator[Callable[[], int]]:
-    """The numbers of calls, from 0 in each pass, one each time it is asked."""
-    calls = count()
+def _calls(model: Transformer) -> Iterator[dict[type[nn.Module], int]]:
+    """Which layer (Block) and branch (Branch) is being called, by their numbers in a pass that leaves none out."""
+    sites, at = Sites.of(model.spec), {Block: -1, Branch: -1}
+    within = Counter(site.of_layer for site in sites.branches)
+    before = list(accumulate((within[site.path] for site in sites.layers), initial=0))  # branches, by layer
 
     def begin(*_: Any) -> None:
-        nonlocal calls
-        calls = count()
+        at[Block] = -1
 
-    handle = model.register_forward_pre_hook(begin)
-    try:
-        yield lambda: next(calls)
-    finally:
-        handle.remove()
+    def enter(module: nn.Module, _: Any) -> None:
+        if isinstance(module, Block):
+            at[Block] += 1
+            at[Branch] = before[at[Block]] - 1
+        else:
+            at[Branch] += 1
+
+    with ExitStack() as hooks:
+        hooks.enter_context(model.register_forward_pre_hook(begin))
+        for module in (*_called(model, Block), *_called(model, Branch)):
+            hooks.enter_context(module.register_forward_pre_hook(enter))
+        yield at
 
 
 def _called(model: Transformer, kind: type[M]) -> list[M]:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.inspection.attention import _summed
+from anyformer.inspection.results import PartsFigures
 from anyformer.layers.tokens import Tokens
 from tests.inspection.looked_at import ROW, TEXT, in_transformers, rows_of, small, tokenizer
 
@@ -34,6 +35,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The loss of a row [1, token, vocab], summed over what is predicted."""
     return F.cross_entropy(logits[0], labels, ignore_index=-100, reduction="sum")
+
+
+def test_how_few_have_a_share_of_all_is_counted_from_the_largest() -> None:
+    importance = torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64).pow(4)
+    figures = PartsFigures("", 0, "feed-forward", "neurons", importance)
+    for share in (0.5, 0.9):
+        n, had = 0, 0.0
+        for value in sorted(importance.tolist(), reverse=True):
+            if had < share * float(importance.sum()):
+                n, had = n + 1, had + value
+        assert 1 < n < 50
+        assert figures.share_with(share) == n / 50
 
 
 @pytest.fixture(scope="module", params=["llama3-8b", "qwen3-4b"])  # the second with norms of queries and keys

@@ -66,6 +66,32 @@ def test_architectures_of_every_kind(name: str, n_heads: int, kinds: set[str], t
     assert af.evaluate(model, text, tokenizer=tokenizer(), seq_len=ROW).as_json()["objective"] == found.objective
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama3-8b", ["0 neurons down", "1 neurons down"]),
+        (
+            "deepseek-v3",
+            ["0 neurons down", "1 experts experts.down", "1 neurons shared_expert.down"],
+        ),  # beside them, for all tokens
+        ("albert-base", ["0 neurons down"]),  # whose second layer is the first again
+        ("mamba-130m", []),
+    ],
+)
+def test_neurons_and_experts_by_layer(name: str, expected: list[str], text: Path) -> None:
+    found = af.inspect(small(name, n_layers=2), text, tokenizer=tokenizer(), seq_len=ROW, tokens=64)
+    assert [f"{each.layer} {each.parts}" for each in found.parts] == [each.rpartition(" ")[0] for each in expected]
+    for each, told in zip(found.parts, expected, strict=True):
+        end, axis = f".{told.split()[-1]}.weight", {"neurons": "d_ff", "experts": "experts"}[each.parts]
+        own = [axes for tensor, axes in found.importance.items() if tensor.endswith(end)]
+        of_layer = [axes for axes in own if torch.equal(axes[axis], each.importance)]
+        assert len(of_layer) == 1
+    assert [(each["n"], each["nine_tenths"]) for each in found.as_json()["parts"]] == [
+        (len(each.importance), each.share_with(0.9)) for each in found.parts
+    ]
+    assert ("how few neurons and experts do most" in str(found)) == bool(expected)
+
+
 def test_a_translator_by_its_pairs(tmp_path: Path) -> None:
     lines = TEXT.split(", ")
     (tmp_path / "a").write_text("\n".join(lines), encoding="utf-8")

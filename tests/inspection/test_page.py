@@ -28,6 +28,7 @@ from anyformer.inspection.results import (
     Inspection,
     LayerFigures,
     Map,
+    PartsFigures,
     Reading,
 )
 
@@ -130,7 +131,7 @@ def decoder(tokens: tuple[str, ...] = ("The", " cat", "\n")) -> Inspection:
         (layer(0, 4.5, 1.5, ("attention", 0.75), ("feed-forward", 0.5)),
          layer(1, 2.5, -0.25, ("attention", -0.125), ("feed-forward", 0.0))),
         tuple(head(at, on, itself=0.25, previous=0.625, first=0.0, distance=2.0) for on in range(2) for at in range(2)),
-        {}, Reading(tokens, right, answers, maps),
+        (), {}, Reading(tokens, right, answers, maps),
     )  # fmt: skip
 
 
@@ -156,7 +157,7 @@ def both_stacks() -> Inspection:
         Map("decoder", 0, "cross-attention", target, source, weights(2, 2, 3)),
     )
     answers = tuple(Answer(str(at), target, (0.5, 0.5), (0.5, 0.5)) for at in range(3))
-    return Inspection("seq2seq", "nats a token", 2.0, 7, layers, heads, {}, Reading(target, target, answers, maps))
+    return Inspection("seq2seq", "nats a token", 2.0, 7, layers, heads, (), {}, Reading(target, target, answers, maps))
 
 
 def test_it_loads_nothing(tmp_path: Path) -> None:
@@ -238,6 +239,41 @@ def test_what_colours_heads_is_what_is_known_of_some() -> None:
     both = page(both_stacks())
     assert both.values("value") == ["importance", "entropy"]
     assert both.data["heads"][3] == [None, 0.5]
+
+
+def parts(layer: int, what: str, *importance: float, kind: str = "experts", stack: str = "") -> PartsFigures:
+    return PartsFigures(stack, layer, kind, what, torch.tensor(importance, dtype=torch.float64))
+
+
+def test_experts_are_as_dark_as_they_matter_beside_the_one_that_matters_most() -> None:
+    few = parts(0, "experts", 0.0005, 0.002), parts(1, "experts", 0.001, 0.0, 0.004)
+    found = page(replace(decoder(), parts=(*few, parts(1, "experts", 0.002, stack="encoder"))))
+    main, encoder = found.of("experts")
+    assert main[0] == ["experts", "0", "1", "2"]
+    assert main[1:] == [["0", "0.0005", "0.0020", ""], ["1", "0.0010", "0.0000", "0.0040"]]
+    assert encoder[0] == ["encoder experts", "0"]
+    levels = [style for style in found.values("style") if style.startswith("--v:")][:6]
+    assert levels == ["--v:0.125", "--v:0.5", "--v:0.25", "--v:0.0", "--v:1.0", "--v:0.5"]
+    tips = [tip for tip in found.values("title") if tip.startswith("expert ")]
+    assert (tips[1], tips[-1]) == (
+        "expert 1 of layer 0\nimportance 0.0020",
+        "expert 0 of encoder layer 1\nimportance 0.0020",
+    )
+    small = page(replace(decoder(), parts=(parts(0, "experts", 1.25e-6, 0.0),)))
+    assert small.of("experts")[0][1] == ["0", "0.0000013", "0.0000000"]
+    assert page(replace(decoder(), parts=(parts(0, "experts", 0.0, nan),))).of("experts")[0][1] == ["0", "0.00", "–"]
+
+
+def test_neurons_are_said_by_how_few_do_most() -> None:
+    alike, one = parts(0, "neurons", *[0.1] * 10, kind="feed-forward"), parts(1, "neurons", *[0.0] * 9, 2.0)
+    found = page(replace(decoder(), parts=(alike, one, parts(2, "neurons", 0.0, nan))))
+    assert found.of("layers")[-1] == [
+        ["layer", "of", "neurons", "half by", "90 % by"],
+        ["0", "feed-forward", "10", "50%", "90%"],
+        ["1", "experts", "10", "10%", "10%"],
+        ["2", "experts", "2", "0%", "0%"],
+    ]
+    assert not found.of("experts")
 
 
 def test_maps_are_bytes_from_which_the_weights_come_back() -> None:
@@ -341,7 +377,7 @@ def inspections() -> Iterator[Inspection]:
         for each, weight in zip(plain.reading.maps, (nan, inf), strict=True)
     )
     reading = replace(plain.reading, answers=answers, maps=maps)
-    yield Inspection("causal", "nats a token", nan, 0, broken, heads, {}, reading)
+    yield Inspection("causal", "nats a token", nan, 0, broken, heads, (), {}, reading)
     yield replace(plain, layers=(), heads=(), reading=None)
     yield replace(plain, heads=(), reading=replace(plain.reading, maps=()))
     yield decoder(("one",))

@@ -10,6 +10,7 @@ from anyformer.inference.opened import TrainedModel
 from anyformer.inspection.attention import of_heads
 from anyformer.inspection.effects import of_layers
 from anyformer.inspection.importance import importance
+from anyformer.inspection.parts import of_parts
 from anyformer.inspection.reading import read
 from anyformer.inspection.results import Inspection
 from anyformer.inspection.subject import TOKENS, OneText, subject
@@ -59,6 +60,7 @@ def inspect(
         matters = importance(inner, judge, tokens)
         labels, loss, layers = of_layers(inner, judge, sites, tokens)
         heads = of_heads(inner, judge, sites, tokens, matters)
+        parts = of_parts(inner.spec, sites, matters)
         row = judge if said is None or said is given else judging(one.found, one.goal, said, directory=None)
         reading = read(inner, one.found.tokenizer, row, sites)
-    return Inspection(one.goal.kind, one.goal.unit, loss, labels, layers, heads, matters, reading)
+    return Inspection(one.goal.kind, one.goal.unit, loss, labels, layers, heads, parts, matters, reading)

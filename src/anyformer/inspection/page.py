@@ -9,7 +9,16 @@ from pathlib import Path
 from anyformer.amounts import counted
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed
-from anyformer.inspection.page_figures import MEASURES, figure, head_grids, known, layer_tables, named
+from anyformer.inspection.page_figures import (
+    MEASURES,
+    expert_grids,
+    figure,
+    head_grids,
+    known,
+    layer_tables,
+    named,
+    neuron_tables,
+)
 from anyformer.inspection.page_tokens import lens_rows, map_data, shown
 from anyformer.inspection.results import Inspection
 from anyformer.screen import visible
@@ -43,6 +52,7 @@ def render_page(found: Inspection, title: str) -> str:
     return template.render(
         found=found, title=visible(title), headline=_headline(found), measures=measures, reading=reading,
         stacks=layer_tables(found.layers), grids=head_grids(found.heads, measures), lens=lens_rows(reading) if reading else [],
+        experts=expert_grids(found.parts), neurons=neuron_tables(found.parts),
         data={"measures": [each._replace(words=each.words.format(unit=found.unit))._asdict() for each in measures],
               "heads": [[known(getattr(head, each.name)) for each in measures] for head in found.heads],
               "maps": map_data(reading.maps, found.heads) if reading else []},

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import copysign, isfinite, sqrt
+from math import copysign, floor, isfinite, log10, sqrt
 from typing import Any, NamedTuple
 
 from anyformer.amounts import signed
-from anyformer.inspection.results import HeadFigures, LayerFigures, Map
+from anyformer.inspection.results import HeadFigures, LayerFigures, Map, PartsFigures
 
 
 class Measure(NamedTuple):
@@ -142,4 +142,35 @@ def head_grids(heads: Sequence[HeadFigures], measures: Sequence[Measure]) -> lis
         grids.setdefault(f"{first.stack} {first.kind}".strip(), []).append({"layer": first.layer, "cells": cells})
     return [
         {"name": name, "rows": rows, "width": max(len(each["cells"]) for each in rows)} for name, rows in grids.items()
+    ]
+
+
+def neuron_tables(parts: Sequence[PartsFigures]) -> list[dict[str, Any]]:
+    """A table a stack: of each map how many neurons there are, and which share has half and 90 % of what all matter."""
+    whole, neurons = Scale.of([1.0]), (each for each in parts if each.parts == "neurons")
+    return [{
+        "stack": stack,
+        "rows": [{
+            "layer": each.layer, "kind": each.kind, "n": len(each.importance),
+            "shares": [whole.bar(each.share_with(share), "{:.0%}".format) for share in (0.5, 0.9)],
+        } for each in group],
+    } for stack, group in groupby(neurons, lambda each: each.stack)]  # fmt: skip
+
+
+def expert_grids(parts: Sequence[PartsFigures]) -> list[dict[str, Any]]:
+    """A grid a stack and kind, a cell for each expert, as dark as it matters beside the one of all that matters most."""
+    experts = [(each, each.importance.tolist()) for each in parts if each.parts == "experts"]
+    most = max((value for _, values in experts for value in values if isfinite(value)), default=0.0)
+    digits = min(9, max(2, 1 - floor(log10(most)))) if most else 2
+    grids: dict[str, list[dict[str, Any]]] = {}
+    for each, values in experts:
+        place = f"{each.stack} layer {each.layer}".strip()
+        cells = [{
+            "text": (text := figure(value, digits)), "level": round((known(value) or 0.0) / most, 3) if most else 0.0,
+            "tip": f"expert {i} of {place}\nimportance {text}",
+        } for i, value in enumerate(values)]  # fmt: skip
+        grids.setdefault(f"{each.stack} {each.kind}".strip(), []).append({"layer": each.layer, "cells": cells})
+    return [
+        {"name": name, "rows": rows, "width": max(len(row["cells"]) for row in rows), "most": figure(most, digits)}
+        for name, rows in grids.items()
     ]

@@ -12,9 +12,9 @@ from anyformer.screen import columns, visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from anyformer.inspection.results import HeadFigures, Inspection, LayerFigures, Reading
+    from anyformer.inspection.results import HeadFigures, Inspection, LayerFigures, PartsFigures, Reading
 
-MOST_HEADS, MOST_TOKENS = 12, 12  # that are shown
+MOST_HEADS, MOST_PARTS, MOST_TOKENS = 12, 3, 12  # that are shown
 SHARE = 0.2  # of a head's weight, to be said of it
 KINDS = {
     "induction": "what came next the last time",
@@ -32,11 +32,13 @@ def sections(found: Inspection) -> Iterator[RenderableType]:
     yield _layers(found)
     if found.heads:
         yield _heads(found)
+    if found.parts:
+        yield _parts(found)
     if found.reading is not None and found.reading.answers:
         yield _answers(found.reading)
 
 
-def _place(figures: LayerFigures | HeadFigures) -> str:
+def _place(figures: LayerFigures | HeadFigures | PartsFigures) -> str:
     return f"{figures.stack} {figures.layer}".strip()
 
 
@@ -71,6 +73,15 @@ def _looks_at(head: HeadFigures) -> str:
     """What a head has a good share of its weight on."""
     shares = {words: getattr(head, name) or 0.0 for name, words in KINDS.items()}
     return ", ".join(f"{words} {share:.0%}" for words, share in shares.items() if share >= SHARE)
+
+
+def _parts(found: Inspection) -> RenderableType:
+    table = columns("how few neurons and experts do most", "layer", "of", "half by", "90% by", "matters most")
+    for each in found.parts:
+        first = ", ".join(f"{i}" for i in each.importance.argsort(descending=True)[:MOST_PARTS].tolist())
+        shares = (f"{each.share_with(share):.0%}" for share in (0.5, 0.9))
+        table.add_row(_place(each), f"{len(each.importance):,} {each.parts}", *shares, first)
+    return table
 
 
 def _answers(reading: Reading) -> RenderableType:

@@ -54,6 +54,27 @@ class HeadFigures:
 
 
 @dataclass(frozen=True)
+class PartsFigures:
+    """How much the neurons, or the experts, of one map matter, as heads do."""
+
+    stack: str
+    layer: int
+    kind: str  # of its branch
+    parts: str  # "neurons" or "experts"
+    importance: Tensor  # of each, in units of the loss, by the gradient
+
+    def share_with(self, of_all: float) -> float:
+        """The least share of them that has a share of what all matter together: 0.9 if all matter alike, and 0.9 is asked."""
+        sums = self.importance.sort(descending=True).values.cumsum(0)
+        return (int((sums < of_all * sums[-1]).sum()) + 1) / len(sums) if sums[-1] > 0 else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, in which each of them is not said again."""
+        own = {name: getattr(self, name) for name in ("stack", "layer", "kind", "parts")}
+        return {**own, "n": len(self.importance), "half": self.share_with(0.5), "nine_tenths": self.share_with(0.9)}
+
+
+@dataclass(frozen=True)
 class Answer:
     """What the model would say if it ended behind some layer, at each token of a row."""
 
@@ -95,6 +116,7 @@ class Inspection(ShowsItself):
     labels: int  # that the loss is the mean of
     layers: tuple[LayerFigures, ...]
     heads: tuple[HeadFigures, ...]
+    parts: tuple[PartsFigures, ...]
     importance: Importance
     reading: Reading | None  # None: the model predicts no tokens
 
@@ -107,6 +129,7 @@ class Inspection(ShowsItself):
         """Plain data, without the maps of the row that is read, which are large."""
         told = {name: getattr(self, name) for name in ("objective", "unit", "loss", "labels")}
         told |= {"layers": [asdict(each) for each in self.layers], "heads": [asdict(each) for each in self.heads]}
+        told["parts"] = [each.as_json() for each in self.parts]
         importance = {
             name: {axis: each.tolist() for axis, each in axes.items()} for name, axes in self.importance.items()
         }

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer import capacity
 from anyformer.errors import UsageError
 from anyformer.families import preset, with_classifier
 from anyformer.inspection.importance import importance
@@ -255,6 +256,32 @@ def test_weights_in_few_bits_are_refused(saved: Path, text: Path) -> None:
     model, _ = af.load(saved, dtype="int8")
     with pytest.raises(UsageError, match="weights in few bits, or below adapters, have no gradient"):
         af.inspect(model, text, tokenizer=tokenizer(), seq_len=ROW)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "bert-base", "transformer-base"])
+def test_rows_whose_maps_no_memory_has_room_for_are_refused(
+    name: str, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is computed; 5 maps of all heads in float32, by measuring."""
+    model, given = small(name), {"data": text, "seq_len": 40}
+    if name == "transformer-base":
+        given = {"source": text, "target": text, "seq_len": 40}
+    mixer: Any = model.spec.stack.blocks[0].sublayers[0].branches[0].mixer
+    n = 40 if name != "transformer-base" else len(tokenizer().encode(TEXT * 4)) + 1
+    needed = 5 * int(mixer.projection.n_heads) * n * n * 4
+    monkeypatch.setattr(capacity, "free_nbytes", lambda device: needed - 1)
+    passes: list[int] = []
+    with model.register_forward_hook(lambda *_: passes.append(1)):
+        with pytest.raises(
+            UsageError, match=rf"^where heads look in rows of {n} tokens needs .*; give a smaller --seq-len"
+        ):
+            af.inspect(model, **given, tokenizer=tokenizer(), tokens=64)
+        assert passes == []
+    monkeypatch.setattr(capacity, "free_nbytes", lambda device: needed)
+    assert af.inspect(model, **given, tokenizer=tokenizer(), tokens=64).heads
+    states = small("mamba-130m")  # which has no maps
+    monkeypatch.setattr(capacity, "free_nbytes", lambda device: 0)
+    assert not af.inspect(states, text, tokenizer=tokenizer(), seq_len=40, tokens=64).heads
 
 
 def test_figures_are_means_over_tokens_whatever_rows_they_stand_in(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.capacity import refuse_beyond_memory
 from anyformer.inference.judging import Judging
 from anyformer.inspection.effects import passes
 from anyformer.inspection.results import HeadFigures
@@ -20,9 +21,27 @@ from anyformer.layers.block import Branch
 from anyformer.layers.tokens import Tokens
 from anyformer.model import Transformer
 from anyformer.surgery import Anatomy, Importance
+from anyformer.training.data.feed import Rows
 
 FIGURES = ("entropy", "itself", "previous", "first", "distance")
+MAPS = 5  # of all heads of a layer, that lie in memory at once
 SAID_TWICE, ROWS = 32, 4  # tokens at most that are said twice, and of how many texts
+
+
+def refuse_wide_maps(model: Transformer, judging: Judging, sites: Sites, tokens: int) -> None:
+    """Raise UsageError where memory has no room for the weights of all pairs of a row, by which is told where heads look."""
+    looking = tuple(f"{site.path}." for site in sites.branches if site.kind == "attention")
+    maps = [each.n for path, each in Anatomy(model.spec).maps if each.makes == "output" and path.startswith(looking)]
+    shapes = ((len(rows.labels), _longest(rows)) for _, rows in passes(model, judging, tokens, apart=True))
+    n_rows, n = max(shapes, key=lambda shape: shape[0] * shape[1] ** 2)
+    nbytes = MAPS * max(maps, default=0) * n_rows * n**2 * torch.float32.itemsize
+    what, device = f"where heads look in rows of {n:,} tokens", next(model.parameters()).device
+    refuse_beyond_memory(nbytes, device, what, "give a smaller --seq-len, or a shorter text")
+
+
+def _longest(rows: Rows) -> int:
+    """How many tokens its rows have, those of an encoder or of a decoder."""
+    return max(each.shape[1] for each in rows if each.ndim > 1)
 
 
 def of_heads(

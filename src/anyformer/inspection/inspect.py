@@ -7,7 +7,7 @@ from pathlib import Path
 from anyformer.errors import UsageError
 from anyformer.inference.judging import judging
 from anyformer.inference.opened import TrainedModel
-from anyformer.inspection.attention import of_heads
+from anyformer.inspection.attention import of_heads, refuse_wide_maps
 from anyformer.inspection.effects import of_layers
 from anyformer.inspection.importance import importance
 from anyformer.inspection.parts import of_parts
@@ -39,7 +39,8 @@ def inspect(
     figures too where there is no data. Figures are means over about `tokens` tokens, always the same ones; each layer and each
     branch takes passes of its own over them, heads and neurons one backward pass. A model that is loaded is in float32.
 
-    Raises UsageError for data and options that do not go together, and for weights in few bits; TextError, CheckpointError.
+    Raises UsageError for data and options that do not go together, for weights in few bits, and for
+    rows so long that memory has no room for the weights of all their pairs; TextError, CheckpointError.
     """
     said = None if text is None else OneText(text=text)
     if data is source is target is None and said is None:
@@ -57,6 +58,7 @@ def inspect(
         device=device,
     ) as one:
         inner, judge, sites = one.model, one.judging, one.sites
+        refuse_wide_maps(inner, judge, sites, tokens)
         matters = importance(inner, judge, tokens)
         labels, loss, layers = of_layers(inner, judge, sites, tokens)
         heads = of_heads(inner, judge, sites, tokens, matters)

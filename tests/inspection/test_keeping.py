@@ -176,6 +176,34 @@ def test_of_a_decoder_beside_an_encoder_the_decoders_layers_go(tmp_path: Path) -
         close(made.model.eval()(IDS, decoder_input_ids=IDS).logits, theirs)
 
 
+def test_an_encoders_own_layers_go_too(tmp_path: Path) -> None:
+    """The best pair of the encoder's, found by trying each beside the decoder that was chosen before."""
+    lines = TEXT.split(", ")
+    (tmp_path / "a").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "b").write_text("\n".join(reversed(lines)), encoding="utf-8")
+    both: dict[str, Any] = {"source": tmp_path / "a", "target": tmp_path / "b"}
+    model = small("transformer-base", n_layers=3)
+    given = saved(model, tmp_path / "given")
+    assert model.spec.encoder is not None
+    encoder = model.spec.encoder.but(blocks=model.spec.encoder.blocks[:2])
+    for stack in (model.spec.stack, model.spec.stack.but(blocks=model.spec.stack.blocks[:2])):
+        made = af.transplant(model.spec.but(encoder=encoder, stack=stack), given, **both)
+        said = [each.split(" of 3, ")[0].split(" ")[-1].split(",") for each in made.how if each.startswith("layers ")]
+        main = Sites.of(model.spec).main
+        decoders = [i for i in main if len(said) == 2 and str(i - main.start) not in said[0]]
+        losses = {}
+        for i in range(3):
+            with without_layers(model, [i, *decoders]):
+                losses[i] = af.evaluate(model, **both, tokenizer=tokenizer()).loss
+        (gone,) = (i for i in range(3) if str(i) not in said[-1])
+        assert losses[gone] == min(losses.values())
+        assert len(decoders) == 3 - len(stack.blocks)
+        with torch.no_grad(), without_layers(model, [gone, *decoders]):
+            theirs = model(IDS, decoder_input_ids=IDS).logits
+        with torch.no_grad():
+            close(made.model.eval()(IDS, decoder_input_ids=IDS).logits, theirs)
+
+
 @pytest.mark.parametrize(
     ("n", "given", "kept"),
     [
@@ -203,6 +231,23 @@ def test_the_command(text: Path, tmp_path: Path) -> None:
     made = af.transplant(into, given, text, tokens=64)
     theirs = af.load(tmp_path / "smaller")[0].state_dict()
     assert all(torch.equal(each, theirs[name]) for name, each in made.model.state_dict().items())
+
+
+def test_data_that_choose_nothing_are_told_so(text: Path, tmp_path: Path) -> None:
+    """More neurons, or another norm; not where something is fewer."""
+    model = small("llama3-8b")
+    given, said = saved(model, tmp_path / "given"), "the data chose nothing"
+    for change in (
+        {"d_ff": 200},
+        {"norm": "LayerNorm"},
+        {"d_ff": 24},
+        {"n_layers": 1},
+        {"n_heads": 2},
+        {"d_model": 16},
+    ):
+        how = af.transplant(af.vary(model.spec, **change), given, text, tokens=64).how
+        chosen = change.keys() & {"n_layers", "n_heads", "d_model"} or change == {"d_ff": 24}
+        assert any(each.startswith(said) for each in how) != bool(chosen), (change, how)
 
 
 def test_refused_in_a_line(text: Path, tmp_path: Path) -> None:

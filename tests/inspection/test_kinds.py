@@ -73,4 +73,4 @@ def test_layers_of_a_model_without_output_maps(text: Path, tmp_path: Path) -> No
     assert af.inspect(path, text, tokens=64).importance.keys() == {"stack"}
     made = af.transplant(f"{path}+n_layers=1", path, text, tokens=64)
     assert not made.new
-    assert made.how[0].endswith("of 2, which matter most")
+    assert made.how[0].endswith("of 2, those that matter most")

@@ -17,6 +17,6 @@ def operated(
     chosen = as_they_stand(spec.n_layers, donor.spec.n_layers) if layers is None else layers
     rows = rows_in_order(spec.vocab_size, given) if spec.vocab_size != given else None
     state = model.state_dict()
-    done = Operation(Anatomy(spec), Anatomy(donor.spec), state, donor.state_dict(), chosen, rows).done()
+    done = Operation(Anatomy(spec), Anatomy(donor.spec), state, donor.state_dict(), {"stack": chosen}, rows).done()
     model.load_state_dict({name: each.tensor for name, each in done.items()}, strict=False)
     return model, done

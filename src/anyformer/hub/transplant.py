@@ -62,22 +62,25 @@ def transplant(
     path: str | Path,
     *,
     layers: str | None = None,
+    encoder_layers: str | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     seed: int = 0,
     importance: Importance | None = None,
 ) -> Transplant:
     """What `anyformer.transplant` makes where nothing is to be chosen by data, which has the rules.
 
-    `importance` says which heads, neurons, experts and features of the stream stay where there are to be fewer.
-    Raises CheckpointError where nothing is carried over and for a tokenizer with more tokens than the architecture, UsageError
+    `encoder_layers` is as `layers`, of an encoder beside a decoder; `importance` says which heads, neurons, experts and features
+    of the stream stay where there are to be fewer. Raises CheckpointError where nothing is carried over and for a tokenizer with more tokens than the architecture, UsageError
     for layers that there are not or that cannot write nothing, and what `load` does.
     """
     spec = specification(architecture)
     donor, own = load(path, dtype=torch.float32)
-    chosen: Sequence[Layer | None] = as_they_stand(spec.n_layers, donor.spec.n_layers)
+    chosen: dict[str, Sequence[Layer | None]] = {"stack": as_they_stand(spec.n_layers, donor.spec.n_layers)}
     if layers is not None:
-        chosen = found = read_layers(layers, donor.spec.n_layers)
+        chosen["stack"] = found = read_layers(layers, donor.spec.n_layers)
         spec = _of_layers(spec, found, donor.spec.n_layers)
+    if encoder_layers is not None and donor.spec.encoder is not None:
+        chosen["encoder"] = read_layers(encoder_layers, len(donor.spec.encoder.blocks))
     rows, given = None, donor.spec.vocab_size
     if tokenizer is not None:
         if own is None:

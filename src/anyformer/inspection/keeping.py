@@ -6,9 +6,10 @@ heads and experts are judged by the gradient, layers by the loss without each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from anyformer.errors import UsageError
 from anyformer.hub import transplant as carried_over
@@ -17,11 +18,14 @@ from anyformer.inspection.effects import Change, judged
 from anyformer.inspection.importance import importance
 from anyformer.inspection.sites import without_layers
 from anyformer.inspection.subject import TOKENS, Subject, subject
-from anyformer.spec import Architecture, ModelSpec, Spec, specification
+from anyformer.spec import Architecture, BlockSpec, ModelSpec, Spec, specification
+from anyformer.surgery import MATTER_MOST
 from anyformer.text import Tokenizer
 from anyformer.training.prepare import Sources
 
 Size = int | None  # None: as the rest of a specification says
+Stack = Literal["stack", "encoder"]
+STACKS: dict[Stack, str] = {"stack": "layers", "encoder": "layers of the encoder"}
 SETS = 2  # of layers that are left out, from which the search for more of them goes on
 
 
@@ -51,43 +55,57 @@ def transplant(
         if tokens is not None:
             raise UsageError("tokens are those of the data by which is judged what matters; give --data too")
         return carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed)
-    spec, n, how = specification(architecture), tokens or TOKENS, ()
+    spec, n, how = specification(architecture), tokens or TOKENS, list[str]()
+    named, gone = {} if layers is None else {"stack": layers}, frozenset[int]()
     with subject(path, Sources(data, source, target), tokens=n) as one:
         matters = importance(one.model, one.judging, n)
-        if layers is None and spec.n_layers < one.model.spec.n_layers:
-            layers = most_needed(one, spec, n)
-            how = (f"layers {layers} of {one.model.spec.n_layers}, which matter most",)
+        for stack, what in STACKS.items():
+            given, wanted = (_blocks(each, stack) for each in (one.model.spec, spec))
+            if stack not in named and 0 < len(wanted) < len(given):
+                gone, at = least_needed(one, stack, wanted, n, gone), one.sites.within(stack)
+                named[stack] = ",".join(f"{i - at.start}" for i in at if i not in gone)
+                how.append(f"{what} {named[stack]} of {len(at)}, those {MATTER_MOST}")
     del one  # it is loaded anew, and need not be there twice
-    made = carried_over(architecture, path, layers=layers, tokenizer=tokenizer, seed=seed, importance=matters)
+    chosen = {"layers": named.get("stack"), "encoder_layers": named.get("encoder")}
+    made = carried_over(architecture, path, **chosen, tokenizer=tokenizer, seed=seed, importance=matters)
+    if not any(MATTER_MOST in each for each in (*how, *made.how)):
+        how.append("the data chose nothing, since nothing is to be fewer of which it says what matters")
     return made._replace(how=(*how, *made.how))
 
 
-def most_needed(one: Subject, spec: ModelSpec, tokens: int) -> str:
-    """As many layers of the main stack as the architecture has, that the loss is lowest with, as `layers` writes them.
+def least_needed(
+    one: Subject, stack: Stack, wanted: Sequence[BlockSpec], tokens: int, gone: frozenset[int]
+) -> frozenset[int]:
+    """The layers without which the loss is lowest where a stack is to have as few as are wanted, and those `gone` before.
 
     One more is left out at a time, and each time the few best sets go on: layers make up for each other. Where layers are of
-    several kinds, those that stay are in turn of the architecture's, as long as it has the same kinds.
+    several kinds, those that stay are in turn of the kinds wanted, as long as the given ones are.
     """
-
-    main, best = one.sites.main, [frozenset[int]()]
-    given, wanted = ([_kind(block) for block in each.stack.blocks] for each in (one.model.spec, spec))
-    kinds = dict(zip(main, given, strict=True))
+    at, best = one.sites.within(stack), [gone]
+    given, kinds = ([_kind(block) for block in blocks] for blocks in (_blocks(one.model.spec, stack), wanted))
+    own = dict(zip(at, given, strict=True))
 
     def fits(gone: frozenset[int]) -> bool:
-        stay = iter(kinds[i] for i in main if i not in gone)
-        return all(kind in stay for kind in wanted)  # each behind the one before
+        stay = iter(own[i] for i in at if i not in gone)
+        return all(kind in stay for kind in kinds)  # each behind the one before
 
-    alike = fits(frozenset())
-    for _ in range(len(given) - len(wanted)):
-        wider = {gone | {i} for gone in best for i in main if i not in gone}
+    alike = fits(gone)
+    for _ in range(len(given) - len(kinds)):
+        wider = {each | {i} for each in best for i in at if i not in each}
         changes = {
-            gone: Change(min(gone), partial(without_layers, one.model, gone))
-            for gone in wider
-            if not alike or fits(gone)
+            each: Change(min(each), partial(without_layers, one.model, each))
+            for each in wider
+            if not alike or fits(each)
         }
         _, losses = judged(one.model, one.judging, tokens, changes)
         best = sorted(changes, key=losses.__getitem__)[:SETS]
-    return ",".join(str(i - main.start) for i in main if i not in best[0])
+    return best[0]
+
+
+def _blocks(spec: ModelSpec, stack: Stack) -> Sequence[BlockSpec]:
+    """The layers of the main stack, or of the encoder beside it; without one, none."""
+    found = {"stack": spec.stack, "encoder": spec.encoder}[stack]
+    return () if found is None else found.blocks
 
 
 def _kind(value: Any) -> Any:

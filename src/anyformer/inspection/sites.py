@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -83,11 +83,15 @@ class Sites(NamedTuple):
         branches = (site(path, branch) for path, branch in anatomy.branches)
         return cls(tuple(filter(None, layers)), tuple(filter(None, branches)))
 
+    def within(self, stack: Literal["stack", "encoder"]) -> range:
+        """The numbers, among the layers, of those of the main stack, or of the encoder beside it."""
+        found = [i for i, site in enumerate(self.layers) if site.path.startswith(f"{stack}.")]
+        return range(found[0], found[-1] + 1) if found else range(0)
+
     @property
     def main(self) -> range:
         """The numbers, among the layers, of those of the main stack."""
-        found = [i for i, site in enumerate(self.layers) if site.path.startswith("stack.")]
-        return range(found[0], found[-1] + 1) if found else range(0)
+        return self.within("stack")
 
 
 @contextmanager

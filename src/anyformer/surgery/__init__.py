@@ -8,6 +8,7 @@ from anyformer.surgery.carrying import Operation as Operation
 from anyformer.surgery.depth import Layer as Layer
 from anyformer.surgery.depth import as_they_stand as as_they_stand
 from anyformer.surgery.depth import read_layers as read_layers
+from anyformer.surgery.plans import MATTER_MOST as MATTER_MOST
 from anyformer.surgery.plans import Importance as Importance
 from anyformer.surgery.vocabulary import rows_by_text as rows_by_text
 from anyformer.surgery.vocabulary import rows_in_order as rows_in_order

@@ -55,12 +55,13 @@ class Operation:
         old: Anatomy,
         begun: Mapping[str, Tensor],
         given: Mapping[str, Tensor],
-        layers: Sequence[Layer | None],
+        layers: Mapping[str, Sequence[Layer | None]],
         rows: Plan | None = None,
         importance: Importance | None = None,
     ) -> None:
-        """`begun`, `given`: state dicts; `layers`: what those of the new stack begin as; `rows`: of tables of other tokens;
-        `importance`: which of the given model's heads, neurons and experts stay where there are to be fewer."""
+        """`begun`, `given`: state dicts; `layers`: what those of the new "stack" or "encoder" begin as, else as they stand;
+        `rows`: of tables of other tokens; `importance`: which of the given heads, neurons and experts stay where there are to be
+        fewer."""
         self.new, self.old, self.begun, self.given, self.layers, self.rows = new, old, begun, given, layers, rows
         self.importance = importance or {}
         self.one_stack = not any(path.startswith("encoder.") for path in old.tensors)
@@ -101,7 +102,7 @@ class Operation:
             yield path.replace(SHARED, MIXER).replace(EXPERTS, MIXER)
 
     def _layer(self, found: re.Match[str]) -> Layer | None:
-        return self.layers[int(found[2])] if found[1] == "stack" else Layer(int(found[2]))
+        return self.layers[found[1]][int(found[2])] if found[1] in self.layers else Layer(int(found[2]))
 
     def _in_silence(self, path: str) -> bool:
         """Whether a tensor is of a layer that is to write nothing at first."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from anyformer.spec import HeadMap
 
 NEW = -1  # no given place
+MATTER_MOST = "that matter most"  # said of what is chosen by its importance
 
 # How much single heads, neurons or experts matter, in units of a loss: by the name of the tensor, in the state dict, by which
 # they write to the stream, then by its axis, "heads", "d_ff" or "experts", each [heads] and so on; and how much features of a
@@ -59,7 +60,7 @@ def those_that_matter(n: int, matters: Tensor, what: str) -> Plan:
 
 
 def chosen(n: int, given: int, what: str) -> str:
-    return f"the {n:,} of {given:,} {what} that matter most"
+    return f"the {n:,} of {given:,} {what} {MATTER_MOST}"
 
 
 def stretch(n: int, given: int, number: int) -> Plan:

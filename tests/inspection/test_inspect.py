@@ -13,6 +13,7 @@ import anyformer as af
 from anyformer import capacity
 from anyformer.errors import UsageError
 from anyformer.families import preset, with_classifier
+from anyformer.families.heads import sentence_embedding
 from anyformer.inspection.importance import importance
 from anyformer.inspection.subject import subject
 from anyformer.model import build
@@ -250,6 +251,16 @@ def test_a_text_alone_has_no_labels(tmp_path: Path) -> None:
     spec = af.vary(shrink(preset("bert-base").spec), vocab_size=tokenizer().vocab_size)
     with pytest.raises(UsageError, match="judged by labels, and a text alone has none; give --data"):
         af.inspect(build(with_classifier(spec, 2)), tokenizer=tokenizer(), text=TEXT)
+
+
+@pytest.mark.parametrize("name", ["bert-base", "llama3-8b"])
+def test_what_makes_vectors_is_inspected_by_pairs(name: str, text: Path) -> None:
+    model = build(small(name).spec.but(heads=(sentence_embedding(),), ahead=()))
+    with pytest.raises(UsageError, match=r"makes vectors of texts.* give --source and --target"):
+        af.inspect(model, text, tokenizer=tokenizer())
+    text.write_text(TEXT.replace(" ", "\n"), encoding="utf-8")
+    found = af.inspect(model, source=text, target=text, tokenizer=tokenizer())
+    assert (found.objective, len(found.layers), found.reading) == ("Contrastive", 2, None)
 
 
 def test_weights_in_few_bits_are_refused(saved: Path, text: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from anyformer import layers
 from anyformer.errors import AnyformerError, SpecError, TextError, UsageError
+from anyformer.families.heads import sentence_embedding
 from anyformer.recipe import (
     UL2,
     CausalLM,
@@ -40,6 +41,18 @@ CLASSES = HeadSpec(name="classes", table=TableSpec(rows=Vocab(2)))
         (MaskedLM(), encoder_decoder(), "it is an encoder and a decoder; use SpanCorruption"),
         (MaskedLM(), ENCODER.but(heads=()), "it has no head that predicts tokens"),
         (MaskedLM(), ENCODER.but(heads=(CLASSES,)), "its first head, 'classes', does not predict tokens"),
+        (
+            MaskedLM(),
+            ENCODER.but(heads=(sentence_embedding(),)),
+            "makes vectors of texts.* give --source and --target, or",
+        ),
+        (
+            CausalLM(),
+            decoder().but(heads=(sentence_embedding(),)),
+            "makes vectors of texts.* give --source and --target, or",
+        ),
+        (CausalLM(), decoder().but(heads=(CLASSES,)), "its first head, 'classes', does not predict tokens"),
+        (CausalLM(), decoder().but(heads=()), "it has no head that predicts tokens"),
         (PermutedLM(), ENCODER, "it has no second stream"),
         (PermutedLM(), XLNET.but(heads=()), "it has no head that predicts tokens"),
         (

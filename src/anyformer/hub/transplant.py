@@ -70,8 +70,9 @@ def transplant(
     """What `anyformer.transplant` makes where nothing is to be chosen by data, which has the rules.
 
     `encoder_layers` is as `layers`, of an encoder beside a decoder; `importance` says which heads, neurons, experts and features
-    of the stream stay where there are to be fewer. Raises CheckpointError where nothing is carried over and for a tokenizer with more tokens than the architecture, UsageError
-    for layers that there are not or that cannot write nothing, and what `load` does.
+    of the stream stay where there are to be fewer. Raises CheckpointError where nothing is carried over and for a tokenizer with
+    more tokens than the architecture, UsageError for layers that there are not or that cannot write nothing, and what `load`
+    does.
     """
     spec = specification(architecture)
     donor, own = load(path, dtype=torch.float32)

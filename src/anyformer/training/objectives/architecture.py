@@ -82,11 +82,11 @@ def no_vocabulary_head(spec: ModelSpec, name: str = "lm") -> str | None:
     """Why a model's first head predicts no tokens, or None; `name` is what such a head is called."""
     if not spec.heads:
         return f"it has no head that predicts tokens; give the model one over its vocabulary, called {name}"
-    head = spec.heads[0]
+    head, put = spec.heads[0], f"put one over its vocabulary, called {name}, first"
+    if head.name == EMBEDDING:
+        return f"its first head makes vectors of texts, which pairs say are alike; give --source and --target, or {put}"
     if head.pool is not None or head.table is None or head.table.rows < spec.vocab_size:
-        return (
-            f"its first head, {head.name!r}, does not predict tokens; put one over its vocabulary, called {name}, first"
-        )
+        return f"its first head, {head.name!r}, does not predict tokens; {put}"
     return None
 
 

@@ -16,7 +16,7 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives import OBJECTIVES
-from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.architecture import no_vocabulary_head, usual
 from anyformer.training.objectives.causal import CausalLM, MultiToken
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, inputs_of, tensor
 
@@ -29,12 +29,10 @@ class CausalObjective(Objective[CausalLM]):
         if spec.encoder is not None:
             pairs = "use the objective Seq2Seq (--objective seq2seq) with --source and --target"
             return f"it has an encoder, which needs pairs of texts; {pairs}"
-        if not spec.heads:
-            return "it has no head that predicts tokens; give the model one"
-        mask = later_tokens_seen(spec.stack) or later_tokens_seen(spec.heads[0])
+        mask = later_tokens_seen(spec.stack, *spec.heads[:1])
         if mask is not None:
             return f"its {mask} mask lets a token see the ones it has to predict; use {_remedy(spec)}"
-        return None
+        return no_vocabulary_head(spec)
 
     def by_place(self) -> bool:
         return True

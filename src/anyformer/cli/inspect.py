@@ -34,8 +34,9 @@ def command(model: Path, out: Path | None, as_json: bool, **given: Any) -> None:
     """What each layer and head of the model in DIR does on a text, where heads look, what it would say half way.
 
     Of layers and branches: the loss without each, and if the model ended there; of heads: how much they matter (the
-    gradient), and what they look at. `--json` gives version, objective, unit, loss, labels, layers, heads, reading (of a row,
-    token by token) and importance, of heads, neurons and experts by the tensor that they write with.
+    gradient), and what they look at; how few neurons and experts do most. `--json` gives version, objective, unit, loss,
+    labels, layers, heads, parts, reading (of a row, token by token) and importance, of heads, neurons and experts by the
+    tensor that they write with.
 
     \b
     anyformer inspect runs/first --data my-texts/ --out inside.html

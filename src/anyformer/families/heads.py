@@ -16,7 +16,8 @@ from anyformer.layers import (
 )
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec, TableSpec, Vocab
 
-JUDGES = ("classes", "token_classes")  # the heads whose rows are labels
+CLASSES = "classes"  # the head whose rows are labels of a text
+JUDGES = (CLASSES, "token_classes")  # the heads whose rows are labels
 EMBEDDING = "embedding"  # the head that makes one vector of a text
 
 

@@ -10,9 +10,9 @@ from anyformer.disk.foreign import read_json
 from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG
 from anyformer.errors import CheckpointError
 from anyformer.hub.weights import Weights, listed
-from anyformer.hub.wrapped import PREFIX
+from anyformer.hub.wrapped import prefix_in
 
-WRAPPED = f"base_model.model.{PREFIX}"  # before our names, as PEFT has them of an adapter of AnyformerForCausalLM
+WRAPPED = "base_model.model."  # what PEFT puts before the names of the class that it wraps
 A, B = ".lora_A.weight", ".lora_B.weight"
 
 
@@ -29,12 +29,14 @@ class AdaptedWeights(Weights):
         self._adapter = Weights(adapter / ADAPTER)
         self._scale = _scale(adapter / ADAPTER_CONFIG)
         names = self._adapter.listed()
-        self._adapted = {name.removeprefix(WRAPPED).removesuffix(A) + ".weight" for name in names if name.endswith(A)}
-        wanted = {_named(name, end) for name in self._adapted for end in (A, B)}
+        self._before = prefix_in(names, WRAPPED)
+        own = (name.removeprefix(self._before) for name in names if name.endswith(A))
+        self._adapted = {name.removesuffix(A) + ".weight" for name in own}
+        wanted = {self._named(name, end) for name in self._adapted for end in (A, B)}
         if odd := sorted(set(names) ^ wanted) or sorted(self._adapted - set(self.listed())):
             raise CheckpointError(f"{adapter / ADAPTER} is no adapter of the weights in {base}: {listed(odd)}")
         for name in self._adapted:
-            (r, d_in), (d_out, rank) = (self._adapter.shape(_named(name, end)) for end in (A, B))
+            (r, d_in), (d_out, rank) = (self._adapter.shape(self._named(name, end)) for end in (A, B))
             if (d_out, d_in) != self.shape(name) or r != rank:
                 raise CheckpointError(f"{adapter / ADAPTER} does not fit {name}, which is {list(self.shape(name))}")
 
@@ -42,12 +44,11 @@ class AdaptedWeights(Weights):
         weight = super().read(name)
         if name not in self._adapted:
             return weight
-        a, b = (self._adapter.read(_named(name, end)) for end in (A, B))
+        a, b = (self._adapter.read(self._named(name, end)) for end in (A, B))
         return merged(weight, a, b, self._scale)
 
-
-def _named(weight: str, end: str) -> str:
-    return f"{WRAPPED}{weight.removesuffix('.weight')}{end}"
+    def _named(self, weight: str, end: str) -> str:
+        return f"{self._before}{weight.removesuffix('.weight')}{end}"
 
 
 def _scale(config: Path) -> float:

@@ -108,7 +108,7 @@ def _contents(source: Source) -> Contents:
             for folder, names in module_files(spec, source.modules).items():
                 weights.join(folder, names)
         return _foreign(spec, source.family, weights)
-    prefix = prefix_in(weights) if is_wrapped(source.settings) and isinstance(weights, Weights) else ""
+    prefix = prefix_in(weights.listed()) if is_wrapped(source.settings) and isinstance(weights, Weights) else ""
     expected = {f"{prefix}{name}": shape for name, shape in shapes(spec).items()}
     weights.match(expected, "the model")
     rows, spelled = own_rows(spec), f"{prefix}{{}}".format

@@ -12,6 +12,7 @@ from anyformer.disk.foreign import inside
 from anyformer.disk.hub_cache import located
 from anyformer.disk.run_layout import (
     ADAPTER,
+    ADAPTER_CONFIG,
     AUXILIARY_PARTS,
     AUXILIARY_SPEC,
     AUXILIARY_WEIGHTS,
@@ -200,6 +201,11 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
     if (directory / SPEC).is_file():
         return read(directory / SPEC), None, {}
     config = inside(directory / CONFIG, CheckpointError)
+    if (directory / ADAPTER_CONFIG).is_file() and not config.is_file():
+        raise CheckpointError(
+            f"{directory} is an adapter without the weights that it is put on; give the run that trained it, or what "
+            "`convert --merge` makes of that run"
+        )
     if not config.is_file():
         raise CheckpointError(f"{directory} holds neither {CONFIG} nor {SPEC}, so its architecture is unknown")
     settings = read_table(config)

@@ -6,14 +6,13 @@ The names are those that `AnyformerForCausalLM` and its like save; nothing here 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from anyformer.errors import CheckpointError, SpecError
-from anyformer.families.heads import JUDGES
+from anyformer.families.heads import CLASSES, JUDGES
 from anyformer.hub.sentences import read_table, write_json
-from anyformer.hub.weights import Weights
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec, dumps, loads
 from anyformer.text import Tokenizer
@@ -22,6 +21,13 @@ from anyformer.text.companions import CONFIG as TOKENIZER_CONFIG
 MODEL_TYPE = "anyformer"
 BASE = "transformer."  # before our names in a file of the model without its head
 PREFIX = f"model.{BASE}"  # and in those of every other class
+Class = Literal[
+    "AnyformerModel",
+    "AnyformerForCausalLM",
+    "AnyformerForMaskedLM",
+    "AnyformerForSeq2SeqLM",
+    "AnyformerForSequenceClassification",
+]
 
 
 def is_wrapped(settings: Mapping[str, Any]) -> bool:
@@ -42,29 +48,49 @@ def wrapped_spec(settings: Mapping[str, Any], where: str) -> ModelSpec:
         raise CheckpointError(f"{where}: {error}") from None
 
 
-def prefix_in(weights: Weights) -> str:
-    """What stands before our names in the files."""
-    return next((prefix for prefix in (PREFIX, BASE) if any(n.startswith(prefix) for n in weights.listed())), PREFIX)
+def prefix_in(names: Iterable[str], before: str = "") -> str:
+    """What stands before our names in files, behind what stands before all: of an adapter, what PEFT puts there."""
+    held = tuple(names)
+    known = [before + prefix for prefix in (PREFIX, BASE)]
+    return next((prefix for prefix in known if any(name.startswith(prefix) for name in held)), known[0])
 
 
 def wrapped_config(spec: ModelSpec) -> dict[str, Any]:
     """What config.json says of a model."""
     return {
-        "architectures": [_class_of(spec)],
+        "architectures": [class_of(spec)],
         "model_type": MODEL_TYPE,
         "specification": json.loads(dumps(spec, "json")),
         "is_encoder_decoder": spec.encoder is not None,
     }
 
 
-def _class_of(spec: ModelSpec) -> str:
-    if not spec.heads:
-        return "AnyformerModel"
-    if any(head.name in JUDGES for head in spec.heads):
+def class_of(spec: ModelSpec) -> Class:
+    """The class of ours in transformers whose answers are those of the model's heads, or the one without a head."""
+    if any(head.name == CLASSES for head in spec.heads):
         return "AnyformerForSequenceClassification"
-    if later_tokens_seen(spec.stack, after_prefix=True):
-        return "AnyformerForMaskedLM"
-    return "AnyformerForCausalLM" if spec.encoder is None else "AnyformerForSeq2SeqLM"
+    if writes_text(spec):
+        return "AnyformerForCausalLM" if spec.encoder is None else "AnyformerForSeq2SeqLM"
+    return "AnyformerModel" if says_hidden_words(spec) is None else "AnyformerForMaskedLM"
+
+
+def writes_text(spec: ModelSpec) -> bool:
+    """Whether the first head says the next token."""
+    first = spec.heads[0] if spec.heads else None
+    says = first is not None and first.table is not None and first.name not in JUDGES
+    return says and not later_tokens_seen(spec.stack, after_prefix=True)
+
+
+def says_hidden_words(spec: ModelSpec) -> str | None:
+    """The name of an encoder's head that says hidden words, the first of these; None without one."""
+    if spec.encoder is not None:
+        return None
+    return next((head.name for head in spec.heads if (head.pool is None and head.tied) or head.name == "mlm"), None)
+
+
+def names_before(spec: ModelSpec) -> str:
+    """What stands before our names in the class of ours that computes the model."""
+    return BASE if class_of(spec) == "AnyformerModel" else PREFIX
 
 
 def name_padding(tokenizer: Tokenizer | None, directory: Path) -> int | None:

@@ -12,10 +12,10 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 from transformers.utils.generic import can_return_tuple
 
 from anyformer.errors import SpecError, UsageError
+from anyformer.hub.wrapped import writes_text
 from anyformer.integrations.transformers.cache import CACHE, AnyformerCache
 from anyformer.integrations.transformers.config import AnyformerConfig
 from anyformer.integrations.transformers.model import AnyformerModel, AnyformerPreTrainedModel, expressed
-from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import NOT_PREDICTED
 from anyformer.layers.head import Head
 from anyformer.model import Output
@@ -28,7 +28,7 @@ class AnyformerWriter(AnyformerPreTrainedModel):
     def __init__(self, config: AnyformerConfig) -> None:
         super().__init__(config)
         spec = config.spec
-        if later_tokens_seen(spec.stack, after_prefix=True) or not spec.heads or spec.heads[0].table is None:
+        if not writes_text(spec):
             raise SpecError(
                 "this specification writes no text: its tokens see later ones, or it has no head for tokens"
             )

@@ -10,7 +10,8 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from anyformer.errors import SpecError
 from anyformer.families.classifier import with_classifier
-from anyformer.families.heads import with_head
+from anyformer.families.heads import CLASSES, with_head
+from anyformer.hub.wrapped import says_hidden_words
 from anyformer.integrations.transformers.config import AnyformerConfig
 from anyformer.integrations.transformers.model import AnyformerModel, AnyformerPreTrainedModel
 from anyformer.layers.head import Head
@@ -74,10 +75,9 @@ class AnyformerForMaskedLM(AnyformerJudge):
 
     def __init__(self, config: AnyformerConfig) -> None:
         spec = config.spec
-        named = [head.name for head in spec.heads if (head.pool is None and head.tied) or head.name == "mlm"]
-        if spec.encoder is not None or not named:
+        if (name := says_hidden_words(spec)) is None:
             raise SpecError("this specification has no head for hidden words; take one with a head 'mlm'")
-        super().__init__(config, spec, named[0])
+        super().__init__(config, spec, name)
 
 
 class AnyformerForSequenceClassification(AnyformerJudge):
@@ -94,7 +94,7 @@ class AnyformerForSequenceClassification(AnyformerJudge):
             spec, with_classifier(spec, config.num_labels or 2).heads[0]
         )  # beside those that the files have
         config.specification = AnyformerConfig.of(spec).specification
-        super().__init__(config, spec, "classes")
+        super().__init__(config, spec, CLASSES)
 
     def loss_of(self, logits: Tensor, labels: Tensor, n: Any) -> Tensor:
         return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import UsageError, among, of_extra
 from anyformer.hub.adapted import WRAPPED, A, B, merged
+from anyformer.hub.wrapped import class_of, names_before
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.experts import StackedLinear
 from anyformer.layers.packed import PackedWeight
@@ -21,6 +22,8 @@ from anyformer.spec import PartSpec
 
 # Words that parts are counted by whose maps are no target: PEFT's all-linear leaves the head out too.
 UNTOUCHED = {"embedding", "heads", "multi-token prediction"}
+# PEFT's words for what a class generates; it wraps any other as it is.
+TASKS = {"AnyformerForCausalLM": "CAUSAL_LM", "AnyformerForSeq2SeqLM": "SEQ_2_SEQ_LM"}
 
 
 class Adapter(nn.Module):
@@ -46,7 +49,7 @@ class Adapter(nn.Module):
             r=lora.r,
             lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType] — annotated as a whole number, and divided
             target_modules=targets,
-            task_type="SEQ_2_SEQ_LM" if model.encoder is not None else "CAUSAL_LM" if model.predicts_next else None,
+            task_type=TASKS.get(class_of(model.spec)),
         )
         self.trained_before = [p for p in model.parameters() if p.requires_grad]
         with torch.random.fork_rng(devices=[]):  # as built alone: what a run draws later is as without an adapter
@@ -59,8 +62,9 @@ class Adapter(nn.Module):
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:
         """The trained matrices [r, in] and [out, r], by PEFT's names."""
+        before = WRAPPED + names_before(self.model.spec)
         return {
-            f"{WRAPPED}{name}{end}": getattr(layer, side)["default"].weight
+            f"{before}{name}{end}": getattr(layer, side)["default"].weight
             for name, layer in self.layers.items()
             for side, end in (("lora_A", A), ("lora_B", B))
         }

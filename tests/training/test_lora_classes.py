@@ -75,7 +75,9 @@ def test_peft_puts_an_adapter_on_the_class_of_any_model(kind: str, named: str, t
     out = model.eval()(**given)
     close(adapted(**given)[0], out.last_hidden_state if named == "AnyformerModel" else out.logits)
     assert not torch.allclose(bare, adapted(**given)[0], atol=1e-2)
-    with pytest.raises(CheckpointError, match="adapter is an adapter without the weights that it is put on; give the run"):
+    with pytest.raises(
+        CheckpointError, match="adapter is an adapter without the weights that it is put on; give the run"
+    ):
         load(folder)
     read = AdaptedWeights(tmp_path / "given", folder)
     adapter.merge()

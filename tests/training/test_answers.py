@@ -338,7 +338,11 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     (tmp_path / "plain.txt").write_text("who is ann? ann is a friend")
     text = ("--data", tmp_path / "plain.txt", "--objective", "causal-lm", "--json")
     assert json.loads(succeeded(run("evaluate", tmp_path / "tuned", *text)).stdout)["objective"] == "CausalLM"
-    refused(run("evaluate", tmp_path / "better", "--data", prefs), "have it validate on them")
+    refused(
+        run("evaluate", tmp_path / "better", "--data", prefs),
+        "have it validate on them",
+        "--objective sft or causal-lm",
+    )
     plain_tokenizer = Tokenizer(tokenizer()._inner, {"eos_token": "<|endoftext|>"})
     plain_tokenizer.save(tmp_path / "own")
     (tmp_path / "own.jinja").write_text(TEMPLATE + "{# mine #}")

@@ -185,19 +185,18 @@ def convert(
     that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes` (None: 5 GB), or one tensor; the
     memory needed is about that, or what the largest row of either side's table takes. Tokenizer, chat template and defaults for
     generation are copied byte for byte. Of a run that trained an adapter this alone is written, as PEFT reads it, unless
-    `merge` asks for weights in which it is. `average`: of a run, the mean of its last so many checkpoints; `others`: models of
-    the same architecture that are merged with it, or what each weighs beside the source's 1; `by`: how, such as
-    "ties,density=0.2", by default their mean; `base`: the model that all began as. Raises what `load`, `save` and
-    `merged_source` do.
+    `merge` asks for weights in which it is, or several models become one. `average`: of a run, the mean of its last so many
+    checkpoints; `others`: models of the same architecture that are merged with it, or what each weighs beside the source's 1;
+    `by`: how, such as "ties,density=0.2", by default their mean; `base`: the model that all began as. Raises what `load`,
+    `save` and `merged_source` do.
     """
     target = Path(target)
     suffix = target.suffix.lower()
     found = merged_source(source, average, others, by, base, torch.float32 if suffix in (SUFFIX, GRAPH) else dtype)
-    adapted = with_adapter(found.weights) is not None
     if merge and not any(with_adapter(each.weights) is not None for each in (found, *found.others)):
         raise UsageError(f"{source} has no adapter to merge; leave --merge out")
-    if adapted and not merge:
-        if found.others or suffix in (SUFFIX, GRAPH) or not (form is hf_type is dtype is quantise is None):
+    if with_adapter(found.weights) is not None and not (merge or found.others):
+        if suffix in (SUFFIX, GRAPH) or not (form is hf_type is dtype is quantise is None):
             raise UsageError(f"{source} is an adapter, which goes into its weights by --merge; give that too")
         return _write_adapter(found, target)
     if suffix == SUFFIX:

@@ -64,7 +64,7 @@ def goal_of(found: Opened, given: Sources, objective: str | None = None, *, trun
     if isinstance(goal, DPO):
         raise UsageError(
             "preferences are judged beside what the model said before it learnt them, which a run keeps to itself; have it "
-            "validate on them (train --validation-data)"
+            "validate on them (train --validation-data), or have answers and texts judged by --objective sft or causal-lm"
         )
     return goal.but(truncate=goal.truncate or truncate) if isinstance(goal, Examples) else goal
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,20 @@ class TestLaws:
         plain = made(tmp_path / "plain", a, "--with", b, "--with", c)
         found = made(tmp_path / "out", a, "--with", f"{b}=1", "--with", f"{c}=1.0")
         assert all(found[name].equal(value) for name, value in plain.items())
+
+    def test_how_weights_began_and_for_how_many_tokens_is_no_other_architecture(self, tmp_path: Path) -> None:
+        """A model that was trained on with longer rows, whose file says another deviation to start from, is one of the family."""
+        _, a, b = family(tmp_path, n=2)
+        expected = made(tmp_path / "out", a, "--with", b)
+        config = json.loads((b / "config.json").read_text())
+        longer = {"initializer_range": 0.5, "max_position_embeddings": 2 * config["max_position_embeddings"]}
+        (b / "config.json").write_text(json.dumps(config | longer))
+        assert load(b)[0].spec != load(a)[0].spec
+        found = made(tmp_path / "longer", a, "--with", b)
+        assert all(found[name].equal(value) for name, value in expected.items())
+        assert load(tmp_path / "longer")[0].spec == load(a)[0].spec
+        (b / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+        assert "eps is 0.5 and" in convert(a, tmp_path / "odd", "--with", b).output
 
     def test_a_model_that_is_given_twice_weighs_twice(self, tmp_path: Path) -> None:
         _, a, b = family(tmp_path, n=2)

@@ -10,6 +10,7 @@ import torch
 
 from anyformer.disk.run_layout import CHECKPOINTS, checkpoints_in, is_complete, step_and_again
 from anyformer.errors import CheckpointError, UsageError
+from anyformer.families.hf.mapping import computed
 from anyformer.hub.labels import labels_of, other_labels
 from anyformer.hub.loading import tokenizer_of
 from anyformer.hub.merging import Mean, Merge, Merging, way_of
@@ -51,9 +52,9 @@ def merged_source(
     way.check(weights, base is not None)
     paths += [] if base is None else [base]
     first, *more = map(find, paths)
-    own, labels = _fingerprint(first), labels_of(first)
+    own, labels, spec = _fingerprint(first), labels_of(first), computed(first.spec)
     for path, other in zip(paths[1:], more, strict=True):
-        if (differs := first_difference(first.spec, other.spec)) is not None:
+        if (differs := first_difference(spec, computed(other.spec))) is not None:
             name, ours, theirs = differs
             raise CheckpointError(
                 f"{path} is another architecture than {source}: {name} is {short(theirs)} and {short(ours)}; models of one "

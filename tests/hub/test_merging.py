@@ -245,6 +245,8 @@ class TestNumbers:
         for i, (others, way) in enumerate((({b: 0.5}, "ties,density=0.4"), ({str(b): 0.5}, TIES(density=0.4)))):
             af.convert(a, tmp_path / f"{i}", others=others, by=way, base=base)
             assert all(held(tmp_path / f"{i}")[name].equal(value) for name, value in expected.items())
+        with pytest.raises(UsageError, match="a value of the class Transformer is no path; save the model"):
+            af.convert(a, tmp_path / "odd", others=[load(b)[0]])  # type: ignore[list-item]
 
 
 @pytest.fixture(scope="module")

@@ -295,6 +295,19 @@ def test_an_adapter_is_not_put_on_other_labels(base: Any, tmp_path: Path) -> Non
             train(spec, recipe, data, init=place, options=HOW)
 
 
+def test_labels_go_along_with_what_an_adapter_is_put_on_and_into_our_classes(tmp_path: Path) -> None:
+    data = labelled()
+    spec = af.with_classifier(resize(shrink(af.preset("bert-base").spec), vocab_size=data.vocab_size), 3)
+    given = randomised(spec)
+    given.labels = data.labels
+    af.save(given, tmp_path / "given", form="anyformer")
+    run = tmp_path / "run"
+    train(spec, RECIPE.but(tokens=128, lora=LoRA(r=2)), data, init=tmp_path / "given", out=run, options=HOW)
+    af.convert(run / "base", tmp_path / "base", form="transformers")
+    for place in (run, run / "base", tmp_path / "base"):
+        assert af.load(place)[0].labels == data.labels, place
+
+
 def refused(match: str, spec: ModelSpec, said: Labelled, data: Any) -> None:
     with pytest.raises((UsageError, TextError), match=match):
         train(spec, RECIPE.but(objective=said), data, options=HOW)

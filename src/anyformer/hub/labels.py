@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.disk.foreign import read_json
-from anyformer.disk.run_layout import LABELS, MODEL_PARTS, run_of
+from anyformer.disk.run_layout import BASE, LABELS, MODEL_PARTS, is_run, run_of
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES
 from anyformer.families.hf.headings import numbered_labels
@@ -47,10 +47,13 @@ def read_labels(directory: Path) -> tuple[str, ...] | None:
 
 def labels_of(source: Source) -> tuple[str, ...] | None:
     """The labels of a checkpoint, as its files name them; None where they don't. Raises CheckpointError."""
-    if source.family is not None:
+    if source.family is not None or source.settings:
         return _of_settings(source.settings, source.spec)
     held = source.weights
-    run = run_of(held.parent if held.name == MODEL_PARTS else held)
+    if held.name == BASE and is_run(held.parent):
+        run: Path | None = held.parent
+    else:
+        run = run_of(held.parent if held.name == MODEL_PARTS else held)
     own = read_labels(held)
     return read_labels(run) if own is None and run is not None else own
 

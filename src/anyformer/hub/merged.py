@@ -42,6 +42,9 @@ def merged_source(
         *(others.items() if isinstance(others, Mapping) else ((path, 1.0) for path in others)),
     ]
     for path, weight in weighed:
+        if not isinstance(path, str | Path):
+            what = type(path).__name__
+            raise UsageError(f"--with: a value of the class {what} is no path; save the model, and name its directory")
         if not isinstance(weight, int | float) or not abs(weight) <= HUGE:
             raise UsageError(f"--with {path}: its weight is no number that float32 holds; give one such as {path}=0.5")
     paths, weights = [path for path, _ in weighed], tuple(weight for _, weight in weighed)

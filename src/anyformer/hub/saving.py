@@ -143,7 +143,10 @@ def save(
     refuse_in_use(path)
     weights = dict(model.named_parameters())
     if any(isinstance(each, HeldWeight) and each.rounded for each in weights.values()):
-        raise CheckpointError("weights in few bits are held as this processor wants them; load the model without dtype")
+        raise CheckpointError(
+            "weights in few bits are held as this processor wants them; load the model without dtype, or, where a run has "
+            "trained an adapter on them, the directory that it was given (out)"
+        )
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)
     with whole(path) as aside:

@@ -38,6 +38,7 @@ from anyformer.model import Transformer
 from anyformer.text import Tokenizer
 from tests.generation.test_text import TEXTS, sized
 from tests.laws.models import SHRUNK, randomised
+from tests.sample import combinations
 
 MORE = 3  # rows of the model beyond the vocabulary
 PERSON = {
@@ -108,7 +109,7 @@ letters = st.text(st.sampled_from("ax Ö🙂0"), min_size=1, max_size=4)
 
 
 @given(st.sampled_from(sorted(VOCABULARIES)), st.lists(letters, min_size=1, max_size=4, unique=True), st.randoms())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=combinations(200))
 def test_what_may_follow_is_what_some_text_goes_on_with(name: str, texts: list[str], chance: Any) -> None:
     tokenizer = VOCABULARIES[name]
     whole = [text.encode() for text in texts]

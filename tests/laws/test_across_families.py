@@ -121,7 +121,7 @@ each = pytest.mark.parametrize("name", NAMED)
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of what was found, a whole model
-@pytest.mark.in_turn
+@pytest.mark.slow
 @each
 def test_the_strategy_draws_it(name: str) -> None:
     found = find(

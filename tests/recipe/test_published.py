@@ -221,6 +221,7 @@ def test_olmo(name: str, peak: float, warm: int, tokens: float) -> None:
     assert rate(name, step=warm) == pytest.approx(peak)
     assert rate(name, step=(warm + made.steps) // 2) == pytest.approx(0.55 * peak, rel=1e-4)
     assert rate(name, step=made.steps) == pytest.approx(peak / 10)
+    assert isinstance(made.optimizer, AdamW)
     assert made.optimizer.eps == 1e-5
 
 

@@ -16,7 +16,7 @@ from anyformer import recipe as recipes
 from anyformer.errors import SpecError, UsageError
 from anyformer.hub import save
 from anyformer.model import Transformer
-from anyformer.recipe import LinearDecay, ReplacedTokens, Warmup
+from anyformer.recipe import AdamW, LinearDecay, ReplacedTokens, Warmup
 from anyformer.spec import parameters
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.objectives.architecture import usual
@@ -156,12 +156,13 @@ def test_disentangled_is_a_sum_whose_first_term_has_no_gradient() -> None:
     heads = [p for name, p in kept.items() if name == "heads.0.table.weight"]
     others = [p for p in (*of_g.values(), *kept.values(), *deltas.values()) if not any(p is m for m in matrices)]
     decaying = [p for p in matrices if not any(p is h for h in heads)]
-    decay = by.recipe.optimizer.values()["weight_decay"]
+    rule = by.recipe.optimizer
+    assert isinstance(rule, AdamW)
     optimizer = torch.optim.AdamW(
-        [{"params": decaying, "weight_decay": decay}, {"params": [*others, *heads], "weight_decay": 0.0}],
+        [{"params": decaying, "weight_decay": rule.weight_decay}, {"params": [*others, *heads], "weight_decay": 0.0}],
         lr=1e-2,
-        betas=(by.recipe.optimizer.beta1, by.recipe.optimizer.beta2),
-        eps=by.recipe.optimizer.eps,
+        betas=(rule.beta1, rule.beta2),
+        eps=rule.eps,
     )
     device = torch.device("cpu")
     for step in range(1, 6):

@@ -52,6 +52,8 @@ def test_each_text_is_read_evenly(weights: list[int], batch: int, data: st.DataO
 
 def test_one_text_alone_is_as_without_a_mixture() -> None:
     alone, mixed = Sampler(37, 5, 8), MixtureSampler([37], 5, 8, [(3, [0.2])])
+    assert alone.epochs(74) == mixed.epochs(74) == 10
+    assert MixtureSampler([37, 3], 5, 8, [(3, [0.2, 0.8])]).epochs(74) is None
     for _ in range(30):
         assert next(alone).tolist() == next(mixed).tolist()
 

@@ -115,6 +115,7 @@ def test_epochs_are_batched_anew() -> None:
     sampler = PairSampler(lengths, 40, 0)
     epochs = [frozenset(frozenset(next(sampler).tolist()) for _ in range(15)) for _ in range(3)]
     assert len(set(epochs)) == 3
+    assert sampler.epochs(45) == 3
 
 
 def test_errors_of_the_sampler() -> None:

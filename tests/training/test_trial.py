@@ -70,3 +70,12 @@ def test_where_not_one_row_fits_nothing_of_parts_is_said(monkeypatch: pytest.Mon
     monkeypatch.setattr(trials, "free_nbytes", lambda device=None: 1000)
     with pytest.raises(UsageError, match=r"; take shorter rows \(--seq-len\), --recompute full or a smaller model$"):
         made.plan()
+
+
+def test_a_plan_says_how_often_the_text_is_read() -> None:
+    rows = text_data().feed(GIVEN).state()["n_rows"]
+    for tokens, said in ((40 * rows * PLACES, "(the text 40 times)"), (3 * rows * PLACES, "(the text 3.0 times)")):
+        plan = run(given=GIVEN.but(tokens=tokens, batch_tokens=PLACES)).plan()
+        assert plan.epochs == tokens / (rows * PLACES)
+        assert said in plan.lines()[0]
+    assert "times" not in run(given=GIVEN.but(tokens=rows * PLACES, batch_tokens=PLACES)).plan().lines()[0]

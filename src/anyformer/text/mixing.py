@@ -56,6 +56,9 @@ class MixtureSampler(Sampler):
     def _start(self) -> _Given:
         return _Given([0] * len(self._n), [0.0] * len(self._n))
 
+    def epochs(self, steps: int) -> float | None:
+        return super().epochs(steps) if len(self._n) == 1 else None
+
     def rows(self, step: int) -> np.ndarray:
         """Row numbers at `step` (from 0): int64 [batch_rows]. Raises TextError where the texts of its stage are used up."""
         if self._given.step > step:

@@ -160,6 +160,10 @@ class PairSampler:
         for _ in range(steps):
             next(self)
 
+    def epochs(self, steps: int) -> float:
+        """About how often so many batches go through all pairs."""
+        return steps / len(self._batches)
+
     def state(self) -> dict[str, int]:
         """What `restore` needs, as JSON."""
         fixed = {"seed": self.seed, "n_pairs": len(self._lengths), "batch_tokens": self.batch_tokens}

@@ -66,6 +66,10 @@ class Sampler:
         """Go on as if so many batches had been drawn."""
         self.step += steps
 
+    def epochs(self, steps: int) -> float | None:
+        """How often so many batches go through all rows; None of several texts, each of which has its own."""
+        return steps * self.batch_rows / self.n_rows
+
     def state(self) -> dict[str, int]:
         """What `restore` needs, as JSON: the next step, and what it must be the next step of."""
         return {"step": self.step, "seed": self.seed, "n_rows": self.n_rows, "batch_rows": self.batch_rows}

@@ -33,6 +33,10 @@ class Feed(Protocol):
         """Go on as if so many batches had been taken: their rows, which take time, are not prepared."""
         ...
 
+    def epochs(self, steps: int) -> float | None:
+        """How often so many batches go through the text; None of several texts."""
+        ...
+
     def state(self) -> Mapping[str, Any]:
         """The position in the data, for `restore`, as JSON."""
         ...
@@ -111,7 +115,8 @@ class SampledFeed:
 
     def __init__(self, rows: Callable[[np.ndarray], Rows], sampler: Sampler | PairSampler) -> None:
         self._rows, self._sampler = rows, sampler
-        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
+        self.skip, self.epochs = sampler.skip, sampler.epochs
+        self.state, self.restore = sampler.state, sampler.restore
 
     def __next__(self) -> Rows:
         return self._rows(next(self._sampler))

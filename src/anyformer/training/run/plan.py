@@ -45,6 +45,7 @@ class RunPlan:
     beyond: str | None = None  # of a run that goes on beyond what it was: how its learning rate goes on
     unadapted: tuple[str, ...] = ()  # kinds of parts with matrices that an adapter cannot be put on, among its targets
     mesh: str | None = None  # how processes share the run; None: it is one
+    epochs: float | None = None  # how often the text is read in all; None of several texts
 
     def lines(self) -> list[str]:
         """It in words."""
@@ -53,6 +54,8 @@ class RunPlan:
         size = (
             f"{count(self.n_params)} parameters{beside}, {counted(self.steps, 'step')}, {counted(self.tokens, 'token')}"
         )
+        if self.epochs is not None and self.epochs > 1:
+            size += f" (the text {self.epochs:,.{1 if self.epochs < 10 else 0}f} times)"
         where = self.device + (f", mesh {self.mesh}" if self.mesh else "")
         lines = [f"{size}, {prefixed(self.flops_per_token, 'FLOP')} a token, {self.precision} on {where}"]
         needs = [f"about {duration(self.seconds)}"] if self.seconds is not None else []

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import anyformer as af
 from anyformer.errors import UsageError
 from anyformer.model import build
-from anyformer.recipe import Adafactor, AdamW, Constant, Lion, OptimizerSpec, Recipe
+from anyformer.recipe import Adafactor, AdamW, Constant, Lion, Muon, OptimizerSpec, Recipe
 from anyformer.resizing import shrink
 from anyformer.spec import Place, tensors
 from anyformer.training.chosen_recipe import changed
@@ -106,6 +106,22 @@ def test_what_was_chosen_goes_along() -> None:
     assert changed(Recipe(), {"optimizer": "adafactor"}, lr=0.1).optimizer == Adafactor(lr=0.1)
     given = Recipe(optimizer=AdamW(lr=0.3, beta2=0.9, weight_decay=0.7))
     assert changed(given, {"optimizer": "lion"}).optimizer == Lion(lr=0.3, weight_decay=0.7)
+
+
+@pytest.mark.parametrize("rule", [Lion(), Adafactor(), Muon()], ids=lambda rule: rule.kind)
+def test_a_closure_makes_the_gradient(rule: OptimizerSpec) -> None:
+    """As PyTorch's own take one."""
+    model, ids = build(SPEC, seed=0), torch.arange(8)[None]
+    optimizer, before = optimizer_of(rule, model), [p.detach().clone() for p in model.parameters()]
+
+    def loss() -> Tensor:
+        found = model(ids).logits.square().mean()
+        found.backward()
+        return found
+
+    first = float(model(ids).logits.square().mean())
+    assert float(optimizer.step(loss)) == first
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 class Descent(OptimizerSpec):

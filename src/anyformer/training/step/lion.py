@@ -20,10 +20,7 @@ class SignedMomentum(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Of what has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = closure and torch.enable_grad()(closure)()
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for p in group["params"]:

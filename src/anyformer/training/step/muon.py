@@ -55,10 +55,7 @@ class MuonAdam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Adam's own step is of what has a gradient when it is called."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = closure and torch.enable_grad()(closure)()
         taken: dict[Tensor, Tensor] = {}
         for group in self.param_groups:
             for p in group["params"]:

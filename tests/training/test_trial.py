@@ -64,6 +64,14 @@ def test_more_than_is_free_is_refused_with_parts_that_fit(monkeypatch: pytest.Mo
     assert run(int(parts)).plan().seconds
 
 
+def test_nothing_is_compiled_for_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    compiled = Run(Job(SPEC, GIVEN, text_data(), None), replace(HOW, compiled=True))
+    monkeypatch.setattr(compiled.trainer, "gradients", lambda _, rows: seen.append(len(rows.labels)))
+    compiled.plan()
+    assert set(seen) == {ROWS}
+
+
 def test_where_not_one_row_fits_nothing_of_parts_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     made = run()
     monkeypatch.setattr(capacity, "free_nbytes", lambda device=None: 1000)

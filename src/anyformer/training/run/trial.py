@@ -48,7 +48,7 @@ def check_pass(trainer: Trainer, part: Rows) -> None:
     """Raise UsageError where a pass over a part keeps more than the memory that is free, as fewer of its rows tell."""
     rows, free = len(part.labels), free_nbytes(trainer.device)
     few = min(FEW, rows // FEW)
-    if few < 2 or free is None or trainer.world.size > 1:
+    if few < 2 or free is None or trainer.world.size > 1 or trainer.compiled:  # for these rows, it would be once more
         return
     half, several = (kept_by_pass(trainer, rows_at(part, slice(n))) for n in (few // 2, few))
     each = (several - half) / (few - few // 2)

@@ -139,6 +139,7 @@ class Trainer:
             from anyformer.training.step.pipeline import Pipeline
 
             self.pipeline = Pipeline(model, objective, world, recipe.precision, self.dropout, self.options)
+        self.compiled = compiled
         if compiled:
             for each in (*self.models, *([] if teacher is None else [teacher.model])):
                 compile_layers(each)

@@ -48,12 +48,12 @@ def check_pass(trainer: Trainer, part: Rows) -> None:
     """Raise UsageError where a pass over a part keeps more than the memory that is free, as fewer of its rows tell."""
     rows, free = len(part.labels), free_nbytes(trainer.device)
     few = min(FEW, rows // FEW)
-    if few < 2 or free is None or trainer.world.size > 1 or trainer.compiled:  # for these rows, it would be once more
+    if few < 2 or free is None or trainer.world.size > 1 or trainer.compiled:  # for few rows by itself
         return
     half, several = (kept_by_pass(trainer, rows_at(part, slice(n))) for n in (few // 2, few))
     each = (several - half) / (few - few // 2)
     remedy = "take shorter rows (--seq-len), --recompute full or a smaller model"
-    if fit := int(free / 2 / each):  # beside the optimiser's state, and what else is made on the way
+    if fit := int(free / 2 / max(each, 1.0)):  # beside the optimiser's state, and what else is made on the way
         places = max(field[0].size for field in part) << (fit.bit_length() - 1)
         remedy = f"compute it in parts (--micro-tokens {places}), which makes the same step"
     refuse_beyond_memory(several + each * (rows - few), trainer.device, f"a step of {rows:,} rows at once", remedy)

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+import anyformer as af
 from anyformer import capacity
 from anyformer.errors import UsageError
 from anyformer.model import build
 from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
 from anyformer.spec.cost import Recompute
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run import Job, Run
@@ -23,8 +25,10 @@ ROWS, PLACES = 64, 16
 GIVEN = RECIPE.but(tokens=ROWS * PLACES * 4, batch_tokens=ROWS * PLACES, seq_len=PLACES)
 
 
-def run(micro_tokens: int | None = None, given: Recipe = GIVEN, recompute: Recompute = "none") -> Run:
-    return Run(Job(SPEC, given, text_data(), None), replace(HOW, micro_tokens=micro_tokens, recompute=recompute))
+def run(
+    micro_tokens: int | None = None, given: Recipe = GIVEN, recompute: Recompute = "none", spec: ModelSpec = SPEC
+) -> Run:
+    return Run(Job(spec, given, text_data(), None), replace(HOW, micro_tokens=micro_tokens, recompute=recompute))
 
 
 def peak(recompute: Recompute = "none") -> int:
@@ -36,19 +40,25 @@ def peak(recompute: Recompute = "none") -> int:
     return alive.peak
 
 
-def told(monkeypatch: pytest.MonkeyPatch, recompute: Recompute) -> float:
+def told(monkeypatch: pytest.MonkeyPatch, recompute: Recompute = "none", spec: ModelSpec = SPEC) -> float:
     needed: list[float] = []
     monkeypatch.setattr(trials, "refuse_beyond_memory", lambda nbytes, *_: needed.append(nbytes))
-    run(recompute=recompute).plan()
+    run(recompute=recompute, spec=spec).plan()
     (found,) = needed
     return found
 
 
 def test_few_rows_tell_what_all_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of what there is at once, buffers of the loss and gradients on their way beside it; never more than that."""
-    found = told(monkeypatch, "none")
+    found = told(monkeypatch)
     assert 0.5 * peak() < found < peak()
     assert told(monkeypatch, "full") < min(0.5 * found, peak("full"))
+
+
+def test_what_is_made_again_on_the_way_back_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer's at a time: reversible layers keep no more where there are more of them."""
+    few, many = (af.vary(af.resize(SPEC, n_layers=n), residual="Reversible") for n in (2, 6))
+    assert told(monkeypatch, spec=many) < 1.1 * told(monkeypatch, spec=few)
 
 
 def test_more_than_is_free_is_refused_with_parts_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,6 @@ def kept_by_pass(trainer: Trainer, rows: Rows) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved.tensor):
         trainer.gradients(1, rows)
-    trainer.optimizer.zero_grad(set_to_none=True)
     return most
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
-from collections import Counter
 from collections.abc import Iterator
 
 import psutil
@@ -59,33 +57,17 @@ def check_pass(trainer: Trainer, part: Rows) -> None:
     refuse_beyond_memory(several + each * (rows - few), trainer.device, f"a step of {rows:,} rows at once", remedy)
 
 
-class Saved:
-    """A tensor that autograd keeps, as long as it does."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
 def kept_by_pass(trainer: Trainer, rows: Rows) -> int:
-    """The bytes that autograd keeps at once of a pass over some rows, at most; weights are among them."""
-    times, now, most = Counter[int](), 0, 0
+    """The bytes that autograd keeps of a pass over some rows, weights among them."""
+    held: dict[int, int] = {}  # by address, which memory that is let go on the way gives to what is kept later
 
-    def keep(tensor: Tensor) -> Saved:
-        nonlocal now, most
-        at, nbytes, saved = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes(), Saved(tensor)
-        now += nbytes if not times[at] else 0
-        times[at], most = times[at] + 1, max(most, now)
-        weakref.finalize(saved, drop, at, nbytes)
-        return saved
+    def keep(tensor: Tensor) -> Tensor:
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
 
-    def drop(at: int, nbytes: int) -> None:
-        nonlocal now
-        times[at] -= 1
-        now -= nbytes if not times[at] else 0
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         trainer.gradients(1, rows)
-    return most
+    return sum(held.values())
 
 
 def kept_of(trainer: Trainer) -> Iterator[tuple[Tensor, int]]:

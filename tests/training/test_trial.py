@@ -82,11 +82,16 @@ def test_nothing_is_compiled_for_few_rows(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(seen) == {ROWS}
 
 
-def test_where_not_one_row_fits_nothing_of_parts_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = run()
-    monkeypatch.setattr(capacity, "free_nbytes", lambda device=None: 1000)
-    monkeypatch.setattr(trials, "free_nbytes", lambda device=None: 1000)
-    with pytest.raises(UsageError, match=r"; take shorter rows \(--seq-len\), --recompute full or a smaller model$"):
+@pytest.mark.parametrize("divisible", [True, False])
+def test_where_parts_are_no_remedy_none_are_named(monkeypatch: pytest.MonkeyPatch, divisible: bool) -> None:
+    """Not one row fits, or a step goes by the whole batch, as BatchNorm's does."""
+    free = 1000 if divisible else peak() // 2
+    made = run(spec=SPEC if divisible else af.vary(SPEC, norm="BatchNorm"))
+    monkeypatch.setattr(capacity, "free_nbytes", lambda device=None: free)
+    monkeypatch.setattr(trials, "free_nbytes", lambda device=None: free)
+    with pytest.raises(
+        UsageError, match=r"; take a smaller batch \(--batch-tokens\), shorter rows .* or a smaller model$"
+    ):
         made.plan()
 
 

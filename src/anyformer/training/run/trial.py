@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anyformer.capacity import free_nbytes, refuse_beyond_memory
 from anyformer.training.cluster.parts import here
+from anyformer.training.cluster.refusals import indivisible
 from anyformer.training.data.feed import Rows
 from anyformer.training.step import Trainer, split
 from anyformer.training.step.optimizer import ways_of
@@ -50,8 +51,9 @@ def check_pass(trainer: Trainer, part: Rows) -> None:
         return
     half, several = (kept_by_pass(trainer, rows_at(part, slice(n))) for n in (few // 2, few))
     each = (several - half) / (few - few // 2)
-    remedy = "take shorter rows (--seq-len), --recompute full or a smaller model"
-    if fit := int(free / 2 / max(each, 1.0)):  # beside the optimiser's state, and what else is made on the way
+    remedy = "take a smaller batch (--batch-tokens), shorter rows (--seq-len), --recompute full or a smaller model"
+    fit = int(free / 2 / max(each, 1.0))  # beside the optimiser's state, and what else is made on the way
+    if fit and indivisible(trainer.model.spec, trainer.recipe) is None:
         places = max(field[0].size for field in part) << (fit.bit_length() - 1)
         remedy = f"compute it in parts (--micro-tokens {places}), which makes the same step"
     refuse_beyond_memory(several + each * (rows - few), trainer.device, f"a step of {rows:,} rows at once", remedy)

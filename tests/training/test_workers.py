@@ -109,6 +109,9 @@ class Unpicklable:
     def skip(self, steps: int) -> None:
         self.step += steps
 
+    def epochs(self, steps: int) -> None:
+        """It is read once."""
+
     def state(self) -> dict[str, int]:
         return {"step": self.step}
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
+from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.hub import save, transplant
 from anyformer.layers import GQASpec
@@ -137,11 +138,15 @@ def test_a_narrower_stream_by_how_much_features_matter(tmp_path: Path) -> None:
 
 @every_preset
 def test_shapes_become_those_of_the_new_architecture(spec: ModelSpec) -> None:
-    """Of every tensor that changes by the stream alone: those that no head and no other width is an axis of."""
+    """Of every tensor that changes by the stream alone: those that no head and no other width is an axis of; axial positions
+    have parts of the stream's features."""
     if len({stack.d_model for stack in spec.stacks.values()}) > 1:
         pytest.skip("two widths")
     d = spec.stack.d_model
-    new, old = Anatomy(af.vary(spec, d_model=2 * d)), Anatomy(spec)
+    try:
+        new, old = Anatomy(af.vary(spec, d_model=2 * d)), Anatomy(spec)
+    except SpecError as error:
+        pytest.skip(f"its heads go by the stream's width, and do not bear another: {error}")
     before = {path: each.weight for path, each in old.tensors.items()}
     widening = Widening(new, old, randomised(spec).state_dict(), 2 * d, d)
     state = widening.done(widening.places()[0], 0)
@@ -150,9 +155,9 @@ def test_shapes_become_those_of_the_new_architecture(spec: ModelSpec) -> None:
         assert state[name].shape == weight.shape, path
         there = new.tensors[path].weight if path in new.tensors else None
         changes = there and {
-            axis for axis, a, b in zip(there.axes, there.shape, before[path].shape, strict=True) if a != b
+            (axis, b) for axis, a, b in zip(there.axes, there.shape, before[path].shape, strict=True) if a != b
         }
-        if there is not None and changes == {"d_model"}:
+        if there is not None and changes == {("d_model", d)}:
             n += 1
             assert weight.shape == there.shape, path
     assert n > 1

@@ -201,12 +201,12 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
     if (directory / SPEC).is_file():
         return read(directory / SPEC), None, {}
     config = inside(directory / CONFIG, CheckpointError)
-    if (directory / ADAPTER_CONFIG).is_file() and not config.is_file():
-        raise CheckpointError(
-            f"{directory} is an adapter without the weights that it is put on; give the run that trained it, or what "
-            "`convert --merge` makes of that run"
-        )
     if not config.is_file():
+        if (directory / ADAPTER_CONFIG).is_file():
+            raise CheckpointError(
+                f"{directory} is an adapter without the weights that it is put on; give the run that trained it, or what "
+                "`convert --merge` makes of that run"
+            )
         raise CheckpointError(f"{directory} holds neither {CONFIG} nor {SPEC}, so its architecture is unknown")
     settings = read_table(config)
     spec, family = _computed(settings, config)

@@ -70,11 +70,12 @@ def of_layers(
 ) -> tuple[int, float, tuple[LayerFigures, ...]]:
     """(labels, the loss, what each layer and branch does for it): a pass over the tokens for each, and for each end."""
     main, n, turns = sites.main, len(sites.layers), Turns(len(sites.layers))
-    gone = [range(i, i + 1) for i in range(n)] + [
-        range(i + 1, main.stop) for i in main
-    ]  # the last but one's is in both
+    alone_or_on = (
+        *(range(i, i + 1) for i in range(n)),
+        *(range(i + 1, main.stop) for i in main),
+    )  # the last is in both
     changes: dict[range | int | str, Change] = {
-        each: Change(each.start, partial(without_layers, model, each)) for each in gone
+        gone: Change(gone.start, partial(without_layers, model, gone)) for gone in alone_or_on
     }
     at = {site.path: i for i, site in enumerate(sites.layers)}
     for i, site in enumerate(sites.branches):

@@ -26,9 +26,7 @@ UNTOLD = (None, MixerSpec.counted_as)  # what a mixer is counted as that is of n
 M = TypeVar("M", bound=nn.Module)
 See = Callable[[int, tuple[Any, ...], Any], Any]
 Forward = Callable[..., tuple[Any, list[Notes]]]  # a Block's
-Step = Callable[
-    ..., tuple[Any, list[Notes]]
-]  # of the number of a layer, its Block, how that computes it, and what it is given
+Step = Forward  # of the number of a layer, its Block, how that computes it, and what it is given
 
 
 class Site(NamedTuple):

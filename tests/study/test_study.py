@@ -21,6 +21,7 @@ import yaml
 
 from anyformer.disk.lock import Lock
 from anyformer.errors import CheckpointError, SpecError, UsageError
+from anyformer.recipe import Lion, Recipe
 from anyformer.study import cells as module
 from anyformer.study.cells import Cell, Runs, bottom, read_texts
 from anyformer.study.findings import as_markdown, find, foreseen
@@ -467,6 +468,18 @@ def order(*names: str) -> dict[str, Any]:
 def test_bad_files_are_refused(folder: Path, changes: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         read_study(written(folder, "bad", **changes))
+
+
+def test_what_a_models_recipe_does_not_name_is_the_studys(folder: Path) -> None:
+    own, plain = {"optimizer": {"kind": "Lion"}, "seq_len": 32}, SAID["models"][1]
+    spec = read_study(written(folder, models=[{"name": "rms", "architecture": "llama2", "recipe": own}, plain]))
+    assert spec.recipe_of(spec.models[0], 512) == Recipe(batch_tokens=128, seq_len=32, optimizer=Lion(), tokens=512)
+    assert spec.recipe_of(spec.models[1], 512) == Recipe(batch_tokens=128, seq_len=16, tokens=512)
+    for wrong in (3, {"d": 1}):
+        with pytest.raises(SpecError, match=r"models\[0\]\.recipe"):
+            read_study(
+                written(folder, "bad", models=[{"name": "rms", "architecture": "llama2", "recipe": wrong}, plain])
+            )
 
 
 def test_the_model_that_cannot_be_so_small_is_named(folder: Path, tmp_path: Path) -> None:

@@ -21,12 +21,13 @@ from anyformer.hub import convert, load, save
 from anyformer.hub.saving import Form
 from anyformer.layers import Causal, Everything
 from anyformer.model import Transformer
-from anyformer.recipe import Adam, Constant, DropoutSpec, LoRA, PrefixLM, Recipe, RouterTraining, lora_of
+from anyformer.recipe import Adam, Constant, Distillation, DropoutSpec, LoRA, PrefixLM, Recipe, RouterTraining, lora_of
 from anyformer.recipe import dumps as recipe_text
 from anyformer.recipe import loads as recipe_of
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, TableSpec, Vocab
 from anyformer.text.packing import NOT_PREDICTED
+from anyformer.training.chosen_recipe import changed
 from anyformer.training.run import Job, Run, RunOptions, TrainingResult, train
 from anyformer.training.step.adapter import Adapter, targeted
 from tests.laws.models import flop_counter, randomised
@@ -263,6 +264,13 @@ def test_what_is_written_is_read(text: str, lora: LoRA) -> None:
     assert lora_of(text) == lora
     recipe = RECIPE.but(lora=lora)
     assert recipe_of(recipe_text(recipe)) == recipe
+
+
+def test_what_is_not_written_stays_as_the_recipe_has_it() -> None:
+    recipe = RECIPE.but(lora=LoRA(alpha=8, targets=("all",)), distillation=Distillation(teacher="a", weight=0.5))
+    said = changed(recipe, {"lora": "r=4", "distillation": "b,temperature=2"})
+    assert said.lora == LoRA(r=4, alpha=8, targets=("all",))
+    assert said.distillation == Distillation(teacher="b", weight=0.5, temperature=2)
 
 
 @pytest.mark.parametrize(

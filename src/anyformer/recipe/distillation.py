@@ -4,6 +4,7 @@ arXiv:1503.02531."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from anyformer.errors import UsageError
 from anyformer.spec import Positive, Share, Spec
@@ -28,12 +29,15 @@ class Distillation(Spec):
         return Path(self.teacher)
 
 
-def distillation_of(text: str) -> Distillation:
-    """The distillation that "runs/large,weight=0.5,temperature=2" says. Raises UsageError, SpecError."""
+def distillation_of(text: str, begun: Distillation | None = None) -> Distillation:
+    """The distillation that "runs/large,weight=0.5,temperature=2" says; options left out are as in the one begun with.
+
+    Raises UsageError, SpecError.
+    """
     teacher, *items = text.split(",")
     while items and not items[0].startswith(tuple(f"{name}=" for name in _OPTIONS)):
         teacher = f"{teacher},{items.pop(0)}"  # a comma of the path
-    options = {}
+    options: dict[str, Any] = {}
     for name, equals, value in (item.partition("=") for item in items):
         if name not in _OPTIONS or not equals or name in options:
             raise UsageError(
@@ -43,4 +47,4 @@ def distillation_of(text: str) -> Distillation:
             options[name] = float(value)
         except ValueError:
             raise UsageError(f"--teacher {text}: {name} = {value!r} is no number; write {name}=0.5") from None
-    return Distillation(teacher=teacher, **options)
+    return (begun or Distillation(teacher=teacher)).but(teacher=teacher, **options)

@@ -37,8 +37,11 @@ class LoRA(Spec):
         return self.alpha / self.r
 
 
-def lora_of(text: str) -> LoRA:
-    """The LoRA that "r=16,alpha=32,targets=q,v" says; what is left out is as by default. Raises UsageError, SpecError."""
+def lora_of(text: str, begun: LoRA | None = None) -> LoRA:
+    """The LoRA that "r=16,alpha=32,targets=q,v" says; what is left out is as in the one begun with, or as by default.
+
+    Raises UsageError, SpecError.
+    """
     given: dict[str, list[str]] = {}
     name = ""
     for item in text.split(","):
@@ -64,4 +67,4 @@ def lora_of(text: str) -> LoRA:
         options["targets"] = tuple(given["targets"])
     if "base" in given:
         options["base"] = ",".join(given["base"])
-    return LoRA(**options)
+    return (begun or LoRA()).but(**options)

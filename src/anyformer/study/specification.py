@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from anyformer.disk import plain
 from anyformer.errors import UsageError, among, did_you_mean
@@ -23,7 +23,7 @@ class ModelEntry(Spec):
 
     name: str
     architecture: str  # a name with changes or without, or a file beside the study's
-    recipe: Recipe | None = None
+    recipe: Recipe | None = None  # whole; in a file what it does not name is the study's
     rates: tuple[Positive, ...] = ()
     times: Positive = 1.0  # its parameters, in those of the study's sizes: of experts, of layers that share weights
 
@@ -217,7 +217,7 @@ def read_study(path: str | Path) -> StudySpec:
     Raises SpecError for what is no study, UsageError for an objective that reads no plain text.
     """
     file = Path(path)
-    spec: StudySpec = decode_file(plain.read(file, "study"), str(file), HEADER, StudySpec, "study")
+    spec: StudySpec = decode_file(_with_whole_recipes(plain.read(file, "study")), str(file), HEADER, StudySpec, "study")
     for model in spec.models:
         objective = (model.recipe or spec.recipe).objective
         if objective.reads != "text" or not objective.whole:
@@ -231,3 +231,18 @@ def read_study(path: str | Path) -> StudySpec:
         for model in spec.models
     )
     return spec.but(data=str(near / spec.data) if beside else spec.data, models=models)
+
+
+def _with_whole_recipes(data: Any) -> Any:
+    """A file's data, with what a model's recipe does not name from the study's; what is no study is left as it is."""
+    match data:
+        case {"recipe": dict(recipe), "models": list(models)}:
+            return data | {"models": [_with_whole_recipe(model, recipe) for model in models]}
+    return data
+
+
+def _with_whole_recipe(model: Any, recipe: dict[str, Any]) -> Any:
+    match model:
+        case {"recipe": dict(own)}:
+            return model | {"recipe": recipe | own}
+    return model

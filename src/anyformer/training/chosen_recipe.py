@@ -13,8 +13,8 @@ from anyformer.recipe import OBJECTIVES, OPTIMIZERS, Examples, ObjectiveSpec, Re
 from anyformer.spec import ModelSpec, is_path
 from anyformer.training.objectives.architecture import usual
 
-# Fields of a recipe that a text may say.
-WRITTEN: Mapping[str, Callable[[str], Any]] = {"lora": lora_of, "distillation": distillation_of}
+# Fields of a recipe that a text may say, which extends what the recipe has.
+WRITTEN: Mapping[str, Callable[[str, Any], Any]] = {"lora": lora_of, "distillation": distillation_of}
 
 
 def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
@@ -35,7 +35,8 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
     typed |= {name: _whole(value) for name, value in typed.items() if types[name] in (int, int | None)}
     if isinstance(named := typed.get("objective"), str):
         typed["objective"] = _named("objective", named, OBJECTIVES)
-    typed |= {name: read(typed[name]) for name, read in WRITTEN.items() if isinstance(typed.get(name), str)}
+    said = {name: text for name in WRITTEN if isinstance(text := typed.get(name), str)}
+    typed |= {name: WRITTEN[name](text, getattr(chosen, name)) for name, text in said.items()}
     if isinstance(rule := typed.get("optimizer"), str):
         typed["optimizer"] = chosen.optimizer.become(_named("optimizer", rule, OPTIMIZERS))
     if lr is not None:
@@ -43,8 +44,8 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
     chosen = chosen.but(**typed)
     if unknown := next((name for name in own if name not in chosen.objective.types()), None):
         fields = [*types, *chosen.objective.types()]
-        said = f"neither a recipe nor its objective, {chosen.objective.kind}, has a field {unknown!r}"
-        raise SpecError(f"{said}{did_you_mean(unknown, fields)}; leave it out")
+        neither = f"neither a recipe nor its objective, {chosen.objective.kind}, has a field {unknown!r}"
+        raise SpecError(f"{neither}{did_you_mean(unknown, fields)}; leave it out")
     return chosen.but(objective=chosen.objective.but(**own)) if own else chosen
 
 

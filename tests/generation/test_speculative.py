@@ -388,7 +388,7 @@ def test_the_command(tokenizer: Tokenizer, tmp_path: Path) -> None:
         (["--ahead"], "no modules that predict further ahead"),
         (["--lookup", "3", "--draft", str(tmp_path / "draft")], "take one of them"),
         (["--draft-tokens", "3"], "name the draft too"),
-        (["--lookup", "3", "--beams", "2"], "leave --beams, --data and --chat out"),
+        (["--lookup", "3", "--beams", "2"], "leave --beams and --data out"),
         (["--draft", str(tmp_path / "nowhere")], "nowhere"),
     ):
         status, stdout, stderr = run(*given, *options)

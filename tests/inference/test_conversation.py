@@ -113,6 +113,24 @@ def test_generate_answers(directory: Path) -> None:
     refused(run("generate", "a", "--model", directory, "--system", "x"), "give --chat too")
 
 
+@pytest.mark.parametrize("how", [("--lookup", 3), ("--draft", "{}", "--draft-tokens", 2)])
+def test_guesses_make_the_same_answers_in_fewer_passes(how: tuple[str | int, ...], directory: Path) -> None:
+    guesses = [str(each).format(directory) for each in how]
+    first = "user: the fox?\nassistant:"
+    one = written(opened(), first, 20)
+    two = written(opened(), f"{first} {one}\nuser: if x\nassistant:", 20)
+    options = ("--max-new-tokens", 20, "--temperature", 0)
+    told = succeeded(run("chat", directory, *options, *guesses, typed="the fox?\nif x\n"))
+    assert told.stdout == f"{visible(one)}\n{visible(two)}\n"
+    told = answer("generate", "the fox?", "--model", directory, "--chat", "--max-new-tokens", 20, *guesses)
+    assert told["text"] == one
+    assert told["passes"] < len(told["token_ids"]) == 20
+    said = succeeded(run("generate", "the fox?", "--model", directory, "--chat", "--max-new-tokens", 20, *guesses))
+    assert f"20 tokens in {told['passes']} passes" in said.stderr
+    for command in (("chat", directory), ("generate", "the fox?", "--model", directory, "--chat")):
+        refused(run(*command, *guesses, "--compile", typed="the fox?\n"), "leave --draft, --lookup and --ahead out")
+
+
 def test_answers_are_as_released(tmp_path: Path) -> None:
     found = opened()
     af.save(found.model, tmp_path / "fox", tokenizer=found.tokenizer)

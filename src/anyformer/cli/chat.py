@@ -20,10 +20,11 @@ from anyformer.cli.options import (
     compile_option,
     device_option,
     form_options,
+    guess_options,
     sampling_options,
     weights_option,
 )
-from anyformer.cli.terminal import compiled_step, refuse_search, what_is_released
+from anyformer.cli.terminal import compiled_step, refuse_guesses, refuse_search, what_is_released
 from anyformer.errors import AnyformerError
 from anyformer.screen import say
 
@@ -47,6 +48,7 @@ COMMANDS = {
 )
 @sampling_options(temperature=0.7)
 @form_options
+@guess_options
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Answer i draws with this seed + i.")
 @device_option
 @weights_option
@@ -62,6 +64,7 @@ def command(
     sampling: dict[str, Any],
     as_released: bool,
     forms: dict[Any, Any],
+    guesses: dict[str, Any],
     seed: int,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
@@ -77,22 +80,26 @@ def command(
     """
     from anyformer.generation import Sampling, lay_out_for_decoding
     from anyformer.inference.conversation import Conversation
+    from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
     from anyformer.text.conversations import read_tools
 
+    refuse_guesses(guesses, compiled)
     known = () if tools is None else read_tools(tools)
     said = what_is_released(directory, as_released).of_new_tokens()
     how, search = said.chosen(sampling, {}, Sampling(temperature=0.7))
     refuse_search(search)
     if max_new_tokens is None:
         max_new_tokens = said.most
-    found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, compiled=compiled))
+    prepare = partial(lay_out_for_decoding, several=bool(guesses), compiled=compiled)
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
+    found = opened(directory, **options)
     found.model.cache_dtype = cache_dtype
     how = replace(how, grammar=found.grammar(forms))
     if as_released:
         say(f"as released: {said}", stderr=True)
     step = compiled_step(found.model) if compiled else None
-    with Conversation(found, system, step, tools=known) as conversation:
+    with Conversation(found, system, step, guessing=guessing(found, options, **guesses), tools=known) as conversation:
         answered = 0
         while (line := _line()) is not None:
             try:

@@ -13,7 +13,6 @@ import click
 from anyformer.cli.names import import_option
 from anyformer.cli.options import (
     ONE_FILE,
-    PATH,
     SEED,
     Number,
     as_option,
@@ -21,17 +20,20 @@ from anyformer.cli.options import (
     compile_option,
     device_option,
     form_options,
+    guess_options,
     json_option,
     language_options,
     sampling_options,
     weights_option,
 )
-from anyformer.cli.terminal import compiled_step, refuse_search, tell, what_is_released
+from anyformer.cli.terminal import compiled_step, refuse_guesses, refuse_search, tell, what_is_released
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
 if TYPE_CHECKING:
-    from anyformer.generation import BeamSearch, CompiledStep, Continuation, Guessing
+    from collections.abc import Callable
+
+    from anyformer.generation import Continuation
     from anyformer.inference.opened import Opened
 
 JSON_VERSION = 1
@@ -67,16 +69,7 @@ SEARCH = ("beams", "length_penalty", "stopping")
 @click.option("--data", type=ONE_FILE, help="A file of lines to translate, each to one line; for encoder–decoders.")
 @click.option("--chat", is_flag=True, help="PROMPT is what a user says: put it as the checkpoint's chat template does.")
 @click.option("--system", metavar="TEXT", help="With --chat: what the model is told before.")
-@click.option(
-    "--draft", type=PATH, metavar="DIR", help="A smaller model of the same vocabulary guesses; the text is the same."
-)
-@click.option(
-    "--draft-tokens", type=click.IntRange(1, 1000), help="That it guesses before they are checked.  [default: 4]"
-)
-@click.option(
-    "--lookup", type=click.IntRange(1, 1000), metavar="N", help="Guess N tokens by what the text said before."
-)
-@click.option("--ahead", is_flag=True, help="The model's own modules for later tokens guess.")
+@guess_options
 @language_options
 @device_option
 @weights_option
@@ -91,10 +84,7 @@ def command(
     data: Path | None,
     chat: bool,
     system: str | None,
-    draft: Path | None,
-    draft_tokens: int | None,
-    lookup: int | None,
-    ahead: bool,
+    guesses: dict[str, Any],
     source_language: str | None,
     target_language: str | None,
     device: str | None,
@@ -127,6 +117,7 @@ def command(
     With `--compile` the tokens after the first are written by a compiled graph; the text is the same.
     """
     from anyformer.generation import DRAWING, lay_out_for_decoding
+    from anyformer.inference.conversation import Conversation
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
     from anyformer.inference.writing import USUAL
@@ -134,8 +125,7 @@ def command(
     searched = {name: value for name in SEARCH if (value := given.pop(name)) is not None}
     said = what_is_released(model, as_released)
     how, search = said.chosen(sampling, searched)
-    guessed = draft is not None or lookup is not None or ahead
-    if (chat or guessed or compiled) and not searched:
+    if (chat or guesses or compiled) and not searched:
         refuse_search(search, "give --beams 1, or leave --as-released out")
     if data is not None and how.draws and not sampling.keys() & DRAWING:
         raise UsageError(
@@ -150,13 +140,12 @@ def command(
         raise UsageError("--system is said in a conversation; give --chat too, or put it into PROMPT")
     if chat and (search is not None or data is not None):
         raise UsageError("--chat answers one PROMPT token by token; leave --beams and --data out")
-    if guessed and (search is not None or data is not None or chat):
-        raise UsageError("--draft, --lookup and --ahead continue one PROMPT; leave --beams, --data and --chat out")
-    if compiled and (search is not None or data is not None or guessed):
-        raise UsageError(
-            "--compile writes a token a pass; leave --beams, --data, --draft, --lookup and --ahead out, or --compile"
-        )
-    several = guessed or search is not None or data is not None
+    if guesses and (search is not None or data is not None):
+        raise UsageError("--draft, --lookup and --ahead continue one PROMPT; leave --beams and --data out")
+    if compiled and (search is not None or data is not None):
+        raise UsageError("--compile writes a token a pass; leave --beams and --data out, or --compile")
+    refuse_guesses(guesses, compiled)
+    several = bool(guesses) or search is not None or data is not None
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
     found = opened(model, **options).between(source_language, target_language)
@@ -171,74 +160,46 @@ def command(
     how = replace(how, grammar=found.grammar(forms))
     if as_released:
         say(f"as released: {said}", stderr=True)
-    beside = None if draft is None else found.beside(draft, **options)
-    guesses = guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead)
+    guessed = guessing(found, options, **guesses)
     step = compiled_step(found.model) if compiled else None
+    given |= {"sampling": how}
     if data is not None:
         _answer(data, found, {"search": search, "sampling": how, "max_new_tokens": given["max_new_tokens"]}, as_json)
     elif chat:
-        _converse(prompt, found, system, step, as_json, sampling=how, **given)
+        with Conversation(found, system, step, guessing=guessed) as conversation:
+            _write(prompt, partial(conversation.answer, prompt, **given), [], as_json)
     else:
-        _continue(prompt, found, search, guesses, step, as_json, sampling=how, **given)
+        given |= {"search": search, "guessing": guessed, "compiled": step}
+        begun = [prompt] if found.model.encoder is None else []
+        _write(prompt, partial(_continued, found, prompt, **given), begun, as_json)
 
 
-def _continue(
-    prompt: str,
-    found: Opened,
-    search: BeamSearch | None,
-    guesses: Guessing | None,
-    step: CompiledStep | None,
-    as_json: bool,
-    **rest: Any,
-) -> None:
-    """Print what follows a prompt, as it is written."""
+def _continued(found: Opened, prompt: str, **given: Any) -> Continuation:
+    """What follows a prompt."""
     from anyformer.generation import generate_text
 
-    begun = [prompt] if found.model.encoder is None else []  # said with the first token: a refusal says nothing else
+    return generate_text(found.model, found.tokenizer, [prompt], **given)[0]
 
-    def show(row: int, piece: str) -> None:
+
+def _write(prompt: str, write: Callable[..., Continuation], begun: list[str], as_json: bool) -> None:
+    """Print a text as it is written, behind what it is begun with; or all of it as JSON."""
+
+    def show(_: int, piece: str) -> None:
         if not as_json:
             say("".join([*begun, piece]), end="")
-            begun.clear()
+            begun.clear()  # said with the first token: a refusal says nothing else
 
     start = time.perf_counter()
-    options = {"search": search, "guessing": guesses, "compiled": step, **rest}
-    (written,) = generate_text(found.model, found.tokenizer, [prompt], on_text=show, **options)
+    written = write(on_text=show)
+    seconds, n = time.perf_counter() - start, len(written.token_ids)
     show(0, "")
-    _end(prompt, written, time.perf_counter() - start, as_json)
-    if written.passes and not as_json:
-        n = len(written.token_ids)
-        say(f"{n} tokens in {written.passes} passes, {n / written.passes:.2f} a pass", stderr=True)
-
-
-def _converse(
-    prompt: str,
-    found: Opened,
-    system: str | None,
-    step: CompiledStep | None,
-    as_json: bool,
-    **rest: Any,
-) -> None:
-    """Print the answer to a prompt, as it is written."""
-    from anyformer.inference.conversation import Conversation
-
-    start = time.perf_counter()
-    with Conversation(found, system, step) as conversation:
-        written = conversation.answer(
-            prompt,
-            on_text=None if as_json else lambda _, piece: say(piece, end=""),
-            **rest,
-        )
-    _end(prompt, written, time.perf_counter() - start, as_json)
-
-
-def _end(prompt: str, written: Continuation, seconds: float, as_json: bool) -> None:
-    """Close what was printed, or print all as JSON."""
-    if not as_json:
-        say()
+    if as_json:
+        told = {"prompt": prompt, **vars(written), "seconds": round(seconds, 3)}
+        tell({**told, "tokens_per_second": round(n / seconds, 1)}, as_json, version=JSON_VERSION)
         return
-    told = {"prompt": prompt, **vars(written), "seconds": round(seconds, 3)}
-    tell({**told, "tokens_per_second": round(len(written.token_ids) / seconds, 1)}, as_json, version=JSON_VERSION)
+    say()
+    if written.passes:
+        say(f"{n} tokens in {written.passes} passes, {n / written.passes:.2f} a pass", stderr=True)
 
 
 def _answer(data: Path, found: Opened, how: dict[str, Any], as_json: bool) -> None:

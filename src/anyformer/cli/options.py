@@ -270,6 +270,24 @@ def _text(file: Path) -> str:
 
 
 form_options = together("forms", FORMS)  # what a text is held to
+GUESSES: dict[str, dict[str, Any]] = {
+    "draft": {
+        "type": PATH,
+        "metavar": "DIR",
+        "help": "A smaller model of the same vocabulary guesses; the text is the same.",
+    },
+    "draft_tokens": {
+        "type": click.IntRange(1, 1000),
+        "help": "That it guesses before they are checked.  [default: 4]",
+    },
+    "lookup": {
+        "type": click.IntRange(1, 1000),
+        "metavar": "N",
+        "help": "Guess N tokens by what the text said before.",
+    },
+    "ahead": {"is_flag": True, "default": None, "help": "The model's own modules for later tokens guess."},
+}
+guess_options = together("guesses", GUESSES)
 
 as_released_option = click.option(
     "--as-released",

@@ -55,6 +55,12 @@ def refuse_search(search: BeamSearch | None, remedy: str = "leave --as-released 
         )
 
 
+def refuse_guesses(guesses: Mapping[str, Any], compiled: bool) -> None:
+    """Raise UsageError for guesses, which several tokens a pass check, where a compiled step writes one."""
+    if guesses and compiled:
+        raise UsageError("--compile writes a token a pass; leave --draft, --lookup and --ahead out, or --compile")
+
+
 def _json(told: Mapping[str, Any]) -> str:
     r"""JSON whose strings hold what they hold on any terminal: what one cannot show is written as \u001b is."""
     told = _finite(told)

@@ -6,11 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed, UsageError
-from anyformer.generation import GREEDY, CompiledStep, Continuation, Decoding, GrowingText, Sampling
+from anyformer.generation import GREEDY, CompiledStep, Continuation, Guessing, Sampling, generate_text
 from anyformer.inference.opened import Opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.text.chat import Chat, Tool
@@ -22,8 +20,8 @@ class Conversation:
     """What was said so far; each answer is the continuation of all of it, as the template writes it.
 
     `system` is said before everything; `tools` are what the template tells of; `compiled` is the model's step, where that is
-    compiled. Closed, or at the end of a `with`, it leaves no process behind. Raises TextError where the checkpoint has no
-    template, InputError for a model with an encoder.
+    compiled, `guessing` who guesses. Closed, or at the end of a `with`, it leaves no process behind. Raises TextError where the
+    checkpoint has no template, InputError for a model with an encoder.
     """
 
     def __init__(
@@ -32,13 +30,15 @@ class Conversation:
         system: str | None = None,
         compiled: CompiledStep | None = None,
         *,
+        guessing: Guessing | None = None,
         tools: Sequence[Tool] = (),
     ) -> None:
         if found.model.encoder is not None:
             raise InputError(
                 "this model has an encoder and a decoder, and no template makes one text of both; `generate`"
             )
-        self.found, self.chat, self.compiled, self.tools = found, Chat(found.tokenizer), compiled, tools
+        self.found, self.chat, self.tools = found, Chat(found.tokenizer), tools
+        self.compiled, self.guessing = compiled, guessing
         self._begun = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[dict[str, str]] = []
         self._saved: set[Path] = set()  # files that hold this conversation
@@ -70,7 +70,7 @@ class Conversation:
         `max_new_tokens` None is 1024, or as many as the model has positions left. Both are then part of the conversation; where
         it fails neither is. Raises TextError for what the template refuses, InputError where the model has no room.
         """
-        model, tokenizer = self.found.model, self.found.tokenizer
+        model = self.found.model
         messages = [*self.messages, {"role": role, "content": said}]
         ids = self.chat.token_ids(messages, self.tools)
         limit = learned_positions(model.spec.stack)
@@ -80,21 +80,18 @@ class Conversation:
                 "answer; say less, or begin anew (/reset)"
             )
         most = USUAL if limit is None else min(USUAL, limit - len(ids))
-        growing = GrowingText(tokenizer, ids, stop, 0, on_text)
-        steps = Decoding(
+        (written,) = generate_text(
             model,
-            torch.tensor([ids], device=next(model.parameters()).device),
+            self.found.tokenizer,
+            [ids],
             max_new_tokens=most if max_new_tokens is None else max_new_tokens,
             sampling=sampling,
             seed=seed,
-            closing_ids=tokenizer.closing_ids,
+            stop=stop,
+            on_text=on_text,
+            guessing=self.guessing,
             compiled=self.compiled,
         )
-        for step in steps:
-            growing.push(step[0])
-            if growing.done:
-                break
-        written = growing.finish()
         self.messages = [*messages, {"role": "assistant", "content": written.text}]
         return written
 

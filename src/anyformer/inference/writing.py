@@ -97,8 +97,8 @@ def generate(
         UNSAID.chosen(given, searched)  # raises before a model is opened
     several = (beams or 1) > 1 or not isinstance(prompt, str) or draft is not None or lookup is not None or ahead
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
-    found = opened(model, tokenizer, device=device, prepare=prepare).between(source_language, target_language)
-    beside = None if draft is None else found.beside(draft, device=device, prepare=prepare)
+    opening: dict[str, Any] = {"device": device, "prepare": prepare}
+    found = opened(model, tokenizer, **opening).between(source_language, target_language)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
     said = UNSAID._replace(most=max_new_tokens)
     if as_released:
@@ -116,7 +116,7 @@ def generate(
         stop=stop,
         on_text=on_text,
         search=search,
-        guessing=guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead),
+        guessing=guessing(found, opening, draft=draft, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead),
         compiled=CompiledStep(found.model) if compiled else None,
     )
     if isinstance(prompt, str):

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,21 @@ from anyformer import layers
 from anyformer.errors import AnyformerError, TextError, UsageError
 from anyformer.layers import cross_entropy as head_loss
 from anyformer.model import Transformer, build
-from anyformer.recipe import DPO, SFT, AdamW, Constant, LoRA, ObjectiveSpec, Recipe, dumps, loads
+from anyformer.recipe import (
+    DPO,
+    IPO,
+    ORPO,
+    SFT,
+    AdamW,
+    Constant,
+    LoRA,
+    ObjectiveSpec,
+    PreferenceSpec,
+    Recipe,
+    SimPO,
+    dumps,
+    loads,
+)
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Tokenizer
@@ -28,6 +43,7 @@ from anyformer.text.conversations import Exchange, ExchangeCorpus
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.answers.preferences import PreferenceData
+from anyformer.training.objectives.answers.preferred import Answers, preferred
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
 from anyformer.training.step import Trainer
@@ -82,7 +98,7 @@ def tokenizer() -> Tokenizer:
 
 
 def data(said: ObjectiveSpec) -> Any:
-    if isinstance(said, DPO):
+    if isinstance(said, PreferenceSpec):
         return PreferenceData(preferences(), preferences(10, 1), tokenizer())
     return ConversationData(conversations(), conversations(10, 1), tokenizer())
 
@@ -145,34 +161,61 @@ def begun(model: Transformer, given: Recipe, world: World = ALONE) -> tuple[Trai
     return trainer, data_
 
 
-def test_the_loss_is_that_of_the_papers_formula() -> None:
+def log_sigmoid(x: Any) -> Tensor:
+    return -(1 + (-x).exp()).log()
+
+
+def log_odds(mean: Any) -> Tensor:
+    return (mean.exp() / (1 - mean.exp())).log()
+
+
+# By the gains of the two answers, log p / p_0, and by log p of a token: the difference of the rewards, and the loss.
+FORMULAS: dict[PreferenceSpec, Callable[..., tuple[Tensor, Tensor]]] = {
+    DPO(beta=0.3): lambda gain, mean: (0.3 * (gain[0] - gain[1]), -log_sigmoid(0.3 * (gain[0] - gain[1]))),
+    IPO(tau=0.2): lambda gain, mean: (0.2 * (gain[0] - gain[1]), (gain[0] - gain[1] - 2.5) ** 2),
+    SimPO(beta=1.5, gamma=0.7): lambda gain, mean: (
+        1.5 * (mean[0] - mean[1]),
+        -log_sigmoid(1.5 * mean[0] - 1.5 * mean[1] - 0.7),
+    ),
+    ORPO(weight=0.4): lambda gain, mean: (
+        log_odds(mean[0]) - log_odds(mean[1]),
+        -mean[0] - 0.4 * log_sigmoid(log_odds(mean[0]) - log_odds(mean[1])),
+    ),
+}
+
+
+@pytest.mark.parametrize("said", FORMULAS, ids=lambda each: each.kind)
+def test_the_loss_is_that_of_the_papers_formula(said: PreferenceSpec) -> None:
     """Against a frozen copy of the model that was begun with, each text by itself; at first no answer is preferred."""
-    said, given = DPO(beta=0.3), recipe(DPO(beta=0.3))
+    given = recipe(said)
     model: Any = sharpened(fitting())
     trainer, pairs = begun(model, given)
     first = copy.deepcopy(model)
     rows = next(pairs.feed(given))
     by = LossContext(model, model.head(), CPU)
-    torch.testing.assert_close(
-        trainer.objective(by, rows).each, torch.full((len(rows.labels), 1), math.log(2)), rtol=1e-5, atol=0
-    )
+    at_first = torch.isclose(trainer.objective(by, rows).each, torch.tensor(math.log(2)), rtol=1e-5, atol=0)
+    assert bool(at_first.all()) == isinstance(said, DPO | IPO) == bool(trainer.objective.told)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     found = trainer.objective(by, rows)
     found.total.backward()
-    ours, each, chosen = gradients(model), [], []
+    ours, each, total, chosen = gradients(model), [], [], []
     for number in rows.number[:, 0]:
         better, worse = pairs.encoded(given).examples[number]
+        both = [log_likelihood(model, *text) for text in (better, worse)]
         with torch.no_grad():
-            before = log_likelihood(first, *better) - log_likelihood(first, *worse)
-        chosen.append(log_likelihood(model, *better))
-        margin = said.beta * (chosen[-1] - log_likelihood(model, *worse) - before)
-        each.append(-(1 / (1 + (-margin).exp())).log())
-    torch.stack(each).sum().backward()
-    assert max(each) > min(each) + 0.1
+            before = [log_likelihood(first, *text) for text in (better, worse)]
+        chosen.append(both[0])
+        gain = [now - then for now, then in zip(both, before, strict=True)]
+        mean = [now / int(text.learned.sum()) for now, text in zip(both, (better, worse), strict=True)]
+        margin, loss = FORMULAS[said](gain, mean)
+        each.append(-log_sigmoid(margin))
+        total.append(loss)
+    torch.stack(total).sum().backward()
+    assert max(each) > 1.1 * min(each)
     torch.testing.assert_close(found.each[:, 0].double(), torch.stack(each).detach(), rtol=2e-4, atol=0)
-    torch.testing.assert_close(found.total.double(), torch.stack(each).sum(), rtol=2e-4, atol=0)
+    torch.testing.assert_close(found.total.double(), torch.stack(total).sum(), rtol=2e-4, atol=0)
     torch.testing.assert_close(
         -found.parts["chosen"].nats.double(), torch.stack(chosen).sum().detach(), rtol=1e-5, atol=0
     )
@@ -181,7 +224,18 @@ def test_the_loss_is_that_of_the_papers_formula() -> None:
         torch.testing.assert_close(ours[name], one, atol=3e-4 * float(one.abs().max()), rtol=0, msg=name)
 
 
-@pytest.mark.parametrize("objective", [SFT(), DPO()], ids=lambda each: each.kind)
+def test_an_answer_that_is_certain_has_odds_that_can_be_learnt_by() -> None:
+    said = torch.tensor([[0.0, -3.0], [-4.0, -1e-9]], requires_grad=True)
+    tokens = torch.full((2, 2), 2.0)
+    margin, loss = preferred(ORPO(), Answers(said, torch.zeros(2, 2), tokens))
+    loss.sum().backward()
+    assert margin[0] > 10 > -10 > margin[1]
+    assert said.grad is not None
+    assert bool(said.grad.isfinite().all())
+    assert said.grad[1, 0] < -0.5  # the chosen answer's mean is learnt all the same
+
+
+@pytest.mark.parametrize("objective", [SFT(), *FORMULAS], ids=lambda each: each.kind)
 def test_parts_of_a_batch_are_the_batch(objective: ObjectiveSpec) -> None:
     found = []
     for micro_tokens in (10**6, 100):
@@ -195,7 +249,7 @@ def test_parts_of_a_batch_are_the_batch(objective: ObjectiveSpec) -> None:
     check_alike(found[0][1], found[1][1])
 
 
-@pytest.mark.parametrize("objective", [SFT(), DPO()], ids=lambda each: each.kind)
+@pytest.mark.parametrize("objective", [SFT(), DPO(), ORPO()], ids=lambda each: each.kind)
 def test_a_run_goes_on_bit_for_bit(objective: ObjectiveSpec, tmp_path: Path) -> None:
     """Also what the model said before its first step, which the weights of now could not tell."""
     given = recipe(objective, tokens=8 * 400)
@@ -211,12 +265,17 @@ def test_a_run_goes_on_bit_for_bit(objective: ObjectiveSpec, tmp_path: Path) -> 
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), whole.model.parameters(), strict=True))
 
 
-def test_what_is_preferred_becomes_likelier() -> None:
-    given = recipe(DPO(), tokens=30 * 400)
-    found = train(fitting(), given, data(DPO()), options=HOW)
+@pytest.mark.parametrize("objective", [DPO(), IPO(), SimPO(), ORPO()], ids=lambda each: each.kind)
+def test_what_is_preferred_becomes_likelier(objective: PreferenceSpec) -> None:
+    """By as much as it may: IPO's rewards are to differ by a half, and no more."""
+    given = recipe(objective, tokens=30 * 400)
+    found = train(fitting(), given, data(objective), options=HOW)
     assert found.evaluation is not None
     assert math.isclose(found.unigram_loss or 0.0, math.log(2))
-    assert found.evaluation.loss < 0.3
+    if isinstance(objective, IPO):
+        assert math.isclose(found.evaluation.loss, math.log(1 + math.exp(-0.5)), abs_tol=0.03)
+    else:
+        assert found.evaluation.loss < 0.3
     assert found.evaluation.tokens == 10  # pairs
 
 

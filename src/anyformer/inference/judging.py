@@ -10,7 +10,7 @@ from anyformer.hub import load_auxiliary
 from anyformer.inference.classification import label_names, longest_of
 from anyformer.inference.opened import Opened
 from anyformer.model import Transformer
-from anyformer.recipe import DPO, OBJECTIVES, SFT, Contrastive, Examples, Labelled, ObjectiveSpec, Recipe
+from anyformer.recipe import OBJECTIVES, SFT, Contrastive, Examples, Labelled, ObjectiveSpec, PreferenceSpec, Recipe
 from anyformer.text import EncodedPairs, ParallelCorpus, Tokenizer, encode_corpus, split_labelled, split_pairs
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
@@ -61,10 +61,10 @@ def goal_of(found: Opened, given: Sources, objective: str | None = None, *, trun
     goal = trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
     if objective is not None and goal.kind != OBJECTIVES[objective].kind:
         goal = OBJECTIVES[objective]
-    if isinstance(goal, DPO):
+    if isinstance(goal, PreferenceSpec):
         raise UsageError(
-            "preferences are judged beside what the model said before it learnt them, which a run keeps to itself; have it "
-            "validate on them (train --validation-data), or have answers and texts judged by --objective sft or causal-lm"
+            "preferences are judged by the run that learns them, beside what its model said before; have it validate on them "
+            "(train --validation-data), or have answers and texts judged by --objective sft or causal-lm"
         )
     return goal.but(truncate=goal.truncate or truncate) if isinstance(goal, Examples) else goal
 

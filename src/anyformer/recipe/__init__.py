@@ -42,7 +42,11 @@ from anyformer.recipe.schedule import PieceSpec as PieceSpec
 from anyformer.recipe.schedule import Warmup as Warmup
 from anyformer.training.objectives import OBJECTIVES as OBJECTIVES
 from anyformer.training.objectives.answers import DPO as DPO
+from anyformer.training.objectives.answers import IPO as IPO
+from anyformer.training.objectives.answers import ORPO as ORPO
 from anyformer.training.objectives.answers import SFT as SFT
+from anyformer.training.objectives.answers import PreferenceSpec as PreferenceSpec
+from anyformer.training.objectives.answers import SimPO as SimPO
 from anyformer.training.objectives.causal import CausalLM as CausalLM
 from anyformer.training.objectives.causal import MultiToken as MultiToken
 from anyformer.training.objectives.contrastive import Contrastive as Contrastive

@@ -19,7 +19,7 @@ from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import DPO, SFT, Contrastive, Mixture, Recipe, dumps, of_run
+from anyformer.recipe import SFT, Contrastive, Mixture, PreferenceSpec, Recipe, dumps, of_run
 from anyformer.spec import Architecture, label, specification
 from anyformer.text import Tokenizer
 from anyformer.training.checkpoint.directory import was_given_weights
@@ -209,7 +209,7 @@ def prepare_training(
     refuse_both(minutes, changes)
     named = specification(architecture)
     chosen = recipe_for(named, given.reads, recipe, {**changes, "mixture": given.mixture}, lr=lr, truncate=truncate)
-    if isinstance(chosen.objective, SFT | DPO):
+    if isinstance(chosen.objective, SFT | PreferenceSpec):
         objective_of(chosen.objective, named)  # which says what it cannot train before a file is read
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     how = options or RunOptions()

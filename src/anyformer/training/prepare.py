@@ -17,12 +17,12 @@ from anyformer.hub.labels import labels_of, read_labels
 from anyformer.hub.source import find
 from anyformer.layers import TokenDropoutSpec
 from anyformer.recipe import (
-    DPO,
     SFT,
     Contrastive,
     Labelled,
     Mixture,
     ObjectiveSpec,
+    PreferenceSpec,
     Reads,
     Recipe,
     mixture_of,
@@ -208,7 +208,7 @@ def read_data(
         data, about = _pairs(given, held_out, objective, trained)
     elif isinstance(objective, Labelled):
         data, about = _labelled(given, held_out, objective.labels, trained, begun, init)
-    elif isinstance(objective, SFT | DPO):
+    elif isinstance(objective, SFT | PreferenceSpec):
         data, about = _exchanges(given, held_out, objective, trained)
     elif given.mixture is not None:
         data, about = _mixed(given.mixture, held_out, trained)

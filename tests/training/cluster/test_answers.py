@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anyformer.recipe import DPO, SFT, ObjectiveSpec
+from anyformer.recipe import DPO, ORPO, SFT, ObjectiveSpec
 from anyformer.training.cluster.mesh import parse
 from anyformer.training.cluster.sharding import shard
 from anyformer.training.cluster.world import ALONE, World
@@ -32,7 +32,7 @@ def losses(world: World | None, objective: ObjectiveSpec, mesh: str) -> list[flo
 
 
 @pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2", "tp=2"])
-@pytest.mark.parametrize("objective", [SFT(), DPO()], ids=lambda each: each.kind)
+@pytest.mark.parametrize("objective", [SFT(), DPO(), ORPO()], ids=lambda each: each.kind)
 def test_two_processes_are_one(two: Processes, objective: ObjectiveSpec, mesh: str) -> None:
     alone = losses(None, objective, "")
     for found in two(losses, objective, mesh):

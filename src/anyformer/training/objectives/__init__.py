@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anyformer.training.objectives.answers import DPO, SFT
+from anyformer.training.objectives.answers import DPO, IPO, ORPO, SFT, SimPO
 from anyformer.training.objectives.causal import CausalLM, MultiToken
 from anyformer.training.objectives.contrastive import Contrastive
 from anyformer.training.objectives.denoising import UL2, Denoising, PrefixLM, SpanCorruption
@@ -34,6 +34,9 @@ OBJECTIVES: Mapping[str, ObjectiveSpec] = {
     "seq2seq": Seq2Seq(),
     "sft": SFT(),
     "dpo": DPO(),
+    "ipo": IPO(),
+    "simpo": SimPO(),
+    "orpo": ORPO(),
     "contrastive": Contrastive(),
     "classification": Classification(),
     "regression": Regression(),

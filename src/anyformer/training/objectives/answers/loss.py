@@ -1,5 +1,4 @@
-"""The losses of answers: Ouyang et al. 2022 (InstructGPT), arXiv:2203.02155, section 3.5; Rafailov et al. 2023 (DPO),
-arXiv:2305.18290, equation 7."""
+"""The losses of answers: Ouyang et al. 2022 (InstructGPT), arXiv:2203.02155, section 3.5; and of two, by `preferred`."""
 
 from __future__ import annotations
 
@@ -18,9 +17,10 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Rows, TrainingData
-from anyformer.training.objectives.answers import DPO, SFT
+from anyformer.training.objectives.answers import SFT, PreferenceSpec
 from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.answers.preferences import PreferenceData, PreferenceRows
+from anyformer.training.objectives.answers.preferred import Answers, preferred
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.causal.loss import CausalObjective
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Over, on, tensor
@@ -42,12 +42,12 @@ class SFTObjective(Objective[SFT]):
             raise UsageError(f"{self.said.kind} is trained on ConversationData, not on {type(data).__name__}")
 
 
-class DPOObjective(Objective[DPO]):
+class PreferenceObjective(Objective[PreferenceSpec]):
     """For decoders; rows are `PreferenceRows`. Until a run begins, answers are compared as if all had been alike to the model."""
 
     @property
     def one_pass(self) -> bool:
-        return False  # before the first step it asks the model by itself
+        return False  # it tells two texts of a pass apart, and may ask the model before the first step
 
     def refuses(self) -> str | None:
         return _no_decoder(self.spec)
@@ -58,6 +58,8 @@ class DPOObjective(Objective[DPO]):
         self.refuse_of_classes(recipe)
 
     def begin(self, recipe: Recipe, data: TrainingData, over: Over) -> None:
+        if not self.said.has_reference:
+            return
         assert isinstance(data, PreferenceData)
         parts = [pairs for pairs in (data.encoded(recipe), data.held_out_pairs(recipe)) if pairs is not None]
         n = sum(map(len, parts))
@@ -81,22 +83,24 @@ class DPOObjective(Objective[DPO]):
         return {"input_ids": on(device, ids), "attention_mask": attended, "output_logits": False}
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
-        """The losses; `each` is of a pair. Answers are weighed by what the loss of their pair changes with them, so that their
-        gradient is that of the pair's and no logits are kept."""
+        """The losses; `each` is of a pair. An answer's tokens are weighed by how the loss of its pair goes with their nats, so
+        that their gradient is that of the pair's and no logits are kept."""
         predicted = tensor(rows.predicted)
+        tokens = (predicted != NOT_PREDICTED).sum(-1)
+        learns = torch.is_grad_enabled()
         with torch.no_grad():
             nats = self._nats(by, out, rows)
-            gains = -nats - self._reference(rows).to(nats)
-            margin = self.said.beta * (gains[:, 0] - gains[:, 1])
-            each = -F.logsigmoid(margin)
-            slope = self.said.beta * torch.sigmoid(-margin)
-            weights = torch.stack((slope, -slope), 1)[:, :, None].expand(predicted.shape).flatten(0, 1)
-        total = each.sum()
-        if torch.is_grad_enabled():  # that sum, with the gradient of the weighed one
+        with torch.set_grad_enabled(learns):
+            nats.requires_grad_(learns)
+            margin, loss = preferred(self.said, Answers(-nats, self._reference(rows).to(nats), tokens.to(nats)))
+        total = loss.sum().detach()
+        if learns:  # that sum, with the gradient of the weighed one
+            (slopes,) = torch.autograd.grad(loss.sum(), nats)
+            weights = slopes[:, :, None].expand(predicted.shape).flatten(0, 1)
             weighed, _ = cross_entropy(by.head, out.last_hidden_state, predicted.flatten(0, 1), weights=weights)
             total = weighed + (total - weighed).detach()
-        parts = {"chosen": LossPart(nats[:, 0].sum(), (predicted[:, 0] != NOT_PREDICTED).sum())}
-        return Losses(total, each[:, None], out.notes, parts)
+        parts = {"chosen": LossPart(nats.detach()[:, 0].sum(), tokens[:, 0].sum())}
+        return Losses(total, -F.logsigmoid(margin.detach())[:, None], out.notes, parts)
 
     def _nats(self, by: LossContext, out: Output, rows: Rows) -> Tensor:
         """-log p [pair, 2] of both answers."""

@@ -51,6 +51,7 @@ def saved(tmp_path: Path) -> Path:
         ),  # streams side by side, keys that are lent
         ("reformer-enwik8", 12, {"attention", "feed-forward"}),  # reversible
         ("bert-base", 8, {"attention", "feed-forward"}),  # by the tokens that are hidden
+        ("xlnet-base", 8, {"attention", "feed-forward"}),  # two streams, of which one begins as a vector that is learnt
     ],
 )
 def test_architectures_of_every_kind(name: str, n_heads: int, kinds: set[str], text: Path) -> None:

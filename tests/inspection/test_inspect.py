@@ -14,6 +14,7 @@ from anyformer import capacity
 from anyformer.errors import UsageError
 from anyformer.families import preset, with_classifier
 from anyformer.families.heads import sentence_embedding
+from anyformer.families.prefix import prefixed
 from anyformer.inspection.importance import importance
 from anyformer.inspection.subject import subject
 from anyformer.model import build
@@ -112,6 +113,16 @@ def test_a_translator_by_its_pairs(tmp_path: Path) -> None:
     crossed = [each for each in found.reading.maps if each.keys != each.queries]
     assert len(crossed) == model.spec.n_layers
     assert all(each.weights.shape[1:] == (len(each.queries), len(each.keys)) for each in found.reading.maps)
+
+
+def test_a_decoder_that_sees_a_prefix(text: Path) -> None:
+    """Judged by the rest of a text that begins with one; where nothing is a prefix, it is the causal decoder of its weights."""
+    causal = small("llama3-8b")
+    model = af.build(prefixed(causal.spec)).eval()
+    model.load_state_dict(causal.state_dict())
+    given, other = (af.inspect(each, text, tokenizer=tokenizer(), seq_len=ROW) for each in (model, causal))
+    assert (given.objective, other.objective) == ("PrefixLM", "CausalLM")
+    assert [head.induction for head in given.heads] == pytest.approx([head.induction for head in other.heads])
 
 
 def test_a_classifier_by_its_labels(tmp_path: Path) -> None:

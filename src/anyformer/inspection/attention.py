@@ -137,7 +137,7 @@ def _in_a_text_said_twice(model: Transformer, sites: Sites) -> dict[int, list[fl
             found[number] = again.double().mean((0, 2)).tolist()
 
     twice = torch.cat((once, once), 1).to(next(model.parameters()).device)
-    types = torch.ones_like(twice) if has_prefix(model.spec) else None  # none of it is a prefix, whose heads see what follows
+    types = torch.ones_like(twice) if has_prefix(model.spec) else None  # nothing of it is a prefix
     with torch.no_grad(), watched(model, Branch, see):
         model(twice, token_type_ids=types, output_attentions=True)
     return found

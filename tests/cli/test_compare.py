@@ -130,6 +130,50 @@ def test_sizes_that_are_given_stay_the_context_too(tmp_path: Path, text: Path, t
     assert "n_positions: 24" in spec
 
 
+def test_learned_positions_hold_what_is_restored(tmp_path: Path, text: Path) -> None:
+    """T5 has none, and BART's are those of its target, which is longer than a row by what ends it."""
+    objective = ("--objective", "span-corruption")
+    command = (
+        "compare",
+        "t5-small",
+        "bart-base",
+        "--data",
+        text,
+        "--vocab",
+        "400",
+        *OPTIONS,
+        "--out",
+        tmp_path / "out",
+    )
+    refused(
+        run(*command),
+        "t5-small: CausalLM cannot train this",
+        "it has an encoder; use SpanCorruption (--objective span-",
+    )
+    answer = json.loads(succeeded(run(*command, *objective, "--json")).stdout)
+    assert [row["architecture"] for row in answer["rows"]] == ["t5-small", "bart-base"]
+
+
+def test_the_remedy_for_long_targets_is_of_rows(tmp_path: Path, text: Path) -> None:
+    spec = resize(preset("bart-base").spec, n_params=60_000, context=32, vocab_size=400)
+    (tmp_path / "mine.yaml").write_text(dumps(spec), encoding="utf-8")
+    words = ("train", tmp_path / "mine.yaml", "--data", text, "--vocab", "400", "--objective", "span-corruption")
+    words = (
+        *words,
+        "--tokens",
+        "1k",
+        "--batch-tokens",
+        "1024",
+        "--device",
+        "cpu",
+        "--dry-run",
+        "--out",
+        tmp_path / "out",
+    )
+    says = "sequences of 33 tokens go beyond the model's 32 learned positions; use --seq-len 31 or less"
+    refused(run(*words, "--seq-len", "32"), says)
+
+
 def test_the_model_that_cannot_be_so_small_is_named(tmp_path: Path, text: Path, trained: Path) -> None:
     given = ("--data", text, "--tokenizer", trained / "tokenizer", "--params", "30k", "--out", tmp_path / "out")
     refused(run("compare", "llama2", "gemma3-1b", *given), "gemma3-1b: no model of this architecture has about 30,000")

@@ -14,6 +14,7 @@ from anyformer import capacity
 from anyformer.errors import UsageError
 from anyformer.families import preset, with_classifier
 from anyformer.families.heads import sentence_embedding
+from anyformer.families.prefix import prefixed
 from anyformer.inspection.importance import importance
 from anyformer.inspection.subject import subject
 from anyformer.model import build
@@ -51,6 +52,7 @@ def saved(tmp_path: Path) -> Path:
         ),  # streams side by side, keys that are lent
         ("reformer-enwik8", 12, {"attention", "feed-forward"}),  # reversible
         ("bert-base", 8, {"attention", "feed-forward"}),  # by the tokens that are hidden
+        ("xlnet-base", 8, {"attention", "feed-forward"}),  # two streams, of which one begins as a vector that is learnt
     ],
 )
 def test_architectures_of_every_kind(name: str, n_heads: int, kinds: set[str], text: Path) -> None:
@@ -111,6 +113,16 @@ def test_a_translator_by_its_pairs(tmp_path: Path) -> None:
     crossed = [each for each in found.reading.maps if each.keys != each.queries]
     assert len(crossed) == model.spec.n_layers
     assert all(each.weights.shape[1:] == (len(each.queries), len(each.keys)) for each in found.reading.maps)
+
+
+def test_a_decoder_that_sees_a_prefix(text: Path) -> None:
+    """Judged by the rest of a text that begins with one; where nothing is a prefix, it is the causal decoder of its weights."""
+    causal = small("llama3-8b")
+    model = af.build(prefixed(causal.spec)).eval()
+    model.load_state_dict(causal.state_dict())
+    given, other = (af.inspect(each, text, tokenizer=tokenizer(), seq_len=ROW) for each in (model, causal))
+    assert (given.objective, other.objective) == ("PrefixLM", "CausalLM")
+    assert [head.induction for head in given.heads] == pytest.approx([head.induction for head in other.heads])
 
 
 def test_a_classifier_by_its_labels(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_longer_run_has_read_what_it_would_have(
     [
         (("{a}=0.5", "{b}"), UsageError, "--data .*b.jsonl has no weight; of several texts each has one"),
         (("{a}=0", "{b}=0"), UsageError, "weights that are all 0"),
-        (("{a}=1", "{a}=2"), UsageError, "names a text twice"),
+        (("{a}=1", "{a}=2"), UsageError, r"names .*a more than once; give it once"),
         (("{a}=-1", "{b}=1"), UsageError, "weight = -1.0 must be at least 0"),
         (("{a}=nan", "{b}=1"), UsageError, "must be a finite number"),
         (("{a}=1", "{a}-not=1"), AnyformerError, "no corpus at .*-not"),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.errors import UsageError
+import anyformer as af
+from anyformer.errors import TextError, UsageError
 from anyformer.training.prepare import Sources
 
 LINES = '{"text": "a text to tell apart", "label": "good"}\n' * 200
@@ -31,3 +32,11 @@ def test_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Sources(source=one, target=two).pairs()
     with pytest.raises(UsageError, match="either --data"):
         Sources()
+
+
+def test_a_vocabulary_without_room_for_sentinels(tmp_path: Path) -> None:
+    """T5's hundred are among the tokens that were asked for, so the refusal names these, and what they have to hold."""
+    (text := tmp_path / "one.txt").write_text("a sentence\n" * 100)
+    says = "a byte-level vocabulary of 300 tokens is too small: 256 bytes, .* and 100 more special ones make 357"
+    with pytest.raises(TextError, match=says):
+        af.prepare_training("t5-small", text, vocab_size=300)

@@ -107,7 +107,7 @@ def judging(
         memory = trained.memory
     objective = objective_of(goal, spec)
     check_vocabulary(spec, found.tokenizer.vocab_size)
-    check_positions(spec, length)
+    check_positions(spec, length, length)
     recipe = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
     if memory:
         recipe = recipe.but(memory=memory)

@@ -18,6 +18,7 @@ from anyformer.inspection.effects import passes
 from anyformer.inspection.results import HeadFigures
 from anyformer.inspection.sites import Site, Sites, watched
 from anyformer.layers.block import Branch
+from anyformer.layers.causality import has_prefix
 from anyformer.layers.tokens import Tokens
 from anyformer.model import Transformer
 from anyformer.surgery import Anatomy, Importance
@@ -135,6 +136,8 @@ def _in_a_text_said_twice(model: Transformer, sites: Sites) -> dict[int, list[fl
             again = weights[:, :, n:].diagonal(1, -2, -1)  # query n + i, key i + 1
             found[number] = again.double().mean((0, 2)).tolist()
 
+    twice = torch.cat((once, once), 1).to(next(model.parameters()).device)
+    types = torch.ones_like(twice) if has_prefix(model.spec) else None  # nothing of it is a prefix
     with torch.no_grad(), watched(model, Branch, see):
-        model(torch.cat((once, once), 1).to(next(model.parameters()).device), output_attentions=True)
+        model(twice, token_type_ids=types, output_attentions=True)
     return found

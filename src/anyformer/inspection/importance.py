@@ -94,7 +94,7 @@ def _of_parts(writing: Mapping[str, Writing], effects: Mapping[str, Tensor]) -> 
 
 def _summed(effect: Tensor, dim: int) -> Tensor:
     """The sums over all other dimensions."""
-    return effect.movedim(dim, 0).flatten(1).sum(1, dtype=torch.float64).cpu()
+    return effect.movedim(dim, 0).reshape(effect.shape[dim], -1).sum(1, dtype=torch.float64).cpu()
 
 
 @contextmanager

@@ -39,7 +39,8 @@ class Mixture(Spec):
     def __post_init__(self) -> None:
         self.require("texts", bool(self.texts), "is empty; name at least one text")
         names = [source.text for source in self.texts]
-        self.require("texts", len(set(names)) == len(names), "names a text twice; give each once, with its weight")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise self.refusal("texts", f"names {twice} more than once; give it once, with its weight")
         for i, stage in enumerate(self.stages):
             wanted, given = len(self.texts), stage.weights
             if given is not None and len(given) != wanted:

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from anyformer.disk.lock import Lock, is_held
 from anyformer.errors import UsageError, errors_of
-from anyformer.resizing import resize
 from anyformer.spec import ModelSpec, specification
-from anyformer.study.compare import Question, check, directory_of, identity, keep, kept, rank, run_one
+from anyformer.study.compare import Question, at_size, check, directory_of, identity, keep, kept, rank, run_one
 from anyformer.study.results import LOSS, RunResult, Trial, Tuning
 from anyformer.study.specification import UNREPORTED, ModelEntry, StudySpec
 from anyformer.text import encode_corpus
@@ -24,7 +23,6 @@ from anyformer.training.data.text import TextData
 from anyformer.training.prepare import Say, Sources, read_data
 from anyformer.training.run import Job, RunOptions
 from anyformer.training.run.progress import Watcher
-from anyformer.training.run.teaching import rows_for
 
 EXTENSIONS = 3  # times that a grid of rates goes on by a factor of 2 where its end is the best
 SAVES = 4  # of a run, from the last of which it goes on where it was killed
@@ -93,13 +91,8 @@ class Runs:
     def _sized(self, model: ModelEntry, size: int) -> ModelSpec:
         recipe = model.recipe or self.spec.recipe
         with errors_of(model.name):
-            return resize(
-                specification(model.architecture),
-                n_params=round(size * model.times),
-                vocab_size=rows_for(recipe, self.texts.report),
-                context=recipe.seq_len,
-                count=self.spec.count,
-            )
+            given = specification(model.architecture)
+            return at_size(given, round(size * model.times), self.spec.count, recipe, self.texts.report)
 
     def check(self) -> None:
         """Raise, before anything runs, what would stop a run."""

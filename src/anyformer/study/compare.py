@@ -21,6 +21,7 @@ from anyformer.inference.figures import right_labels
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.recipe import Labelled, Recipe, ReplacedTokens
+from anyformer.resizing import resize
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
@@ -31,11 +32,11 @@ from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import Job, RunOptions, TrainingResult, train
-from anyformer.training.run.checks import SOURCES, check_run
+from anyformer.training.run.checks import SOURCES, check_run, longest
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
-from anyformer.training.run.teaching import fingerprint_at
+from anyformer.training.run.teaching import fingerprint_at, rows_for
 
 EARLY = 0.25  # of the steps: where the early loss is read
 EARLY_WORDS = "validation loss, on a fixed sample, after a quarter of the steps"
@@ -45,6 +46,7 @@ LONGEST_NAME = 100  # bytes of an architecture's name in its runs' directories: 
 
 Equal = Literal["tokens", "flops"]  # what the runs have as much of
 EQUAL = get_args(Equal)
+Count = Literal["total", "non_embedding"]  # which parameters sizes count
 Watch = Callable[[str], Watcher]  # a view for a run, by its title
 
 
@@ -142,6 +144,15 @@ def refuse_incomparable(recipe: Recipe) -> None:
         why = "each architecture would train a generator of its own, so that no two losses would be of one task"
     if why is not None:
         raise UsageError(f"architectures cannot be compared by {objective.kind}: {why}")
+
+
+def at_size(spec: ModelSpec, n_params: int, count: Count, recipe: Recipe, data: TrainingData) -> ModelSpec:
+    """An architecture of about so many parameters, with the rows and the context of a recipe on some data.
+
+    That is the recipe's rows, and longer where what is made of them is: what was hidden in a text stands between sentinels.
+    """
+    context = max(recipe.seq_len, longest(spec, recipe, data))
+    return resize(spec, n_params=n_params, vocab_size=rows_for(recipe, data), context=context, count=count)
 
 
 def check(question: Question, data: TrainingData) -> None:

@@ -19,7 +19,17 @@ from anyformer.recipe import Recipe
 from anyformer.resizing import resize
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.study.budget import in_time
-from anyformer.study.compare import Question, Watch, check, first_words, named, refuse_incomparable, run_all
+from anyformer.study.compare import (
+    Count,
+    Question,
+    Watch,
+    at_size,
+    check,
+    first_words,
+    named,
+    refuse_incomparable,
+    run_all,
+)
 from anyformer.study.describe import describe
 from anyformer.study.encoding import refuse_other
 from anyformer.study.report import write_report
@@ -67,7 +77,7 @@ def compare(
     validation: float = 0.02,
     validation_data: str | Path | None = None,
     n_params: float | None = 3_000_000,
-    count: Literal["total", "non_embedding"] = "total",
+    count: Count = "total",
     vocab_size: int = 4096,
     tokenizer: Tokenizer | str | Path | None = None,
     truncate: bool = False,
@@ -106,15 +116,14 @@ def compare(
     text, about = read_data(
         chosen, Sources(data), held_out_of("text", validation, own), tokenizer=tokenizer, vocab_size=vocab_size, say=say
     )
-    rows = rows_for(chosen, text)
     words = f"{STDLIB if data == 'stdlib' else data}: {about}"
 
     def sized(architecture: Architecture) -> ModelSpec:
         with errors_of(_name(architecture)):
             spec = with_head_for(specification(architecture), chosen.objective, text.labels)
             if n_params is None:
-                return resize(spec, vocab_size=rows)
-            return resize(spec, n_params=int(n_params), vocab_size=rows, context=chosen.seq_len, count=count)
+                return resize(spec, vocab_size=rows_for(chosen, text))
+            return at_size(spec, int(n_params), count, chosen, text)
 
     question = Question(
         architectures=named([_name(each) for each in given], [sized(each) for each in given]),

@@ -78,27 +78,31 @@ class Tokenizer:
         self.kind = "byte-level-bpe" if (model, decoder) == ("BPE", "ByteLevel") else model.lower()
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    def train(cls, texts: Iterable[str], vocab_size: int, n_added: int = 0) -> Tokenizer:
         """A byte-level BPE learned from `texts`; the same texts give the same tokenizer, in any order.
 
         Ids: 0 is `<|endoftext|>`, which opens and closes documents; 1 to 256 are the bytes; then the merges in order.
-        Fewer than `vocab_size` tokens come out where the texts have no more pairs to merge.
-        Raises TextError for a `vocab_size` below 257 or above MOST, and for texts without a character.
+        Fewer than `vocab_size` tokens come out where the texts have no more pairs to merge, and `n_added` fewer, for which
+        room is left. Raises TextError for a `vocab_size` below 257 and these or above MOST, and for texts without a character.
         """
         from tokenizers import Tokenizer as Inner
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        if vocab_size < 1 + len(alphabet):
+        if vocab_size < (least := 1 + len(alphabet) + n_added):
+            more = f", {END_OF_TEXT} and {n_added} more special ones" if n_added else f" and {END_OF_TEXT}"
             raise TextError(
-                f"a byte-level vocabulary of {vocab_size} tokens is too small: 256 bytes and {END_OF_TEXT} make 257"
+                f"a byte-level vocabulary of {vocab_size} tokens is too small: 256 bytes{more} make {least}"
             )
         refuse_many(vocab_size)
         inner = Inner(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         inner.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
+            vocab_size=vocab_size - n_added,
+            special_tokens=[END_OF_TEXT],
+            initial_alphabet=alphabet,
+            show_progress=False,
         )
         fit(inner, trainer, texts)
         # The class name is what lets transformers' AutoTokenizer open the directory.

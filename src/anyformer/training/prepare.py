@@ -200,7 +200,7 @@ def read_data(
     ) -> Tokenizer:
         found = known
         if found is None:
-            learned = Tokenizer.train(texts, wanted - len(roles) - len(specials))
+            learned = Tokenizer.train(texts, wanted, len(roles) + len(specials))
             found = learned.with_specials(specials, roles) if roles or specials else learned
         return found if chat_template is None else found.with_chat_template(read_text(Path(chat_template)))
 

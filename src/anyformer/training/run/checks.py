@@ -48,7 +48,7 @@ def check_run(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> None:
     check_vocabulary(spec if data.labels is None else spec.but(heads=()), data.vocab_size)
     auxiliary = objective.auxiliary()
     for each in (spec, *([auxiliary.spec] if auxiliary is not None else [])):
-        check_positions(each, longest(spec, recipe, data))
+        check_positions(each, longest(spec, recipe, data), recipe.seq_len)
     recipe.learning_rates(spec.stack.d_model)
 
 
@@ -70,13 +70,13 @@ def check_vocabulary(spec: ModelSpec, vocab_size: int) -> None:
         )
 
 
-def check_positions(spec: ModelSpec, longest: int) -> None:
-    """Raise UsageError where sequences go beyond the model's learned positions."""
+def check_positions(spec: ModelSpec, longest: int, seq_len: int) -> None:
+    """Raise UsageError where sequences, made of rows of so many tokens, go beyond the model's learned positions."""
     learned = learned_positions(spec)
     if learned is not None and learned < longest:
         raise UsageError(
             f"sequences of {longest} tokens go beyond the model's {learned} learned positions; "
-            f"use --seq-len {learned} or less"
+            f"use --seq-len {min(learned, seq_len - (longest - learned))} or less"
         )
 
 

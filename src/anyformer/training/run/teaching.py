@@ -30,7 +30,7 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
     model.requires_grad_(False)
     with errors_of(f"the teacher {path}", UsageError):
         objective = objective_of(recipe.objective, model.spec)
-        check_positions(model.spec, longest(model.spec, recipe, data))
+        check_positions(model.spec, longest(model.spec, recipe, data), recipe.seq_len)
     if tokenizer is not None and data.tokenizer is not None and tokenizer.fingerprint != data.tokenizer.fingerprint:
         raise UsageError(
             f"the teacher {path} has another tokenizer than the run; leave --tokenizer and --vocab out to take its"

@@ -27,8 +27,8 @@ class CausalObjective(Objective[CausalLM]):
     def refuses(self) -> str | None:
         spec = self.spec
         if spec.encoder is not None:
-            pairs = "use the objective Seq2Seq (--objective seq2seq) with --source and --target"
-            return f"it has an encoder, which needs pairs of texts; {pairs}"
+            pairs = "on pairs of texts (--source and --target) Seq2Seq (--objective seq2seq)"
+            return f"it has an encoder; use SpanCorruption (--objective span-corruption), or {pairs}"
         mask = later_tokens_seen(spec.stack, *spec.heads[:1])
         if mask is not None:
             return f"its {mask} mask lets a token see the ones it has to predict; use {_remedy(spec)}"

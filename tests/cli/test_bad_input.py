@@ -352,3 +352,21 @@ def test_nothing_leaks_a_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with pytest.raises(SystemExit) as ended:
         cli.main(["show", str(tmp_path / "none.yaml")])
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate run",
+        "inspect run",
+        "compare llama2",
+        "study some.yaml",
+        "convert a b",
+        "tokenizer compare bpe",
+        "tokenizer audit run",
+    ],
+)
+def test_a_text_that_is_read_alone_is_one(command: str) -> None:
+    refused(
+        run(*command.split(), "--data", "a.txt", "--data", "b.txt"), "'--data'", "2 are given, a.txt, b.txt; give one"
+    )

@@ -13,6 +13,7 @@ from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import (
     DIRECTORY,
     FILE,
+    ONE_TEXT,
     SHARE,
     VOCABULARY,
     Amount,
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 @click.argument("models", nargs=-1, required=True, type=PresetName(), metavar="MODEL…")
 @click.option(
     "--data",
-    default="stdlib",
+    default=["stdlib"],
     show_default=True,
-    metavar="TEXT",
+    **ONE_TEXT,
     help="A file, a folder, or stdlib (Python's own source); labelled text for an objective that reads labels.",
 )
 @click.option("--validation-data", metavar="TEXT", help="A text of its own to validate on, instead of a share.")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import DTYPES, FILE, PATH, SEED, Amount, Nbytes, as_option
+from anyformer.cli.options import DTYPES, FILE, ONE_TEXT, PATH, SEED, Amount, Nbytes, as_option
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
@@ -87,7 +87,7 @@ OF_INTO |= {"sentences": "source", "translations": "target"}
 )
 @click.option(
     "--data",
-    metavar="TEXT",
+    **ONE_TEXT,
     help="Of --into: of what is to be fewer, layers, heads, neurons, experts, those stay that matter most for SRC's loss here.",
 )
 @click.option("--source", "sentences", type=FILE, help="The same for translation: a file of sentences, one a line.")

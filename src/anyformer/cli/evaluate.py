@@ -11,6 +11,7 @@ from anyformer.cli.names import import_option
 from anyformer.cli.options import (
     FILE,
     ONE_FILE,
+    ONE_TEXT,
     PATH,
     SHARE,
     Amount,
@@ -34,7 +35,7 @@ BEAMS = 4
 
 @click.command()
 @click.argument("model", metavar="DIR", type=PATH)
-@click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib.")
+@click.option("--data", **ONE_TEXT, help="A file, a folder, or stdlib.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
 @click.option("--tasks", type=ONE_FILE, help="Questions with known answers: .jsonl, or .yaml as lm-eval reads it.")

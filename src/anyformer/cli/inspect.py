@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import FILE, NEW_FILE, PATH, Amount, as_option, device_option, json_option
+from anyformer.cli.options import FILE, NEW_FILE, ONE_TEXT, PATH, Amount, as_option, device_option, json_option
 from anyformer.cli.terminal import console, tell
 from anyformer.screen import say
 
 
 @click.command()
 @click.argument("model", metavar="DIR", type=PATH)
-@click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib: what figures are the means over.")
+@click.option("--data", **ONE_TEXT, help="A file, a folder, or stdlib: what figures are the means over.")
 @click.option("--text", help="A text itself, which is read token by token; without --data the figures are of it too.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")

@@ -47,6 +47,16 @@ _SOURCE = click.option(
 _TARGET = click.option("--target-language", metavar="TOKEN", help="Of the language that answers are in.")
 
 
+def _one(context: click.Context, option: click.Parameter, given: Sequence[str]) -> str | None:
+    if given[1:]:
+        raise click.BadParameter(f"one text is read here, and {len(given)} are given, {', '.join(given)}; give one")
+    return given[0] if given else None
+
+
+# How click is told of a text that a command reads alone: of two it would take the last without a word.
+ONE_TEXT: Mapping[str, Any] = {"metavar": "TEXT", "multiple": True, "callback": _one}
+
+
 def language_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`source_language` and `target_language`."""
     return _SOURCE(_TARGET(command))

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from anyformer.cli.names import IMPORTED, import_option
-from anyformer.cli.options import DIRECTORY, FILE, device_option
+from anyformer.cli.options import DIRECTORY, FILE, ONE_TEXT, device_option
 from anyformer.screen import say
 
 
 @click.command(epilog="Example: anyformer study studies/03-norms.yaml --dry-run")
 @click.argument("file", type=FILE)
-@click.option("--data", metavar="TEXT", help="Another text than the file's: a file, a folder, or stdlib.")
+@click.option("--data", **ONE_TEXT, help="Another text than the file's: a file, a folder, or stdlib.")
 @click.option("--out", type=DIRECTORY, help="Directory of the runs and findings.  [default: runs/ and the file's name]")
 @click.option(
     "--runs-in",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from anyformer.cli.options import DIRECTORY, FILE, VOCABULARY, choice, json_option
+from anyformer.cli.options import DIRECTORY, FILE, ONE_TEXT, VOCABULARY, choice, json_option
 from anyformer.cli.terminal import console, tell
 from anyformer.screen import columns, say
 from anyformer.spec import is_path
@@ -74,7 +74,9 @@ def encode(path: Path, text: str | None, as_json: bool) -> None:
 
 @command.command(epilog="Example: anyformer tokenizer compare byte-level-bpe wordpiece ./my-tokenizer --data my-texts/")
 @click.argument("tokenizers", nargs=-1, required=True)
-@click.option("--data", "text", required=True, help="What they are compared on: a file, a folder, or stdlib.")
+@click.option(
+    "--data", "text", required=True, **ONE_TEXT, help="What they are compared on: a file, a folder, or stdlib."
+)
 @click.option("--vocab", type=VOCABULARY, default="4096", show_default=True, help="Tokens of those trained here.")
 @click.option("--example", "examples", multiple=True, help="A text to show the splits of; may be repeated.")
 @json_option(help="One JSON object: {version, tokenizers: [{name, …}], examples}.")
@@ -107,7 +109,7 @@ def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[
 
 @command.command(epilog="Example: anyformer tokenizer audit --model my-run --data my-texts/")
 @click.option("--model", "path", required=True, help="A directory of ours or of Hugging Face, or a .gguf.")
-@click.option("--data", "text", help="A text in which to count the tokens: a file, a folder, or stdlib.")
+@click.option("--data", "text", **ONE_TEXT, help="A text in which to count the tokens: a file, a folder, or stdlib.")
 @click.option("--top", type=click.IntRange(1, 10**9), default=30, show_default=True, help="Tokens to show.")
 @json_option(
     help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}."

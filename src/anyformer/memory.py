@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache, LayerCache
 from anyformer.errors import CacheError
-from anyformer.layers import SegmentsSpec, TokensSpec
+from anyformer.layers import GroupsSpec, TokensSpec
 from anyformer.layers.slots import SlotIndex
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import ModelSpec, cached_calls
@@ -112,7 +112,7 @@ def refusal(spec: ModelSpec) -> str | None:
     if spec.encoder is not None:
         return "it reads an encoder's text beside its own"
     for term in spec.stack.embedding.terms:
-        if not isinstance(term, TokensSpec | SegmentsSpec):
+        if not isinstance(term, TokensSpec | GroupsSpec):
             return f"its positions are absolute ({term.kind}), and those of a memory would lie before the first"
     if every := next((kept.every for kept in cached_calls(spec) if kept.every > 1), None):
         return f"it reads blocks of {every} tokens, of which segments would hold parts"

@@ -166,7 +166,7 @@ class Transformer(Part[ModelSpec]):
         with a cache it covers the new tokens, or all of them. Without one, a document begins wherever `position_ids`
         do not go on by one, as in transformers: gaps within a document need a mask.
         `encoder_last_hidden_state` [batch, source, width]: what the encoder made, instead of its ids, whose mask still counts.
-        `facts`: more about the tokens of `input_ids` that this model's masks and scores read, "order" or "mark" [batch, token].
+        `facts`: more about the tokens of `input_ids` that this model reads, "order", "mark" or "language" [batch, token].
         `logits_to_keep`: only of the last so many tokens; 0: all. `heads`: which to ask, by name; None: all but those that
         read attention's weights. A head that pools gives one answer a row, and refuses rows that hold several documents.
         `output_ahead`: run what predicts further tokens too, which takes whole rows and no cache. `labels` [batch, token] make

@@ -28,8 +28,8 @@ def make_tokens(
     them is faster where positions of a document count by one, so that it is looked whether those given beside a mask do.
     """
     more = dict(facts or {})
-    if unknown := set(more) - {"order", "mark"}:
-        raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order' and 'mark'")
+    if unknown := set(more) - {"order", "mark", "language"}:
+        raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order', 'mark' and 'language'")
     given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids, **more}
     for name, fact in {"token ids": ids, **given}.items():
         if fact is not None and not isinstance(fact, Tensor):
@@ -50,7 +50,7 @@ def make_tokens(
         attention_mask = None if bool((attention_mask == 1).all()) else attention_mask
     if attention_mask is None and position_ids is None and (cache is None or cache.plain):
         plain = plain_tokens(n, ids.device, past)
-        return replace(plain, segment=token_type_ids, span=None if more else plain.span, **more)
+        return replace(plain, segment=token_type_ids, span=plain.span if more.keys() <= {"language"} else None, **more)
     last_position, last_document = (cache.last[0], cache.last[1]) if cache else (-1, -1)
     if attention_mask is not None:
         document = attention_mask.long()
@@ -68,7 +68,8 @@ def make_tokens(
         position_ids = _positions(document, last_position, last_document)
     elif attention_mask is not None and by_count:
         leaps = _leaps(position_ids, _positions(document, last_position, last_document), document)
-    return Tokens(position_ids, document, more.get("order"), token_type_ids, more.get("mark"), leaps=leaps)
+    told = Tokens(position_ids, document, segment=token_type_ids, leaps=leaps)
+    return replace(told, **more)
 
 
 def _leaps(given: Tensor, counted: Tensor, document: Tensor) -> bool:

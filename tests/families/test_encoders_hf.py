@@ -37,6 +37,8 @@ DISTANCES = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}  # besi
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("xlm-roberta", {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     ("camembert", {}),
+    ("data2vec-text", {}),
+    ("data2vec-text", {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "hidden_act": "relu"}),
     ("ibert", {}),
     ("ibert", {"type_vocab_size": 1, "layer_norm_eps": 1e-3, "force_dequant": "gelu"}),
     ("rembert", {}),

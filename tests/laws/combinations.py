@@ -505,6 +505,7 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
             (L.LearnedPositionsSpec(n_positions=Length(64), offset=2),),
             (L.FactorisedPositionsSpec(shape=(8, 2, 4)),),
             (L.SinusoidSpec(),),
+            (L.SinusoidSpec(), L.LanguagesSpec(n_languages=Count(3))),
             (L.SinusoidSpec(layout="concatenated", frequencies="half-1", start=2),),
         ]
     )

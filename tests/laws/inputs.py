@@ -56,7 +56,7 @@ class Inputs:
 
     input_ids: Tensor  # the main stack's
     real: Tensor  # [batch, token]
-    ours: dict[str, Tensor] = field(default_factory=dict)
+    ours: dict[str, Any] = field(default_factory=dict)
     theirs: dict[str, Tensor] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = (WHOLE,)
     source: Tensor | None = None  # the encoder's
@@ -114,10 +114,13 @@ class Inputs:
         return answer(head, pieces[0][1])
 
     def without(self, pad: int) -> Inputs:
-        """Return the same for a class that knows padding by its id, and counts positions itself."""
+        """Return the same for a class that knows padding by its id."""
         ids = self.input_ids.where(self.input_ids != pad, pad + 1).masked_fill(~self.real, pad)
-        theirs = {name: value for name, value in self.theirs.items() if name != "position_ids"}
-        return replace(self, input_ids=ids, theirs=theirs)
+        return replace(self, input_ids=ids)
+
+    def uncounted(self) -> Inputs:
+        """Return the same for a class that counts positions itself."""
+        return replace(self, theirs={name: value for name, value in self.theirs.items() if name != "position_ids"})
 
     def row_by_row(self) -> Inputs:
         """Return the same for a class that must not see padding: each row by itself, without."""
@@ -133,7 +136,10 @@ class Inputs:
         """
         pad = theirs.config.pad_token_id
         if pad is not None and spec.encoder is None:
-            return self.without(pad)
+            given = self.without(pad)
+            if getattr(theirs.config, "causal", False) and self.pieces == (WHOLE,):
+                return given.row_by_row()  # XLM's then hides what comes later, and no padding
+            return given if theirs.config.model_type in ("xlm", "flaubert") else given.uncounted()
         reals = [self.real, *([] if self.source_real is None else [self.source_real])]
         padded = self.pieces == (WHOLE,) and not all(bool(real.all()) for real in reals)
         kinds = (

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.families import PRESETS
 from anyformer.families.compose import changed
-from anyformer.layers import BlanksSpec, BySegmentSpec, LSHAttentionSpec, MarkedKeys, S6Spec
+from anyformer.layers import BlanksSpec, BySegmentSpec, LanguagesSpec, LSHAttentionSpec, MarkedKeys, S6Spec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.init import distinct
 from anyformer.layers.part import Part
@@ -95,11 +95,14 @@ def ids_for(spec: ModelSpec, batch: int, n: int, seed: int = 1) -> Tensor:
 
 
 def told(spec: ModelSpec, ids: Tensor) -> dict[str, Any]:
-    """Return what models read beside `runner`'s tokens: marks on every seventh, where some are singled out, and two segments."""
+    """Return what models read beside `runner`'s tokens: marks on every seventh, where some are singled out, two
+    segments, two languages."""
     ids = ids if spec.encoder is None else ids[:, :SOURCE]
     kinds, found, at = {type(value) for value in spec.nested()}, {}, torch.arange(ids.shape[1], device=ids.device)
     if kinds & {MarkedKeys, BlanksSpec}:
         found["facts"] = {"mark": (at % 7 == 2).long().expand(ids.shape)}
+    if LanguagesSpec in kinds:
+        found["facts"] = {"language": (at % 2).expand(ids.shape)}
     if BySegmentSpec in kinds:
         found["token_type_ids"] = (at % 3 == 0).long().expand(ids.shape)
     return found

@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers.cache_utils import EncoderDecoderCache
 from transformers.models.zaya.modeling_zaya import ZayaPreTrainedModel
 
 from anyformer.families import FAMILIES, Family
@@ -61,6 +62,8 @@ def begun(self: Any, module: nn.Module) -> None:
 
 
 ZayaPreTrainedModel._init_weights = begun
+# FlauBERT's class asks it, of norms before branches, for what each layer keeps, which it cannot be asked for in 5.24.
+EncoderDecoderCache.__getitem__ = lambda self, layer: self.self_attention_cache  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass
@@ -326,6 +329,8 @@ def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
         "pad_token_id": 0,
         **options,
     }
+    if both.family.hf_type == "xlm":  # whose class writes what masks at the end stand for
+        both.theirs.prepare_inputs_for_generation = lambda input_ids, attention_mask=None, **_: {"input_ids": input_ids}
     rows = []
     for piece in start.fit_for(both.theirs, both.spec).pieces:
         ids = start.input_ids[piece.rows]

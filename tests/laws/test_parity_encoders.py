@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch.nn import functional as F
 
-from anyformer.errors import CheckpointError, SpecError
+from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.compose import changed
 from anyformer.families.hf import (
@@ -22,6 +22,7 @@ from anyformer.families.hf import (
     nomic,
     nystromformer,
     prenorm_bert,
+    xlm,
     xlnet,
 )
 from anyformer.families.hf.headings import HeadNames
@@ -50,6 +51,7 @@ from anyformer.layers import (
     TokenDropoutSpec,
     TokensSpec,
 )
+from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import Count, EmbeddingSpec, Length, ModelSpec, ScaleSpec, Window
 from tests.laws.inputs import inputs_for
@@ -86,6 +88,8 @@ ENCODERS: dict[str, HeadNames] = {
     "megatron-bert-345m": prenorm_bert.MEGATRON_HEADS,
     "xlm-roberta-xl": prenorm_bert.XL_HEADS,
     "efficient-mlm-m0.40": prenorm_bert.PRENORM_HEADS,
+    "xlm-mlm-xnli15-1024": xlm.heads("XLM"),
+    "flaubert-large-cased": xlm.heads("Flaubert"),
 }
 # trained on other words, or not on padded rows as theirs
 OTHERWISE = ("electra-small", "xlnet-base", "bigbird-base", "nystromformer-512", "mobilebert-uncased")
@@ -167,6 +171,28 @@ def test_token_types(name: str) -> None:
     assert (given.run(both.ours).logits - plain).abs().max() > 0.01, "the types should matter"
 
 
+@pytest.mark.parametrize("name", ["xlm-mlm-xnli15-1024", "xlm-clm-enfr-1024"])
+def test_languages(name: str) -> None:
+    """Of tokens of several languages, of which a row has two."""
+    spec = shrink(preset(name).spec)
+    both, given = pair(spec), inputs_for("right", spec)
+    given = given.fit_for(both.theirs, spec)
+    plain = given.run(both.ours).logits
+    languages = (torch.arange(given.input_ids.shape[1]) % 2).expand(given.input_ids.shape)
+    given.ours["facts"], given.theirs["langs"] = {"language": languages}, languages
+    found = differences(both, given)
+    assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+    assert (given.run(both.ours).logits - plain).abs().max() > 0.01, "the languages should matter"
+
+
+def test_a_language_without_a_vector_is_refused() -> None:
+    model, ids = build(shrink(preset("xlm-clm-enfr-1024").spec)), torch.tensor([[3, 4]])
+    with pytest.raises(InputError, match="there is no language 2; this model has those from 0 to 1"):
+        model(ids, facts={"language": torch.tensor([[1, 2]])})
+    with pytest.raises(InputError, match="there is no segment 2; this model has those from 0 to 1"):
+        build(shrink(preset("bert-base").spec))(ids, token_type_ids=torch.tensor([[0, 2]]))
+
+
 @pytest.mark.parametrize("name", [n for n in ENCODERS if n not in OTHERWISE])
 def test_the_loss_of_masked_words_is_theirs(name: str) -> None:
     spec = smallest(name)
@@ -175,7 +201,7 @@ def test_the_loss_of_masked_words_is_theirs(name: str) -> None:
     hidden = (torch.arange(given.input_ids.numel()).view_as(given.input_ids) % 5 == 0) & given.real
     labels = given.input_ids.masked_fill(~hidden, -100)
     with torch.no_grad():
-        logits = given.run(both.ours).outputs["mlm"]
+        logits = given.run(both.ours).outputs[spec.heads[0].name]
         expected = both.theirs(given.input_ids, labels=labels, **given.theirs)
     loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
     if expected.loss is None:  # a class of two heads asks for both labels
@@ -265,6 +291,11 @@ def test_deberta_v2_with_other_settings(change: dict[str, Any]) -> None:
         ("mobilebert-uncased", {"embedding_size": 512}, "embedding_size = 512 leaves the head no features"),
         ("mobilebert-uncased", {"num_attention_heads": 3}, "num_attention_heads = 3 does not divide intra_bottleneck"),
         ("mobilebert-uncased", {"true_hidden_size": 512}, "true_hidden_size = 512"),
+        ("xlm-mlm-en-2048", {"asm": True}, "asm = True"),
+        ("xlm-mlm-en-2048", {"is_encoder": False}, "is_encoder = False"),
+        ("xlm-mlm-en-2048", {"n_heads": 3}, "n_heads = 3 does not divide emb_dim = 2048"),
+        ("xlm-mlm-en-2048", {"summary_type": "last"}, "summary_type = 'last'"),
+        ("flaubert-large-cased", {"summary_activation": "tanh"}, "summary_activation = 'tanh'"),
         ("deberta-base", {"pos_att_type": ["c2p"]}, r"pos_att_type = \['c2p'\]"),
         ("deberta-base", {"talking_head": True}, "talking_head = True"),
         ("deberta-v2-xlarge", {"conv_kernel_size": 4}, "conv_kernel_size = 4 must be odd"),
@@ -275,6 +306,30 @@ def test_settings_that_are_not_computed_are_refused(name: str, change: dict[str,
     family, settings = fitting(FAMILIES.values(), preset(name).spec)
     with pytest.raises(CheckpointError, match=said):
         spec_of(FAMILIES, {"model_type": family.hf_type, **settings, **change}, "config.json")
+
+
+def test_a_configuration_as_released_is_its_preset() -> None:
+    """With what the training was told, and the vocabulary by its old name."""
+    sizes = {
+        "n_words": 68_729,
+        "emb_dim": 1024,
+        "n_layers": 24,
+        "n_heads": 16,
+        "pre_norm": True,
+        "layer_norm_eps": 1e-6,
+    }
+    of_training = {
+        "amp": 1,
+        "bptt": 512,
+        "fp16": True,
+        "lgs": "fr",
+        "mlm_steps": [["fr", None]],
+        "share_inout_emb": True,
+    }
+    of_texts = {"id2lang": {"0": "fr"}, "lang2id": {"fr": 0}, "n_langs": 1, "mask_index": 5, "layerdrop": 0.2}
+    said = {"model_type": "flaubert", "use_lang_emb": True, **sizes, **of_training, **of_texts}
+    _, spec = spec_of(FAMILIES, said, "config.json")
+    assert spec == preset("flaubert-large-cased").spec
 
 
 def test_heads_that_no_class_has_are_named() -> None:

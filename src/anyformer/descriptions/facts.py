@@ -13,12 +13,12 @@ from anyformer.layers import (
     AttentionSpec,
     GatedFeedForwardSpec,
     GQASpec,
+    GroupsSpec,
     LocalAndGlobalSpec,
     MLASpec,
     MoASpec,
     MoESpec,
     NormSpec,
-    SegmentsSpec,
     SharedKVSpec,
 )
 from anyformer.layers.causality import HEADS, POSITIONS
@@ -97,7 +97,7 @@ def looks_up(term: Spec) -> bool:
 
 def position_terms(stack: StackSpec) -> list[TermSpec]:
     """The terms of an embedding that tell positions."""
-    return [t for t in stack.embedding.terms if not looks_up(t) and not isinstance(t, SegmentsSpec)]
+    return [t for t in stack.embedding.terms if not looks_up(t) and not isinstance(t, GroupsSpec)]
 
 
 def position_parts(attention: AttentionSpec) -> list[Spec]:

@@ -19,6 +19,7 @@ from anyformer.layers import (
     FactorisedPositionsSpec,
     FirstBlockAgainSpec,
     GatedRMSNormSpec,
+    GroupsSpec,
     Heads,
     LayerNormSpec,
     LearnedPositionsSpec,
@@ -34,7 +35,6 @@ from anyformer.layers import (
     RelativeBucketsSpec,
     RMSNormSpec,
     RotarySpec,
-    SegmentsSpec,
     StreamsSpec,
     Xavier,
 )
@@ -299,8 +299,8 @@ def position(value: Any) -> str:
             return phrase(value, f"learned, {n:,}", without=("n_positions",))
         case FactorisedPositionsSpec(shape=shape):
             return phrase(value, f"{kind(value)} {' × '.join(map(str, shape))}", without=("shape",))
-        case SegmentsSpec(n_segments=n):
-            return f"{n} segments"
+        case GroupsSpec():
+            return f"{value.n} {value.called}"
         case RelativeBucketsSpec(n_buckets=n, max_distance=far):
             called = f"{kind(value)}, {n} buckets up to {far:,}"
             return phrase(value, called, without=("n_buckets", "max_distance"))

@@ -1,7 +1,7 @@
 """BERT, RoBERTa, DistilBERT, MiniLM: arXiv:1810.04805, arXiv:1907.11692, arXiv:1910.01108, arXiv:2002.10957.
 
-RoBERTa in other languages: XLM-R (arXiv:1911.02116), CamemBERT (arXiv:1911.03894); BERT with wide tables apart: RemBERT
-(arXiv:2010.12821).
+RoBERTa in other languages: XLM-R (arXiv:1911.02116), CamemBERT (arXiv:1911.03894); taught by itself: data2vec
+(arXiv:2202.03555); BERT with wide tables apart: RemBERT (arXiv:2010.12821).
 """
 
 from __future__ import annotations
@@ -170,6 +170,22 @@ CAMEMBERT = Origin("camembert", "roberta", 2019, "arXiv:1911.03894, section 4").
     family="bert",
     sizes="Martin et al. 2019, arXiv:1911.03894, section 4; the vocabulary as released",
     tokenizer="SentencePiece, 32,000 and special tokens: 32,005 rows",
+)
+DATA2VEC = Origin("data2vec-text", "roberta", 2022, "arXiv:2202.03555, section 3").lineage(
+    "taught by what a running mean of itself makes of texts in which nothing is hidden",
+    Preset(
+        "data2vec-text-base",
+        with_masked_words(roberta(n_layers=12, d_model=768, n_heads=12)),
+        alias="data2vec-text",
+        training={
+            "source": "Baevski et al. 2022, arXiv:2202.03555, sections 3 and 4 (from memory)",
+            "objective": "at hidden tokens the mean of the teacher's top 10 layers, by a smooth L1 loss; no words",
+            "batch": "256 sequences of 512 tokens, 1,000,000 updates",
+        },
+    ),
+    family="bert",
+    sizes="Baevski et al. 2022, arXiv:2202.03555, section 4.4; sizes as released (from memory)",
+    tokenizer=BYTES,
 )
 ERNIE = Origin("ernie", "bert", 2019, "arXiv:1904.09223, section 3").lineage(
     "whole phrases and names masked; 18,000 tokens of Chinese, ReLU",

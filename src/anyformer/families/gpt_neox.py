@@ -1,10 +1,20 @@
-"""GPT-NeoX-20B (Black et al. 2022, arXiv:2204.06745) and Pythia (Biderman et al. 2023, arXiv:2304.01373)."""
+"""GPT-NeoX-20B (Black et al. 2022, arXiv:2204.06745), Pythia (Biderman et al. 2023, arXiv:2304.01373), GPT-NeoX-Japanese."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, changed, feed, language_model, parallel, repeat
+from anyformer.families.compose import (
+    attend,
+    block,
+    changed,
+    feed,
+    language_model,
+    parallel,
+    repeat,
+    serial,
+    with_layers,
+)
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import GELU, FeedForwardSpec, LayerNormSpec, RotarySpec
+from anyformer.layers import GELU, FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
 
@@ -15,6 +25,20 @@ def gpt_neox(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_304
     layer = block(parallel(norm, attention, feed(4 * d_model, GELU())))
     # The papers start matrices at √(2/5d) and outputs at 2/(n_layers √d); the released files say 0.02, as is used here.
     return language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=False, context=2048)
+
+
+def gpt_neox_japanese(n_layers: int, d_model: int, n_heads: int, vocab_size: int) -> ModelSpec:
+    """Branches in turn, whole heads rotating, one bias of linear maps: that of what the last layer's attention writes."""
+    norm = LayerNormSpec(eps=1e-5)
+    layer = serial(norm, attend(n_heads, rotary=RotarySpec()), feed(4 * d_model, GELU(), bias=False))
+    model = language_model(vocab_size, d_model, (layer,), norm, tied=True, context=2048)
+    return biased_last(model, n_layers)
+
+
+def biased_last(model: ModelSpec, n_layers: int) -> ModelSpec:
+    """So many layers like the model's first, the last of which has a bias where its attention writes."""
+    layer = model.stack.blocks[0]
+    return with_layers(model, (*[layer] * (n_layers - 1), changed(layer, GQASpec, bias_output=True)))
 
 
 BPE = "byte-level BPE trained on the Pile, 50,257 and spaces"
@@ -32,6 +56,19 @@ GPT_NEOX = Origin("gpt-neox", "gptj", 2022, "arXiv:2204.06745, section 2.1").lin
     sizes="Black et al. 2022, arXiv:2204.06745, section 2 and table 1 (vocabulary padded to 50,432)",
     tokenizer=BPE,
     training=TRAINING,
+)
+GPT_NEOX_JAPANESE = Origin("gpt-neox-japanese", "gpt-neox", 2022, "abeja/gpt-neox-japanese-2.7b, config.json").lineage(
+    "branches in turn, whole heads rotate, one table, no biases but the last attention's",
+    Preset(
+        "gpt-neox-japanese-2.7b",
+        gpt_neox_japanese(32, 2560, 32, 32_000),
+        "2.7B",
+        "2.60B on one table; the name counts it twice",
+        alias="gpt-neox-japanese",
+    ),
+    family="gpt_neox",
+    sizes="ABEJA 2022, abeja/gpt-neox-japanese-2.7b, config.json",
+    tokenizer="sub-words of Japanese and bytes, 32,000",
 )
 PYTHIA = Origin("pythia", "gpt-neox", 2023, "arXiv:2304.01373, section 2").lineage(
     "GELU not approximated; eight sizes on the same data",

@@ -22,6 +22,7 @@ from anyformer.layers.disentangled import PositionToContentSpec as PositionToCon
 from anyformer.layers.disentangled import RelativeTableSpec as RelativeTableSpec
 from anyformer.layers.embedding import AxialPositionsSpec as AxialPositionsSpec
 from anyformer.layers.embedding import FactorisedPositionsSpec as FactorisedPositionsSpec
+from anyformer.layers.embedding import GroupsSpec as GroupsSpec, LanguagesSpec as LanguagesSpec
 from anyformer.layers.embedding import LearnedPositionsSpec as LearnedPositionsSpec, SegmentsSpec as SegmentsSpec
 from anyformer.layers.embedding import SinusoidSpec as SinusoidSpec, TokensSpec as TokensSpec
 from anyformer.layers.engram import EngramSpec as EngramSpec

@@ -1,4 +1,5 @@
-"""What enters the stream: tokens, positions (learned; sinusoids, Vaswani et al. 2017, section 3.5) and segments, summed."""
+"""What enters the stream: tokens, positions (learned; sinusoids, Vaswani et al. 2017, section 3.5), segments and languages,
+summed."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 from collections.abc import Mapping
 from functools import reduce
 from operator import add
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -284,9 +285,21 @@ class Sinusoid(Part[SinusoidSpec]):
         return both[..., :width]
 
 
-class SegmentsSpec(TermSpec):
+class GroupsSpec(TermSpec, abstract=True):
+    """A vector for each group of tokens, of those that the caller tells apart."""
+
+    called: ClassVar[str]
+
+    @property
+    def n(self) -> int:
+        """How many groups there are."""
+        return getattr(self, f"n_{self.called}")
+
+
+class SegmentsSpec(GroupsSpec):
     """A vector for each token_type_id (BERT); without ids all are of type 0."""
 
+    called = "segments"
     n_segments: Count = Count(2)
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
@@ -302,8 +315,42 @@ class Segments(Part[SegmentsSpec]):
     weight: Tensor
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
-        """Vectors [batch, token, width] of the tokens' segments."""
-        return self.weight[0] if tokens.segment is None else F.embedding(tokens.segment, self.weight)
+        """Vectors [batch, token, width] of the tokens' segments. Raises InputError for a segment without one."""
+        return self.weight[0] if tokens.segment is None else _of_groups(tokens.segment, self.weight, "segment")
+
+
+class LanguagesSpec(GroupsSpec):
+    """A vector for each language: XLM, Lample & Conneau 2019, arXiv:1901.07291, figure 1.
+
+    Tokens of which no language is said, by `facts={"language": ids}`, have none added.
+    """
+
+    called = "languages"
+    n_languages: Count
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.n_languages, place.shape[-1]), ("language", "d_model"), "table", plain=False)}
+
+
+class Languages(Part[LanguagesSpec]):
+    weight: Tensor
+
+    def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        """Vectors [batch, token, width] of the tokens' languages, or a zero. Raises InputError for a language without one."""
+        if tokens.language is None:
+            return self.weight.new_zeros(())
+        return _of_groups(tokens.language, self.weight, "language")
+
+
+def _of_groups(groups: Tensor, weight: Tensor, called: str) -> Tensor:
+    """The rows of groups [batch or 1, token]. Raises InputError for one without a row (on a CPU)."""
+    try:
+        return F.embedding(groups, weight)
+    except IndexError:
+        wrong = groups[(groups < 0) | (groups >= len(weight))]
+        raise InputError(
+            f"there is no {called} {int(wrong[0])}; this model has those from 0 to {len(weight) - 1}"
+        ) from None
 
 
 class Embedding(Part[EmbeddingSpec]):

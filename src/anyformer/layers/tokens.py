@@ -25,6 +25,7 @@ class Tokens:
     document: Tensor | None = None  # 0: padding; equal numbers see each other; None: all are of one document
     order: Tensor | None = None  # what causality goes by; None: the position
     segment: Tensor | None = None
+    language: Tensor | None = None  # read as tokens are embedded, and kept nowhere; None: none is said
     # not 0: what a mask singles out (Longformer's global tokens, XLNet's blanks); None: no token
     mark: Tensor | None = None
     # the position of the last token of each token's document, where whoever asks of a part of the tokens worked it out
@@ -62,7 +63,7 @@ class Tokens:
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Tokens:
         """Apply `function` to every fact that is there."""
-        facts = {n: getattr(self, n) for n in (*FACTS, "end")}
+        facts = {n: getattr(self, n) for n in (*FACTS, "language", "end")}
         return replace(self, **{n: None if fact is None else function(fact) for n, fact in facts.items()})
 
     def as_queries(self) -> Tokens:

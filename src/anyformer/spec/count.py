@@ -10,7 +10,8 @@ from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.part import PartSpec, Place, Seen, Weight, inside, is_met
 
 WHOLE_NBYTES = 8  # of a whole number of a table that nothing trains
-EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
+# The first axis of what looks tokens, positions, segments and languages up.
+EMBEDDING_AXES = ("vocab", "position", "segment", "language")
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Parameters:
     """Trainable numbers; shared ones once."""
 
     total: int
-    embedding: int  # tables of tokens, positions and segments, an untied head's table among them
+    embedding: int  # tables of tokens, positions, segments and languages, an untied head's table among them
     frozen: int = 0  # held beside them and never trained
     inactive: int = 0  # of the experts that one token does not choose
     whole: int = 0  # of the frozen ones, whole numbers, which have a type of their own

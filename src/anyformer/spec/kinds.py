@@ -64,7 +64,7 @@ def in_turn(maps: Sequence[MapSpec], place: Place) -> tuple[list[tuple[PartSpec,
 
 
 class TermSpec(PartSpec, abstract=True):
-    """A summand of the embedding: tokens, positions, segments."""
+    """A summand of the embedding: tokens, positions, segments, languages."""
 
     def positions(self) -> int | None:
         """How many positions it has vectors for; None: it learns none."""

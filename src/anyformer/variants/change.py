@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anyformer.families.compose import changed, edited
-from anyformer.layers import AttentionSpec, EngramSpec, RouterSpec, SegmentsSpec, TokensSpec
+from anyformer.layers import AttentionSpec, EngramSpec, GroupsSpec, RouterSpec, TokensSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
 from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, TermSpec, Vocab
@@ -104,7 +104,7 @@ def embedding(a: StackSpec, b: StackSpec) -> StackSpec:
         raise Impossible("a width of its own")  # the head may be as narrow
     ours = tokens[1].but(table=tokens[0].table)
     own = a.embedding.but(terms=tuple(ours if t is tokens[0] else t for t in a.embedding.terms))
-    terms = _terms(own.terms, b.embedding.terms, lambda term: isinstance(term, SegmentsSpec))
+    terms = _terms(own.terms, b.embedding.terms, lambda term: isinstance(term, GroupsSpec))
     return a.but(embedding=own.but(terms=terms, norm=b.embedding.norm, masked=b.embedding.masked))
 
 
@@ -123,7 +123,7 @@ def _terms(a: Terms, b: Terms, theirs: Callable[[TermSpec], bool]) -> Terms:
 
 def _position_terms(a: StackSpec, b: StackSpec) -> StackSpec:
     ours, theirs = a.embedding, b.embedding
-    terms = _terms(ours.terms, theirs.terms, lambda term: not isinstance(term, TokensSpec | SegmentsSpec))
+    terms = _terms(ours.terms, theirs.terms, lambda term: not isinstance(term, TokensSpec | GroupsSpec))
     return a.but(embedding=ours.but(terms=terms))
 
 

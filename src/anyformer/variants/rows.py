@@ -20,6 +20,7 @@ from anyformer.layers import (
     FeedForwardSpec,
     GatedFeedForwardSpec,
     GQASpec,
+    GroupsSpec,
     LearnedPositionsSpec,
     Mask,
     MLASpec,
@@ -29,7 +30,6 @@ from anyformer.layers import (
     RMSNormSpec,
     RotarySpec,
     ScoreSpec,
-    SegmentsSpec,
     TokensSpec,
 )
 from anyformer.layers.causality import later_tokens_seen
@@ -110,7 +110,7 @@ def _positions(a: ModelSpec, data: Any) -> ModelSpec:
     data = folded(POSITIONS.get(data, data) if isinstance(data, str) else data)
     name = data if isinstance(data, str) else data["kind"] if isinstance(data, dict) else data
     declared = {k: c for k, c in Spec.kinds.items() if issubclass(c, RotarySpec | ScoreSpec | TermSpec)}
-    declared = {k: c for k, c in declared.items() if not c.abstract and not issubclass(c, TokensSpec | SegmentsSpec)}
+    declared = {k: c for k, c in declared.items() if not c.abstract and not issubclass(c, TokensSpec | GroupsSpec)}
     if not isinstance(name, str) or name not in declared:
         words = [*POSITIONS, "none", *declared]
         raise SpecError(f"{name!r} is no kind of positions{among(name, words)}")
@@ -305,7 +305,7 @@ def _texts(find: Callable[[BlockSpec], list[Any]], field: str | None = None) -> 
 
 
 def _positions_text(a: ModelSpec) -> str:
-    terms = [t for t in a.stack.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
+    terms = [t for t in a.stack.embedding.terms if not isinstance(t, TokensSpec | GroupsSpec)]
     own = [attention for layer in distinct(a.stack) for attention in attentions(layer)]
     rotary = [value for attention in own if (value := getattr(attention.projection, "rotary", None))]
     return text_of(only([*terms, *rotary, *(score for attention in own for score in attention.scores)]))

@@ -23,11 +23,11 @@ from anyformer.descriptions.words import each, number
 from anyformer.layers import (
     AddSpec,
     AttentionSpec,
+    GroupsSpec,
     MLASpec,
     MoESpec,
     NormSpec,
     PerLayerEmbeddingSpec,
-    SegmentsSpec,
     TokensSpec,
 )
 from anyformer.spec import BlockSpec, Place, ScaleSpec, StackSpec, SublayerSpec, tensors
@@ -230,8 +230,8 @@ def _scaling(scaling: Any) -> str:
 
 def _positions(stack: StackSpec, section: str) -> Iterator[CardRow]:
     for term in stack.embedding.terms:
-        if isinstance(term, SegmentsSpec):
-            yield CardRow(section, "n_segments", "segments", f"{term.n_segments}", term.n_segments)
+        if isinstance(term, GroupsSpec):
+            yield CardRow(section, f"n_{term.called}", term.called, f"{term.n}", term.n)
 
     def of(block: BlockSpec) -> str | None:
         found = (part for attention in _own(block) for part in position_parts(attention))

@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.descriptions import feed_forwards, options, words
 from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
-from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoASpec, SegmentsSpec, TokensSpec
+from anyformer.layers import AttentionSpec, GQASpec, GroupsSpec, MLASpec, MoASpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.linear import shared_width
 from anyformer.layers.norm import NormSpec
@@ -63,8 +63,8 @@ def _embedding(stack: StackSpec) -> str:
             narrow += f", {term.span} side by side" if term.span > 1 else ""
             dropped = f", {words.phrase(term.dropout)}" if term.dropout else ""
             said.append(f"tokens{narrow}{factor}{dropped}")
-        elif isinstance(term, SegmentsSpec):
-            said.append(f"{term.n_segments} segments")
+        elif isinstance(term, GroupsSpec):
+            said.append(f"{term.n} {term.called}")
     text = " + ".join(said)
     text += f", of width {embedding.width:,}, projected" if embedding.width else ""
     text += f", then {words.norm(embedding.norm, exact=True)}" if embedding.norm else ""
@@ -72,7 +72,7 @@ def _embedding(stack: StackSpec) -> str:
 
 
 def _positions(stack: StackSpec) -> str:
-    terms = [words.position(t) for t in stack.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
+    terms = [words.position(t) for t in stack.embedding.terms if not isinstance(t, TokensSpec | GroupsSpec)]
 
     def of(block: BlockSpec) -> str:
         parts = (part for attention in attentions(block) for part in position_parts(attention))

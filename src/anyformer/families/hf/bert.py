@@ -1,6 +1,6 @@
 """BERT, RoBERTa, RemBERT, DistilBERT and ELECTRA to and from transformers' BertModel and its like and the classes with heads.
 
-XLM-R's and CamemBERT's classes are RoBERTa's by other names, RoFormer's are BERT's with rotary positions.
+XLM-R's, CamemBERT's and data2vec's classes are RoBERTa's by other names, RoFormer's are BERT's with rotary positions.
 """
 
 from __future__ import annotations
@@ -95,16 +95,21 @@ def roberta_heads(name: str, prefix: str = "roberta.") -> headings.HeadNames:
     return headings.usual_classes(name, prefix, each)
 
 
-ROBERTA, XLM_ROBERTA, CAMEMBERT = (
+ROBERTA, XLM_ROBERTA, CAMEMBERT, DATA2VEC = (
     encoder_family(
         hf_type,
         bert(n_layers=1, d_model=8, n_heads=1, n_segments=1),
         (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
-        roberta_heads(name),
+        roberta_heads(name, prefix),
         laid_out(LAYER),
         also=("lm_head.decoder",),
     )
-    for hf_type, name in (("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert"))
+    for hf_type, name, prefix in (
+        ("roberta", "Roberta", "roberta."),
+        ("xlm-roberta", "XLMRoberta", "roberta."),
+        ("camembert", "Camembert", "roberta."),
+        ("data2vec-text", "Data2VecText", "data2vec_text."),
+    )
 )
 
 

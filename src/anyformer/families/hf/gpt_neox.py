@@ -1,13 +1,14 @@
-"""GPT-NeoX and Pythia to and from transformers' GPTNeoXForCausalLM: queries, keys and values are fused head by head."""
+"""GPT-NeoX, Pythia and GPT-NeoX-Japanese to and from transformers' classes: queries, keys and values are fused head by head."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import block, pre_norm, with_layers
-from anyformer.families.gpt_neox import gpt_neox
+from anyformer.families.compose import block, changed, pre_norm, with_layers
+from anyformer.families.gpt_neox import biased_last, gpt_neox, gpt_neox_japanese
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
@@ -27,6 +28,9 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
 
 
 DENSE = table.feeds(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h")
+FUSED = {table.QKV: Theirs("attention.query_key_value", by="head")}
+# Old files hold the causal mask and the rotary frequencies.
+BUFFERS = tuple(f"attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq"))
 GPT_NEOX = table.family(
     "gpt_neox",
     "GPTNeoXForCausalLM",
@@ -46,14 +50,57 @@ GPT_NEOX = table.family(
     ),
     {
         **table.norms("input_layernorm", "post_attention_layernorm"),
-        table.QKV: Theirs("attention.query_key_value", by="head"),
+        **FUSED,
         f"{table.PROJECTION}.o": "attention.dense",
         **DENSE,
     },
     stack="gpt_neox",
     tokens="embed_in",
     norm="final_layer_norm",
-    # Old files hold the causal mask and the rotary frequencies.
-    buffers=tuple(f"attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq")),
+    buffers=BUFFERS,
     heads=("lm_head", "embed_out"),
+)
+
+
+def _read_width(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    times = settings.positive("intermediate_multiple_size", int, 4)
+    return changed(spec, FeedForwardSpec, d_ff=times * spec.stack.d_model)
+
+
+def _write_width(spec: ModelSpec) -> dict[str, Any]:
+    found = one(spec, FeedForwardSpec, "feed-forward without a gate").d_ff
+    return {"intermediate_multiple_size": max(1, found // spec.stack.d_model)}
+
+
+GPT_NEOX_JAPANESE = table.family(
+    "gpt_neox_japanese",
+    "GPTNeoXJapaneseForCausalLM",
+    gpt_neox_japanese(2, 8, 1, 8),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.Pair(_read_width, _write_width),
+        table.at("num_attention_heads", int, GQASpec, "n_heads"),
+        table.EVEN,
+        table.activation("hidden_act", "gelu", FeedForwardSpec),
+        table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.positions(theta="rotary_emb_base", fraction="rotary_pct"),
+        table.tables(tied=True),
+        table.Pair(
+            lambda settings, spec: biased_last(spec, settings.positive("num_hidden_layers", int)),
+            lambda spec: {"num_hidden_layers": spec.n_layers},
+        ),
+    ),
+    {
+        **table.norms("input_layernorm", "post_attention_layernorm"),
+        **FUSED,
+        f"{table.PROJECTION}.o.weight": "attention.dense.weight",
+        f"{table.PROJECTION}.o.bias": "attention.dense_bias",
+        **DENSE,
+    },
+    stack="gpt_neox_japanese",
+    tokens="embed_in",
+    norm="final_layer_norm",
+    buffers=BUFFERS,
+    heads=("embed_out",),
 )

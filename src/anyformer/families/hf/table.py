@@ -262,20 +262,23 @@ def layers(name: str = "num_hidden_layers") -> Pair:
     return Pair(read, lambda spec: {name: spec.n_layers})
 
 
-def _even(settings: Settings, spec: ModelSpec) -> ModelSpec:
+def even(n_heads: str = "num_attention_heads", d_model: str = "hidden_size") -> Pair:
     """Refuse heads that do not divide d_model where the class does, be their width given or not."""
-    n_heads = one(spec, GQASpec, "grouped-query attention").n_heads
-    if spec.stack.d_model % n_heads:
-        raise settings.refusal(
-            "num_attention_heads", f"does not divide hidden_size = {spec.stack.d_model}, which this class refuses"
-        )
-    return spec
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        if spec.stack.d_model % one(spec, GQASpec, "grouped-query attention").n_heads:
+            raise settings.refusal(
+                n_heads, f"does not divide {d_model} = {spec.stack.d_model}, which this class refuses"
+            )
+        return spec
+
+    return Pair(read)
 
 
 ALL_BIASES = tuple(f"bias_{x}" for x in ("query", "key", "value", "output"))
 VOCABULARY = at("vocab_size", int, TableSpec, "rows")
 D_MODEL = at("hidden_size", int, StackSpec, "d_model")
-EVEN = Pair(_even)
+EVEN = even()
 BIASES = at("attention_bias", bool, GQASpec, *ALL_BIASES, default=False)
 NO_DROPOUT = fixed(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 

@@ -39,6 +39,8 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("camembert", {}),
     ("data2vec-text", {}),
     ("data2vec-text", {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "hidden_act": "relu"}),
+    ("bert-generation", {"hidden_act": "relu"}),
+    ("bert-generation", {"is_decoder": True, "layer_norm_eps": 1e-3}),
     ("ibert", {}),
     ("ibert", {"type_vocab_size": 1, "layer_norm_eps": 1e-3, "force_dequant": "gelu"}),
     ("rembert", {}),

@@ -13,6 +13,7 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import (
     albert,
     bert,
+    bert_generation,
     bigbird,
     deberta,
     esm,
@@ -88,11 +89,19 @@ ENCODERS: dict[str, HeadNames] = {
     "megatron-bert-345m": prenorm_bert.MEGATRON_HEADS,
     "xlm-roberta-xl": prenorm_bert.XL_HEADS,
     "efficient-mlm-m0.40": prenorm_bert.PRENORM_HEADS,
+    "bert-generation-large-decoder": bert_generation.HEADS,
     "xlm-mlm-xnli15-1024": xlm.heads("XLM"),
     "flaubert-large-cased": xlm.heads("Flaubert"),
 }
-# trained on other words, or not on padded rows as theirs
-OTHERWISE = ("electra-small", "xlnet-base", "bigbird-base", "nystromformer-512", "mobilebert-uncased")
+# trained on other words, or the next one, or not on padded rows as theirs
+OTHERWISE = (
+    "bert-generation-large-decoder",
+    "electra-small",
+    "xlnet-base",
+    "bigbird-base",
+    "nystromformer-512",
+    "mobilebert-uncased",
+)
 # Where attention is all but decided with the first seed, its small gradients are little more than their rounding, or nearly even.
 SEEDS = {"nomic-embed-text-v1": 1, "gte-multilingual-base": 1}
 SEGMENTED = ("bert-base", "albert-base", "electra-small", "roformer-base", "nomic-embed-text-v1")
@@ -284,6 +293,7 @@ def test_deberta_v2_with_other_settings(change: dict[str, Any]) -> None:
         ("bert-base", {"is_decoder": True}, "is_decoder = True is not computed here"),
         ("bert-base", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ("bert-base", {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        ("bert-generation-large-decoder", {"add_cross_attention": True}, "add_cross_attention = True"),
         ("roberta-base", {"max_position_embeddings": 2}, "leaves no position after the first 2 rows"),
         ("albert-base", {"num_hidden_groups": 13}, "num_hidden_groups = 13"),
         ("mobilebert-uncased", {"normalization_type": "layer_norm"}, "normalization_type = 'layer_norm'"),

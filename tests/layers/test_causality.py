@@ -25,10 +25,10 @@ from anyformer.spec import Window
 # "Bidirectional" in the titles or abstracts of their papers; all other lineages are decoders, alone or beside an encoder.
 # XLNet's text has no order of its own but the one that training draws: without one its content stream sees everything.
 ENCODERS = (
-    "bert", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer", "bigbird-base",
+    "bert-base", "bert-large", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer",
     "xlm-roberta", "camembert", "mpnet", "roformer", "nomic-embed", "gte", "eurobert", "modernbert", "esm", "megatron-bert",
     "efficient-mlm", "ernie-1.0", "rembert", "jina-embeddings", "embeddinggemma", "fnet", "convbert",
-    "nystromformer", "mobilebert",
+    "nystromformer", "mobilebert", "bigbird-base", "xlm-mlm", "flaubert", "data2vec-text",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """BERT, RoBERTa, DistilBERT, MiniLM: arXiv:1810.04805, arXiv:1907.11692, arXiv:1910.01108, arXiv:2002.10957.
 
 RoBERTa in other languages: XLM-R (arXiv:1911.02116), CamemBERT (arXiv:1911.03894); taught by itself: data2vec
-(arXiv:2202.03555); BERT with wide tables apart: RemBERT (arXiv:2010.12821).
+(arXiv:2202.03555); BERT with wide tables apart: RemBERT (arXiv:2010.12821); as a decoder: arXiv:1907.12461.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from functools import partial
 
 from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial
-from anyformer.families.heads import masked_words, row_classes, with_masked_words
+from anyformer.families.heads import masked_words, row_classes, with_masked_words, words_of_table
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
+    AttentionSpec,
+    Causal,
     Everything,
     FeedForwardSpec,
     LayerNormSpec,
@@ -82,6 +84,13 @@ def rembert(*, n_layers: int, d_model: int, n_heads: int, width: int = 256, widt
     model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=250_300, width=width)
     model = changed(model, TableSpec, shared=None)
     return model.but(heads=(masked_apart(model, width_out),))
+
+
+def bert_generation(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+    """BERT without segments, whose tokens see those before them alone and are told the next one by their table."""
+    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=50_358, n_segments=0)
+    model = changed(model, AttentionSpec, mask=Causal())
+    return model.but(heads=(words_of_table(model),))
 
 
 # A larger vocabulary, one segment, positions from row 2 on (arXiv:1907.11692, section 4; the rows are fairseq's).
@@ -206,6 +215,17 @@ REMBERT = Origin("rembert", "bert", 2020, "arXiv:2010.12821, section 5").lineage
     family="bert",
     sizes="Chung et al. 2020, arXiv:2010.12821, section 5; sizes of the class, as released",
     tokenizer="SentencePiece, 250,300",
+)
+BERT_GENERATION = Origin("bert-generation", "bert", 2019, "arXiv:1907.12461, section 2").lineage(
+    "begins decoders and encoders of text alike: no segments, 50,358 tokens",
+    Preset(
+        "bert-generation-large-decoder",
+        bert_generation(n_layers=24, d_model=1024, n_heads=16),
+        alias="bert-generation",
+    ),
+    family="bert",
+    sizes="Rothe et al. 2019, arXiv:1907.12461, section 2; the vocabulary of the class, as released",
+    tokenizer="SentencePiece, 50,358",
 )
 DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").lineage(
     "half of the layers, no segments",

@@ -39,6 +39,11 @@ def with_masked_words(model: ModelSpec, *others: HeadSpec, activation: MapSpec |
     return model.but(heads=(masked_words(model, activation), *others))
 
 
+def words_of_table(model: ModelSpec) -> HeadSpec:
+    """The embedding's table and a bias."""
+    return HeadSpec(table=next(model.stack.embedding.nested(TableSpec)), bias=True)
+
+
 def contacts() -> HeadSpec:
     """A score for each pair of tokens that they lie together, of all maps of attention (ESM)."""
     return HeadSpec(name="contacts", pool=ContactsSpec(), table=TableSpec(rows=Vocab(1)), bias=True)

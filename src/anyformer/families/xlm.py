@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, feed, language_model, post_norm, pre_norm, repeat, serial
+from anyformer.families.compose import attend, changed, feed, language_model, post_norm, pre_norm, repeat, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
@@ -14,7 +14,7 @@ from anyformer.layers import (
     LearnedPositionsSpec,
     Normal,
 )
-from anyformer.spec import Count, Length, ModelSpec
+from anyformer.spec import Count, HeadSpec, Length, ModelSpec
 
 TABLES = 2048**-0.5  # the deviation that tables start with, whatever the width
 
@@ -38,7 +38,7 @@ def xlm(
     attention = attend(n_heads, bias=True, mask=Causal() if causal else Everything())
     layer = serial(norm, attention, feed(4 * d_model, GELU()), placed=pre_norm if norm_first else post_norm)
     languages = (LanguagesSpec(n_languages=Count(n_languages)),) if n_languages else ()
-    return language_model(
+    model = language_model(
         vocab_size,
         d_model,
         repeat(layer, n_layers),
@@ -50,6 +50,7 @@ def xlm(
         init=ByRole(table=Normal(scale=TABLES)),
         context=512,
     )
+    return model if causal else changed(model, HeadSpec, name="mlm")
 
 
 def flaubert_base(vocab_size: int) -> ModelSpec:

@@ -12,6 +12,9 @@ from anyformer.families.hf.layout import Laid, Modules, Theirs, of_layers, rows_
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
+    AttentionSpec,
+    Causal,
+    Everything,
     FeedForwardSpec,
     GatedFeedForwardSpec,
     GQASpec,
@@ -42,16 +45,20 @@ def encoder_family(
     positions: tuple[str, ...] = ("absolute",),
     filed: tuple[Links, HeadNames] | None = None,
     of_heads: tuple[table.Pair, ...] = (),
+    decoders: bool = False,
 ) -> Family:
     """The family of classes that put heads on one encoder; `links` are the encoder's modules, without the prefix.
 
     The head for masked words has the tokens' table where they are `tied`. `further` are rows of the encoder's that are no
     links; `also` are other names of the tokens' table in files, with the prefix; `buffers` are what old files hold and nobody
     needs; `ignored` settings change no number; `positions` are the kinds that `pairs` read. `filed` are the links and heads of
-    files that are laid out otherwise; `of_heads` are settings of the heads.
+    files that are laid out otherwise; `of_heads` are settings of the heads; `decoders`: `pairs` read `is_decoder`.
     """
     usual = table.only(
-        is_decoder=False, add_cross_attention=False, tie_word_embeddings=tied, position_embedding_type=positions
+        is_decoder=(False, decoders),
+        add_cross_attention=False,
+        tie_word_embeddings=tied,
+        position_embedding_type=positions,
     )
     all_pairs = (usual, *pairs, table.Pair(heads.read), *of_heads)
     to_spec, write = table.both_ways(template, all_pairs, ignored)
@@ -183,6 +190,19 @@ def sizes(
         table.activation(activation, usual, feed),
         table.starts(),
         table.layers(n_layers),
+    )
+
+
+def causal(name: str) -> table.Pair:
+    """Whether tokens see those before them alone."""
+    return table.at(
+        name,
+        bool,
+        AttentionSpec,
+        "mask",
+        default=False,
+        into=lambda causal: Causal() if causal else Everything(),
+        out=lambda mask: mask == Causal(),
     )
 
 

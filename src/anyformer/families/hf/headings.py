@@ -35,6 +35,8 @@ class HeadNames(NamedTuple):
     bare: str  # the class of the encoder itself
     headings: Mapping[str, Heading]  # by the head's name
     classes: Mapping[str, tuple[str, ...]]  # class → names of its heads; the first is meant where nothing is said
+    # heads that are others where no token sees a later one: what an encoder hides is what a decoder comes to
+    of_decoders: Mapping[str, str] = {}
 
     def read(self, settings: Settings, spec: ModelSpec) -> ModelSpec:
         """The encoder with the heads of the class that `architectures` names. Raises CheckpointError."""
@@ -46,7 +48,14 @@ class HeadNames(NamedTuple):
                 "architectures", f"has no class that is read here{hint}; {', '.join(self.classes)} are"
             )
         n = labels_of(settings)
-        return spec.but(heads=tuple(self.headings[name].make(spec, n) for name in self.classes[found]))
+        return spec.but(heads=tuple(self.headings[name].make(spec, n) for name in self._names(found, spec)))
+
+    def _names(self, architecture: str, spec: ModelSpec) -> tuple[str, ...]:
+        """The names of a class's heads on this model."""
+        names = self.classes[architecture]
+        if later_tokens_seen(spec.stack) is not None:
+            return names
+        return tuple(self.of_decoders.get(name, name) for name in names)
 
     def written(self, spec: ModelSpec) -> dict[str, Any]:
         """The settings that say which heads there are. Raises SpecError where no class has them."""
@@ -57,8 +66,8 @@ class HeadNames(NamedTuple):
     def architecture(self, spec: ModelSpec) -> str:
         """The class with the heads of a model. Raises SpecError."""
         names = tuple(head.name for head in spec.heads)
-        for architecture, found in self.classes.items():
-            if found == names:
+        for architecture in self.classes:
+            if self._names(architecture, spec) == names:
                 return architecture
         known = "; ".join(" and ".join(found) or "none" for found in self.classes.values())
         raise SpecError(f"no class of this family has the heads {' and '.join(names) or 'none'}; there are {known}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed, edited
+from anyformer.families.heads import words_of_table
 from anyformer.families.hf import table
-from anyformer.families.hf.encoder import encoder_family, eps
+from anyformer.families.hf.encoder import causal, encoder_family, eps
 from anyformer.families.hf.headings import LABELLED, Heading, HeadNames
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.mapping import Family
@@ -17,10 +18,7 @@ from anyformer.families.hf.settings import Settings
 from anyformer.families.xlm import TABLES, xlm
 from anyformer.layers import (
     GELU,
-    AttentionSpec,
     ByRole,
-    Causal,
-    Everything,
     FeedForwardSpec,
     FirstTokenSpec,
     GQASpec,
@@ -103,17 +101,19 @@ def heads(name: str) -> HeadNames:
         "transformer.",
         f"{name}Model",
         {
-            "lm": Heading(lambda spec, n: TEMPLATE.heads[0].but(table=next(spec.stack.nested(TableSpec))), {"": WORDS}),
+            "mlm": Heading(lambda spec, n: words_of_table(spec).but(name="mlm"), {"": WORDS}),
+            "lm": Heading(lambda spec, n: words_of_table(spec), {"": WORDS}),
             "classes": Heading(lambda spec, n: _classes(n), {"table": SUMMARY, "": SUMMARY}, labelled=True),
             **LABELLED,
         },
         {
-            f"{name}WithLMHeadModel": ("lm",),
+            f"{name}WithLMHeadModel": ("mlm",),
             f"{name}Model": (),
             f"{name}ForSequenceClassification": ("classes",),
             f"{name}ForTokenClassification": ("token_classes",),
             f"{name}ForQuestionAnsweringSimple": ("span",),
         },
+        {"mlm": "lm"},
     )
 
 
@@ -137,15 +137,7 @@ PAIRS = (
         into=lambda gelu: GELU() if gelu else ReLU(),
         out=lambda found: found == GELU(),
     ),
-    table.at(
-        "causal",
-        bool,
-        AttentionSpec,
-        "mask",
-        default=False,
-        into=lambda causal: Causal() if causal else Everything(),
-        out=lambda mask: mask == Causal(),
-    ),
+    causal("causal"),
     table.starts(name="init_std"),
     table.Pair(_read_start, _written_start),
     table.layers("n_layers"),

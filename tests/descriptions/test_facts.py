@@ -30,11 +30,14 @@ MLA |= {
     "a.x-k2-light",
     "deepseek-v3.2",
     "glm-5",
+    "glm-5.3-flash",
+    "hy-v4",
     "kimi-linear-48b-a3b",
     "ling-3.0-flash",
     "longcat-flash",
     "minicpm3-4b",
     "mistral-large-4",
+    "sarvam-105b",
     "youtu-llm-2b",
 }
 

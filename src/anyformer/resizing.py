@@ -22,6 +22,7 @@ from anyformer.spec import (
 from anyformer.spec.ranges import Layers, refuse
 
 SIZES = {"vocab_size": Vocab, "context": Length, "d_model": Width, "n_layers": Annotated[int, Layers]}
+Counted = Literal["total", "non_embedding"]  # which parameters a size counts
 DEPTH_POWER = 0.5  # depth and head_dim follow the width by this power: halfway between constant and proportional
 
 
@@ -168,7 +169,7 @@ def resize(
     context: int | None = None,
     d_model: int | None = None,
     n_layers: int | None = None,
-    count: Literal["total", "non_embedding"] = "total",
+    count: Counted = "total",
 ) -> ModelSpec:
     """The same architecture, proportions kept, of about `n_params` parameters, or of a given d_model and n_layers.
 

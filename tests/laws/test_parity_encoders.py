@@ -13,7 +13,6 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import (
     albert,
     bert,
-    bert_generation,
     bigbird,
     deberta,
     esm,
@@ -89,7 +88,7 @@ ENCODERS: dict[str, HeadNames] = {
     "megatron-bert-345m": prenorm_bert.MEGATRON_HEADS,
     "xlm-roberta-xl": prenorm_bert.XL_HEADS,
     "efficient-mlm-m0.40": prenorm_bert.PRENORM_HEADS,
-    "bert-generation-large-decoder": bert_generation.HEADS,
+    "bert-generation-large-decoder": bert.GENERATION_HEADS,
     "xlm-mlm-xnli15-1024": xlm.heads("XLM"),
     "flaubert-large-cased": xlm.heads("Flaubert"),
 }

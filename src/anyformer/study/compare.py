@@ -21,7 +21,7 @@ from anyformer.inference.figures import right_labels
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.recipe import Labelled, Recipe, ReplacedTokens
-from anyformer.resizing import resize
+from anyformer.resizing import Counted, resize
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
@@ -46,7 +46,6 @@ LONGEST_NAME = 100  # bytes of an architecture's name in its runs' directories: 
 
 Equal = Literal["tokens", "flops"]  # what the runs have as much of
 EQUAL = get_args(Equal)
-Count = Literal["total", "non_embedding"]  # which parameters sizes count
 Watch = Callable[[str], Watcher]  # a view for a run, by its title
 
 
@@ -146,7 +145,7 @@ def refuse_incomparable(recipe: Recipe) -> None:
         raise UsageError(f"architectures cannot be compared by {objective.kind}: {why}")
 
 
-def at_size(spec: ModelSpec, n_params: int, count: Count, recipe: Recipe, data: TrainingData) -> ModelSpec:
+def at_size(spec: ModelSpec, n_params: int, count: Counted, recipe: Recipe, data: TrainingData) -> ModelSpec:
     """An architecture of about so many parameters, with the rows and the context of a recipe on some data.
 
     That is the recipe's rows, and longer where what is made of them is: what was hidden in a text stands between sentinels.

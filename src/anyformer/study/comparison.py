@@ -16,11 +16,10 @@ from anyformer.disk.run_layout import is_run
 from anyformer.errors import UsageError, errors_of
 from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
-from anyformer.resizing import resize
+from anyformer.resizing import Counted, resize
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.study.budget import in_time
 from anyformer.study.compare import (
-    Count,
     Question,
     Watch,
     at_size,
@@ -77,7 +76,7 @@ def compare(
     validation: float = 0.02,
     validation_data: str | Path | None = None,
     n_params: float | None = 3_000_000,
-    count: Count = "total",
+    count: Counted = "total",
     vocab_size: int = 4096,
     tokenizer: Tokenizer | str | Path | None = None,
     truncate: bool = False,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from anyformer.disk import plain
 from anyformer.errors import UsageError, among, did_you_mean
 from anyformer.recipe import Recipe
+from anyformer.resizing import Counted
 from anyformer.spec import Positive, Spec, Whole, decode_file
 from anyformer.spec.ranges import NotNegative, TrueShare
 from anyformer.variants.rows import ROWS
@@ -123,7 +124,7 @@ class StudySpec(Spec):
     report: TrueShare = 0.02  # share of the text that is reported
     vocab_size: Whole = 4096
     sizes: tuple[Whole, ...] = (1_000_000,)  # parameters
-    count: Literal["total", "non_embedding"] = "total"
+    count: Counted = "total"
     tokens: tuple[Whole, ...] = (2_000_000,)  # budgets, each with a schedule of its own
     rates: tuple[Positive, ...] = ()  # of which each model gets the best; none, or one: no choice
     rate_tokens: Whole | None = None  # budget of the runs that choose; None: the first budget

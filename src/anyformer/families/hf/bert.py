@@ -1,6 +1,7 @@
 """BERT, RoBERTa, RemBERT, DistilBERT and ELECTRA to and from transformers' BertModel and its like and the classes with heads.
 
-XLM-R's, CamemBERT's and data2vec's classes are RoBERTa's by other names, RoFormer's are BERT's with rotary positions.
+XLM-R's, CamemBERT's and data2vec's classes are RoBERTa's by other names, RoFormer's are BERT's with rotary positions,
+BertGeneration's are BERT as an encoder and as a decoder of its own.
 """
 
 from __future__ import annotations
@@ -9,8 +10,19 @@ from typing import Any
 
 from anyformer.families.bert import bert, masked_apart, rembert
 from anyformer.families.electra import replaced
+from anyformer.families.heads import words_of_table
 from anyformer.families.hf import headings, table
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions, sizes, width
+from anyformer.families.hf.encoder import (
+    SEGMENTS,
+    SIZES,
+    causal,
+    encoder_family,
+    eps,
+    laid_out,
+    n_positions,
+    sizes,
+    width,
+)
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import TensorRow, one, waves
 from anyformer.families.hf.settings import Settings
@@ -246,4 +258,20 @@ ROFORMER = encoder_family(
     further=_waves,
     also=(f"{WORDS}.decoder",),
     buffers=(),
+)
+
+GENERATION_HEADS = headings.HeadNames(
+    "bert.",
+    "BertGenerationEncoder",
+    {"lm": headings.Heading(lambda spec, n: words_of_table(spec), {"": Theirs("lm_head", also=("lm_head.decoder",))})},
+    {"BertGenerationDecoder": ("lm",), "BertGenerationEncoder": ()},
+)
+BERT_GENERATION = encoder_family(
+    "bert-generation",
+    bert(n_layers=1, d_model=8, n_heads=1, n_segments=0),
+    (*SIZES, eps(1e-12), n_positions(), causal("is_decoder")),
+    GENERATION_HEADS,
+    laid_out(LAYER, terms=("position",)),
+    also=("lm_head.decoder",),
+    decoders=True,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed, edited
-from anyformer.families.heads import words_of_table
+from anyformer.families.heads import token_classes, words_of_table
 from anyformer.families.hf import table
 from anyformer.families.hf.encoder import causal, encoder_family, eps
 from anyformer.families.hf.headings import LABELLED, Heading, HeadNames
@@ -26,7 +26,7 @@ from anyformer.layers import (
     Normal,
     ReLU,
 )
-from anyformer.spec import Count, EmbeddingSpec, HeadSpec, ModelSpec, StackSpec, SublayerSpec, TableSpec, Vocab
+from anyformer.spec import Count, EmbeddingSpec, ModelSpec, StackSpec, SublayerSpec
 
 ATTENTION = {
     f"{table.PROJECTION}.{x}": f"{theirs}_lin" for x, theirs in zip("qkvo", ("q", "k", "v", "out"), strict=True)
@@ -91,10 +91,6 @@ def _links(spec: ModelSpec) -> Laid:
     return within(outside, "stack.embedding.") | within(norms) | layers
 
 
-def _classes(n: int) -> HeadSpec:
-    return HeadSpec(name="classes", pool=FirstTokenSpec(), table=TableSpec(rows=Vocab(n)), bias=True)
-
-
 def heads(name: str) -> HeadNames:
     """The heads of the classes whose names begin with `name`."""
     return HeadNames(
@@ -103,7 +99,11 @@ def heads(name: str) -> HeadNames:
         {
             "mlm": Heading(lambda spec, n: words_of_table(spec).but(name="mlm"), {"": WORDS}),
             "lm": Heading(lambda spec, n: words_of_table(spec), {"": WORDS}),
-            "classes": Heading(lambda spec, n: _classes(n), {"table": SUMMARY, "": SUMMARY}, labelled=True),
+            "classes": Heading(
+                lambda spec, n: token_classes(n).but(name="classes", pool=FirstTokenSpec()),
+                {"table": SUMMARY, "": SUMMARY},
+                labelled=True,
+            ),
             **LABELLED,
         },
         {

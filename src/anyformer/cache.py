@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -214,18 +215,11 @@ class KVCache:
         drops = [drop] * self.batch if isinstance(drop, int) else list(drop)
         if len(drops) != self.batch or min(drops) < 0 or max(drops) > self.n:
             raise CacheError(f"rewind({drop}) does not fit {self.batch} rows of {self.n} tokens")
+        if gone := self.gone(max(drops)):
+            raise CacheError(f"rewind({drop}){gone}")
         if not max(drops):
             return
-        if any(isinstance(store, StateCache) for store in self.stores):
-            raise CacheError(
-                f"rewind({drop}): a state holds all tokens as one sum; select() copies rows before they part"
-            )
-        behind, most = self.behind + max(drops), self.n + self.behind
-        if behind > 1 + self.slack and any(index.ring and most > index.slots for index in self.slot_indexes.values()):
-            raise CacheError(
-                f"rewind({drop}) asks for tokens that a window's ring no longer holds; make the cache with slack={behind - 1}"
-            )
-        self.behind = behind
+        self.behind += max(drops)
         amounts = torch.tensor(drops, device=self.last.device)
         of_tokens = [index for index in self.slot_indexes.values() if not isinstance(index, BlockIndex)]
         if of_tokens:  # what is full holds all
@@ -240,10 +234,61 @@ class KVCache:
         self.n -= min(drops)
         self.plain = self.plain and len(set(drops)) == 1
 
+    def gone(self, drop: int, more: int = 0) -> str | None:
+        """What `rewind` by so many tokens lacks when `more` have come, in words; None: nothing."""
+        if not drop:
+            return None
+        if any(isinstance(store, StateCache) for store in self.stores):
+            return ": a state holds all tokens as one sum; select() copies rows before they part"
+        behind, most = self.behind + drop, self.n + self.behind + more
+        if behind > 1 + self.slack and any(index.ring and most > index.slots for index in self.slot_indexes.values()):
+            return f" asks for tokens that a window's ring no longer holds; make the cache with slack={behind - 1}"
+        return None
+
+    def alone(self, row: int, n: int, drop: int = 0) -> KVCache:
+        """Another cache, of one row: of its last n tokens, which are all but padding, but for the last `drop`; with slots for no more.
+
+        Raises CacheError where `rewind` by `drop` does.
+        """
+        one = copy(self)
+        one.slot_indexes = {key: copy(index) for key, index in self.slot_indexes.items()}
+        one.stores = [copy(store) for store in self.stores]
+        one._refer(self)
+        one._pick(slice(row, row + 1), 1)
+        one.rewind(drop)
+        one._shift(n - self.n)  # which makes tensors of its own of all that has slots
+        for store in one.stores:
+            if not isinstance(store, LayerCache):
+                store.held = {name: value.clone() for name, value in store.held.items()}
+        return one
+
+    def _refer(self, other: KVCache) -> None:
+        """Let each store stand by slots and stores of this cache, where it stood by those of another of the same model."""
+        slots = dict(zip(other.slot_indexes.values(), self.slot_indexes.values(), strict=True))
+        stores: dict[Store, Store] = dict(zip(other.stores, self.stores, strict=True))
+        for store in self.stores:
+            store.parts = {name: stores.get(part, part) for name, part in store.parts.items()}
+            if isinstance(store, LayerCache):
+                store.slot_index = slots[store.slot_index]
+
+    def make_room(self, tokens: int) -> None:
+        """Have slots for so many tokens, rather than grow when they come; rings stay."""
+        for index in self.slot_indexes.values():
+            index.slots = index.slots if index.ring else max(index.slots, index.slots_for(tokens))
+            index.facts = {name: index.roomy(held, -1) for name, held in index.facts.items()}
+        for store in self.stores:
+            if isinstance(store, LayerCache):
+                for name in store.held:
+                    store.make_room(name)
+
     def select(self, rows: Sequence[int] | Tensor) -> None:
         """Keep, repeat or reorder rows: row i becomes what row rows[i] was (beam search, finished sequences)."""
         index = torch.as_tensor(rows, device=self.last.device)
-        self.batch = len(index)
+        self._pick(index, len(index))
+
+    def _pick(self, index: Tensor | slice, n: int) -> None:
+        """Have the n rows of an index."""
+        self.batch = n
         for slot_index in self.slot_indexes.values():
             slot_index.batch = self.batch
             slot_index.facts = {fact: value[index] for fact, value in slot_index.facts.items()}

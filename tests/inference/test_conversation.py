@@ -59,6 +59,27 @@ def test_an_answer_continues_all_that_was_said() -> None:
         assert conversation.messages == [{"role": "system", "content": "be brief"}]
 
 
+def test_an_answer_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, read = opened(), list[int]()
+    found.model.stack.register_forward_pre_hook(lambda _, given: read.append(given[0].shape[1]))
+    with Conversation(found, "be brief") as conversation:
+        one = conversation.answer("the fox?", max_new_tokens=9)
+        first = f"system: be brief\nuser: the fox?\nassistant:"
+        n = len(encode_prompt(found.tokenizer, first))
+        assert read == [n] + [1] * 8
+        read.clear()
+        conversation.answer("if x", max_new_tokens=1)
+        whole = encode_prompt(found.tokenizer, f"{first} {one.text}\nuser: if x\nassistant:")
+        known = encode_prompt(found.tokenizer, first)[:-1]
+        assert whole[: len(known)] == known
+        assert len(read) == 1
+        assert read[0] <= len(whole) - len(known)
+        read.clear()
+        conversation.reset()
+        conversation.answer("the fox?", max_new_tokens=1)
+        assert read == [1], "all but the last token of it was read"
+
+
 def test_what_fails_is_not_part_of_it() -> None:
     found = opened("{% if messages|length > 2 %}{{ raise_exception('no more') }}{% endif %}{{ messages[0].content }}")
     with Conversation(found) as conversation:

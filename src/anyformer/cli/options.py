@@ -147,7 +147,7 @@ class Amount(click.ParamType):
 
 
 class Nbytes(Amount):
-    """A number of bytes above 0: 5GB, 500MB, powers of ten."""
+    """A number of bytes: 5GB, 500MB, powers of ten."""
 
     name = "bytes"
     pattern = r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?"

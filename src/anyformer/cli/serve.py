@@ -39,6 +39,11 @@ EXTRA = ("starlette", "uvicorn")
 @click.option("--max-tokens", type=Amount(), default=4096, show_default=True, help="New tokens of an answer.")
 @click.option("--max-rows", type=Amount(most=4096), default=32, show_default=True, help="Texts that grow at once.")
 @click.option("--max-waiting", type=Amount(most=10**6), default=256, show_default=True, help="Texts that wait.")
+@click.option(
+    "--prefix-cache",
+    type=Nbytes(least=0),
+    help="Bytes of what was read and stays, for prompts that begin alike; 0: nothing stays.  [default: a quarter of free memory]",
+)
 @click.option("--max-body", type=Nbytes(), default=4 * 10**6, show_default=True, help="Bytes of a request.")
 @click.option("--rate", type=Amount(), help="Requests a minute of one client.  [default: any number]")
 @click.option("--timeout", type=Number(0.1, 10**6), default=600.0, show_default=True, help="Seconds of an answer.")
@@ -60,6 +65,7 @@ def command(
     max_tokens: int,
     max_rows: int,
     max_waiting: int,
+    prefix_cache: int | None,
     max_body: int,
     rate: int | None,
     timeout: float,
@@ -96,6 +102,6 @@ def command(
     found.model.cache_dtype = cache_dtype
     if as_released:
         say(f"as released: {said}", stderr=True)
-    limits = Limits(max_length, max_tokens, max_rows, max_waiting, max_body, rate, timeout)
+    limits = Limits(max_length, max_tokens, max_rows, max_waiting, max_body, rate, timeout, prefix_cache)
     served = application(found, name or directory.resolve().name, limits, api_key, usual)
     serve(served, host, port, grace_seconds=grace)

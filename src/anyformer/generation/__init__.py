@@ -7,6 +7,7 @@ from anyformer.generation.decode import Decoding, generate_ids
 from anyformer.generation.grammar import Form, Grammar, Grammars, grammars_of, spaced
 from anyformer.generation.guesses import DraftModel, Guessing, OwnModules, PromptLookup
 from anyformer.generation.layout import lay_out_for_decoding
+from anyformer.generation.prefixes import Prefixes
 from anyformer.generation.released import DRAWING, UNSAID, Released, released
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
@@ -32,6 +33,7 @@ __all__ = [
     "Guessing",
     "Hypothesis",
     "OwnModules",
+    "Prefixes",
     "PromptLookup",
     "Released",
     "Row",

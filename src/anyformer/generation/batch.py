@@ -5,7 +5,7 @@ Yu et al. 2022 (Orca), OSDI, section 3.2: iteration-level scheduling.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from anyformer.cache import KVCache
 from anyformer.errors import InputError, RunFailed
 from anyformer.generation.decode import check_prompts, next_logits, prompt_types
 from anyformer.generation.penalties import Penalties
+from anyformer.generation.prefixes import Prefixes
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.model import Transformer
 
@@ -51,8 +52,8 @@ class Row:
     generator: torch.Generator
     penalties: Penalties
     echoed: list[Chosen] = field(default_factory=list)  # the prompt's tokens, where they are wanted
-    last: int = 0  # the token that was chosen last, which no cache holds yet
-    written: int = 0
+    known: int = 0  # tokens of the prompt that were read with an earlier one
+    written: list[int] = field(default_factory=list)  # of which no cache holds the last yet
     ended: bool = False
     error: RunFailed | None = None  # that ended it
 
@@ -62,11 +63,12 @@ class Batch:
 
     A prompt is read alone, as it would be without others, and then joins. What is written differs from what it is alone by
     rounding only: rows see nothing of each other, and each draws from a generator of its own seed. `longest`: tokens that a
-    row may have at most. A model with an encoder takes one row at a time (`most`).
+    row may have at most; `prefixes`: what earlier rows read, which later ones that begin alike do not read again. A model with
+    an encoder takes one row at a time (`most`).
     """
 
-    def __init__(self, model: Transformer, longest: int) -> None:
-        self.model, self.longest = model, longest
+    def __init__(self, model: Transformer, longest: int, prefixes: Prefixes | None = None) -> None:
+        self.model, self.longest, self.prefixes = model, longest, prefixes
         self.rows: list[Row] = []
         self.cache: KVCache | None = None
 
@@ -81,7 +83,7 @@ class Batch:
 
         Raises InputError for a prompt that the model cannot continue, and where there is no room; RunFailed as a step does.
         """
-        self._drop_ended()
+        self.drop_ended()
         if self.most is not None and len(self.rows) >= self.most:
             raise InputError("a model with an encoder writes one answer at a time; add the next one when it has ended")
         read = torch.tensor([wanted.token_ids], dtype=torch.long, device=next(self.model.parameters()).device)
@@ -97,8 +99,12 @@ class Batch:
             wanted.sampling, start, None, self.model.spec.n_scored, wanted.closing_ids, wanted.max_new_tokens
         )
         row = Row(wanted, torch.Generator().manual_seed(wanted.seed), penalties)
-        length = min(start.shape[1] + wanted.max_new_tokens, self.longest)
-        cache = self.model.new_cache(1, length, longest=self.longest)
+        length = start.shape[1] + wanted.max_new_tokens
+        # Of what it echoes all probabilities are asked for.
+        begun = None if self.prefixes is None or wanted.echo else self.prefixes.copied(wanted.token_ids)
+        cache = self.model.new_cache(1, length, longest=self.longest) if begun is None else begun
+        cache.make_room(length)
+        row.known = cache.n
         types = prompt_types(self.model.spec, start)
         if wanted.echo and answer is None:
             all_logits = self.model(read, token_type_ids=types, cache=cache).logits
@@ -108,7 +114,8 @@ class Batch:
             ]
             logits = all_logits[:, -1]
         else:
-            logits = next_logits(self.model, start, None, types, cache, read)
+            logits = next_logits(self.model, start[:, row.known :], None, types, cache, read)
+        self._keep(wanted.token_ids, cache, 0)
         if not wanted.max_new_tokens:
             row.ended = True
             return row, None
@@ -126,17 +133,21 @@ class Batch:
     @torch.inference_mode()
     def step(self) -> dict[Row, Chosen]:
         """One more token of each row that grows, but of those that an `error` ends."""
-        self._drop_ended()
+        self.drop_ended()
         if not self.rows:
             return {}
         assert self.cache is not None
-        ids = torch.tensor([[row.last] for row in self.rows], device=self.cache.last.device)
+        ids = torch.tensor([row.written[-1:] for row in self.rows], device=self.cache.last.device)
         types = None if prompt_types(self.model.spec, ids) is None else torch.ones_like(ids)
         return self._choose(next_logits(self.model, ids, None, types, self.cache, None), self.rows)
 
     def clear(self) -> None:
-        """Leave all rows, as after an error in the midst of a step, or where all have ended."""
+        """Leave all rows, as after an error in the midst of a step."""
         self.rows, self.cache = [], None
+
+    def _keep(self, token_ids: Sequence[int], cache: KVCache, row: int) -> None:
+        if self.prefixes is not None:
+            self.prefixes.keep(token_ids, cache, row)
 
     def _choose(self, logits: Tensor, rows: list[Row]) -> dict[Row, Chosen]:
         """The next token of each row, for logits [row, vocab]; rows that have all they wanted end."""
@@ -154,15 +165,20 @@ class Batch:
             for i, token in zip(places, ids, strict=True):
                 row = rows[i]
                 row.penalties.add([[token]])
-                row.last, row.written = token, row.written + 1
-                row.ended = row.ended or token in row.wanted.closing_ids or row.written == row.wanted.max_new_tokens
+                row.written.append(token)
+                full = len(row.written) == row.wanted.max_new_tokens
+                row.ended = row.ended or full or token in row.wanted.closing_ids
                 found[row] = _told(logits[i : i + 1], (token,), row.wanted.likeliest)[0]
         return found
 
-    def _drop_ended(self) -> None:
+    def drop_ended(self) -> None:
+        """Leave the rows that have ended."""
         kept = [i for i, row in enumerate(self.rows) if not row.ended]
         if len(kept) == len(self.rows):
             return
+        for i, row in enumerate(self.rows):
+            if row.ended and row.error is None and self.cache is not None:
+                self._keep((*row.wanted.token_ids, *row.written[:-1]), self.cache, i)
         self.rows = [self.rows[i] for i in kept]
         if not self.rows:
             self.cache = None

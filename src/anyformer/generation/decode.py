@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
-from anyformer.errors import InputError, UsageError
+from anyformer.errors import CacheError, InputError, UsageError
 from anyformer.generation.captured import CapturedStep, captured
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.penalties import Penalties
@@ -33,8 +33,9 @@ class Decoding(Iterator[dict[int, int]]):
     where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Row i draws from a generator
     of its own, of seed + i. A row ends with any of the `closing_ids` (which it gives), after
     `max_new_tokens`, or when `stop` is called on it. Ended rows leave the batch and the cache. `cache=False` computes
-    every step anew, the slow way to the same tokens. `compiled`: what steps behind the prompt run by; without, they are recorded
-    and replayed where that pays (`captured`). By either, rows that have ended stay in the batch, whose shape it is made for.
+    every step anew, the slow way to the same tokens; a cache goes on behind the tokens that it holds, with which `input_ids`
+    begin, and `read` gives it with all that was read. `compiled`: what steps behind the prompt run by; without, they are
+    recorded and replayed where that pays (`captured`). By either, rows that have ended stay in the batch, whose shape it is made for.
     Tokens that a grammar leaves no choice of, in any row, are not waited for: the next pass reads them with what follows.
     Raises InputError for prompts that the model cannot continue.
     """
@@ -50,11 +51,14 @@ class Decoding(Iterator[dict[int, int]]):
         sampling: Sampling = GREEDY,
         seed: int = 0,
         closing_ids: Collection[int] = (),
-        cache: bool = True,
+        cache: bool | KVCache = True,
         compiled: CompiledStep | None = None,
     ) -> None:
         check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
-        if compiled is not None and not cache:
+        begun = cache if isinstance(cache, KVCache) else None
+        if begun is not None:
+            check_begun(model.spec, begun, input_ids)
+        if compiled is not None and cache is False:
             raise UsageError("a compiled step goes on from a cache; decode without compiling, or with a cache")
         if compiled is not None and compiled.model is not model:
             raise UsageError("the compiled step is of another model; make one of this, or decode without compiling")
@@ -71,15 +75,20 @@ class Decoding(Iterator[dict[int, int]]):
         self.ended: set[int] = set()
         self.graph: CompiledStep | CapturedStep | None = compiled
         source_tokens = 0 if self.encoder_ids is None else self.encoder_ids.shape[1]
-        if cache and compiled is None:
+        if cache is not False and compiled is None:
             self.graph = captured(model, self.ids, max_new_tokens, source_tokens)
         lengthens = self.graph is not None and self.graph.lengthens
         static, room = self.graph is not None and not lengthens, LEAST if lengthens else ROOM
         self.cache: KVCache | None = None
-        if cache:
-            self.cache = cache_for(model, self.ids, max_new_tokens, source_tokens, static=static, room=room)
+        if cache is not False:
+            self.cache = cache_for(
+                model, self.ids, max_new_tokens, source_tokens, static=static, room=room, begun=begun
+            )
+        if begun is not None:
+            self.ids, self.mask = self.ids[:, begun.n :], None if self.mask is None else self.mask[:, begun.n :]
         self.skips = sampling.grammar is not None and self._reads_several(max_new_tokens)  # passes that no choice needs
         self._ahead: Callable[[], list[int]] | None = None  # tokens that a device was asked for already
+        self._begun = False  # whether the prompt was read
 
     @torch.inference_mode()
     def __next__(self) -> dict[int, int]:
@@ -122,9 +131,16 @@ class Decoding(Iterator[dict[int, int]]):
         """Let a row grow no more."""
         self.ended.add(row)
 
+    def read(self) -> KVCache:
+        """The cache of what was read, the last token never; no step follows. Raises CacheError where none is kept."""
+        if self.cache is None:
+            raise CacheError("nothing is kept without a cache; decode with one")
+        return self.cache.thawed() if isinstance(self.cache, StaticCache) else self.cache
+
     def _logits(self) -> Tensor:
         """Logits [batch, vocab] of each row's next token."""
-        if self.graph is None or self.cache is None or not self.cache.n:
+        if self.graph is None or self.cache is None or not self._begun:
+            self._begun = True
             return next_logits(self.model, self.ids, self.mask, self.types, self.cache, self.encoder_ids)
         if not isinstance(self.cache, StaticCache):
             self.cache = StaticCache(self.cache)
@@ -155,7 +171,7 @@ def generate_ids(
     sampling: Sampling = GREEDY,
     seed: int = 0,
     end_of_text: int | None = None,
-    cache: bool = True,
+    cache: bool | KVCache = True,
     compiled: CompiledStep | None = None,
 ) -> Tensor:
     """The new ids [batch, at most max_new_tokens]; a row that ends early is filled with `end_of_text`.
@@ -204,20 +220,21 @@ def cache_for(
     *,
     static: bool = False,
     room: int = ROOM,
+    begun: KVCache | None = None,
 ) -> KVCache:
     """A cache for a prompt [batch, token] and what is written after it, beside an encoder's tokens; the last is never read.
 
     With `room` for so many of those at first, a full one grows while a long text is written. One that is `static` cannot:
-    UsageError is raised where it has no room.
+    UsageError is raised where it has no room. `begun` holds the beginning of the prompt, and is given the room.
     """
     n = prompt.shape[1]
     length = n + max_new_tokens - 1
     if not static:
-        return growing_cache(model, len(prompt), n, length, room=room)
+        return growing_cache(model, len(prompt), n, length, room=room, begun=begun)
     nbytes, slots = static_nbytes(model, len(prompt), length, source_tokens), static_length(length)
     remedy = "ask for fewer new tokens, or decode without compiling"
     refuse_beyond_memory(nbytes, prompt.device, f"a cache of {slots:,} tokens", remedy)
-    return model.new_cache(len(prompt), slots)
+    return growing_cache(model, len(prompt), slots, slots, begun=begun)
 
 
 def growing_cache(
@@ -229,9 +246,14 @@ def growing_cache(
     slack: int = 0,
     spec: ModelSpec | None = None,
     room: int = ROOM,
+    begun: KVCache | None = None,
 ) -> KVCache:
-    """A cache with `room` for some tokens behind a prompt, for as many as `length` in all."""
-    return model.new_cache(rows, min(length, n_prompt + room), longest=length, slack=slack, spec=spec)
+    """A cache with `room` for some tokens behind a prompt, for as many as `length` in all; the one `begun`, if there is one."""
+    slots = min(length, n_prompt + room)
+    if begun is None:
+        return model.new_cache(rows, slots, longest=length, slack=slack, spec=spec)
+    begun.make_room(slots)
+    return begun
 
 
 def next_logits(
@@ -284,6 +306,28 @@ def competing(spec: ModelSpec) -> str | None:
         if isinstance(value, LSHAttentionSpec):
             return "hashed attention, which sorts tokens read together into chunks"
     return None
+
+
+def check_begun(spec: ModelSpec, cache: KVCache, ids: Tensor) -> None:
+    """Raise InputError where prompts [batch, token] do not go on behind what a cache holds."""
+    rows, n = ids.shape
+    if cache.batch != rows or cache.n >= n:
+        raise InputError(
+            f"the cache holds {cache.n} tokens of {cache.batch} rows, and input_ids have {n} of {rows}; they begin with what it "
+            "holds, and have one more at least"
+        )
+    if why := parting(spec, n):
+        raise InputError(f"the model reads no prompt in parts: it has {why}; give no cache")
+
+
+def parting(spec: ModelSpec, n: int) -> str | None:
+    """What of a model makes another thing of n tokens where the first of them are read before, in words; None: nothing does."""
+    if spec.encoder is not None:
+        return "an encoder"
+    if has_prefix(spec):
+        return "a prefix, which is seen from both sides"
+    scaling = rotating_by_length(spec, 1, n)
+    return competing(spec) if scaling is None else f"{scaling.kind}, which rotates a text by its length"
 
 
 def rotating_by_length(spec: ModelSpec, first: int, last: int) -> ScalingByLength | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -60,6 +60,8 @@ class Guesser(Protocol):
 class Guessing(Protocol):
     """A way to guess; `most` tokens a pass."""
 
+    follows: ClassVar[bool]  # whether it must be told what the model makes of every token, from the first on
+
     @property
     def most(self) -> int: ...
 
@@ -72,6 +74,7 @@ class Guessing(Protocol):
 class PromptLookup:
     """What followed the last tokens where they stood before: the latest place where `ngram` of them did, or else fewer."""
 
+    follows: ClassVar[bool] = False
     most: int = 10
     ngram: int = 3
 
@@ -90,6 +93,7 @@ class PromptLookup:
 class DraftModel:
     """What a smaller model of the same vocabulary writes."""
 
+    follows: ClassVar[bool] = False
     model: Transformer
     most: int = 4
 
@@ -119,6 +123,7 @@ class DraftModel:
 class OwnModules:
     """What the model's own modules for later tokens (`ModelSpec.ahead`) say, a token each."""
 
+    follows: ClassVar[bool] = True
     most: int = 1
 
     @classmethod
@@ -140,12 +145,12 @@ class OwnModules:
 class Reader:
     """A model that reads a growing text of one row: its cache holds all but what is read next."""
 
-    def __init__(self, model: Transformer, prompt: Prompt, slack: int) -> None:
-        """`slack`: tokens that may be taken back at once."""
+    def __init__(self, model: Transformer, prompt: Prompt, slack: int, begun: KVCache | None = None) -> None:
+        """`slack`: tokens that may be taken back at once, as in a cache that holds the beginning of the prompt."""
         self.n_prompt = prompt.ids.shape[1]
         length = self.n_prompt + prompt.max_new_tokens
         self.model, self.source = model, prompt.source
-        self.cache = growing_cache(model, 1, self.n_prompt, length, slack=slack)
+        self.cache = growing_cache(model, 1, self.n_prompt, length, slack=slack, begun=begun)
         self.types = prompt_types(model.spec, prompt.ids)
 
     def read(self, text: Sequence[int], n: int) -> Output:

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
-from anyformer.generation.decode import check_prompts
+from anyformer.cache import KVCache
+from anyformer.errors import InputError
+from anyformer.generation.decode import check_begun, check_prompts
 from anyformer.generation.guesses import Guessed, Guessing, Prompt, Reader, check_can_forget, check_one_rotation
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.sampling import GREEDY, Sampling, generators, pick
@@ -22,8 +24,9 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
 
     Greedy, the tokens are those of `Decoding`, to within rounding of passes over several tokens; drawn, they have the same
     distribution, but are other draws of it. `passes` counts the model's passes by row. The arguments are those of
-    `Decoding`, and a way to guess. Raises InputError for what `Decoding` refuses, for models that cannot take tokens back or
-    rotate these texts by their length, and for a way to guess that does not fit the model.
+    `Decoding`, and a way to guess. `begun`: a cache that holds the beginning of the one prompt. Raises InputError for what
+    `Decoding` refuses, for models that cannot take tokens back or rotate these texts by their length, and for a way to guess
+    that does not fit the model.
     """
 
     def __init__(
@@ -38,9 +41,16 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
         sampling: Sampling = GREEDY,
         seed: int = 0,
         closing_ids: Collection[int] = (),
+        begun: KVCache | None = None,
     ) -> None:
         check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
         check_can_forget(model.spec)
+        if begun is not None:
+            check_begun(model.spec, begun, input_ids)
+            if guessing.follows:
+                raise InputError(
+                    "the model's own modules read what it makes of every token; give no cache that holds some"
+                )
         self.model, self.guessing, self.sampling, self.closing_ids = model, guessing, sampling, closing_ids
         self.passes = [0] * len(input_ids)
         self.ended: set[int] = set()
@@ -48,10 +58,11 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
         self.prompts: list[Prompt] = []
         for i, row in enumerate(input_ids):
             read = (row if attention_mask is None else row[attention_mask[i] > 0])[None]
-            begun = (read, None) if decoder_input_ids is None else (decoder_input_ids[i : i + 1], read)
-            self.prompts.append(Prompt(*begun, max_new_tokens))
+            texts = (read, None) if decoder_input_ids is None else (decoder_input_ids[i : i + 1], read)
+            self.prompts.append(Prompt(*texts, max_new_tokens))
             check_one_rotation(model.spec, self.prompts[-1])
         self.first = [guessing.begin(model, prompt) for prompt in self.prompts[:1]]  # what does not fit is refused now
+        self.reader = Reader(model, self.prompts[0], guessing.most, begun)  # of the row at hand
         self.tokens = self._all()
 
     @torch.inference_mode()
@@ -61,6 +72,10 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
     def stop(self, row: int) -> None:
         """Let a row grow no more."""
         self.ended.add(row)
+
+    def read(self) -> KVCache:
+        """The cache of what was read of the last row, no guess and never the last token; no step follows."""
+        return self.reader.cache
 
     def _all(self) -> Iterator[dict[int, int]]:
         for row in range(len(self.prompts)):
@@ -72,7 +87,9 @@ class SpeculativeDecoding(Iterator[dict[int, int]]):
     def _row(self, row: int) -> Iterator[int]:
         """The new tokens of a row, a pass's at a time."""
         prompt, generator = self.prompts[row], self.generators[row]
-        reader = Reader(self.model, prompt, self.guessing.most)
+        if row:
+            self.reader = Reader(self.model, prompt, self.guessing.most)
+        reader = self.reader
         guesser = self.first.pop() if self.first else self.guessing.begin(self.model, prompt)
         text, hidden, left = prompt.ids[0].tolist(), None, prompt.max_new_tokens
         penalties = Penalties(self.sampling, prompt.ids, None, self.model.spec.n_scored, self.closing_ids, left)

@@ -111,21 +111,21 @@ class StaticMemory(CrossAttentionCache):
 class StaticCache(KVCache):
     """What a cache holds once it has read a prompt, for passes over one further token of each row, or several (`takes_several`).
 
-    It takes over the tensors of `read`, which is used no more; a pass changes what is in them, and nothing else. `room`: how
-    many tokens it has slots for; `n` is what it may hold. Its rows cannot part: no `rewind`, `select` or `join`. Raises
-    CacheError for a cache that has read nothing.
+    It takes over the tensors of `read`, which is not used until they are given back (`thawed`); a pass changes what is in them,
+    and nothing else. `room`: how many tokens it has slots for beside those it `holds`; `n` is what it may hold. Its rows cannot
+    part: no `rewind`, `select` or `join`. Raises CacheError for a cache that has read nothing.
     """
 
     def __init__(self, read: KVCache) -> None:
         if not read.n:
             raise CacheError("a static cache goes on where a prompt ends; run the prompt with the cache first")
         self.batch, self.slack, self.plain = read.batch, 0, False
-        self.last = read.last.clone()
+        self.read = read if read.memory_tokens is None else None
+        self.holds, self.last = read.n, read.last.clone()
         slots: dict[tuple[str, int | None], StaticSlots | StaticBlocks] = {
             key: StaticBlocks(index) if isinstance(index, BlockIndex) else StaticSlots(index)
             for key, index in read.slot_indexes.items()
         }
-        replaced = {id(old): slots[reach] for reach, old in read.slot_indexes.items()}
         full = [index for index in slots.values() if not index.ring]
         ends = [
             (index.slots + 1) * index.every - 1 if isinstance(index, StaticBlocks) else index.slots for index in full
@@ -138,16 +138,13 @@ class StaticCache(KVCache):
         self.stores = []
         for store in read.stores:
             if isinstance(store, LayerCache):
-                store.slot_index = replaced[id(store.slot_index)]
                 self.stores.append(store)
             elif isinstance(store, StateCache):
                 self.stores.append(StaticState(store, self.last))
             else:
                 assert self.memory_tokens is not None
                 self.stores.append(StaticMemory(store, self.memory_tokens.n))
-        again = {id(old): new for old, new in zip(read.stores, self.stores, strict=True)}
-        for store in self.stores:
-            store.parts = {name: again.get(id(part), part) for name, part in store.parts.items()}
+        self._refer(read)
         written = (index.at for index in slots.values() if isinstance(index, StaticSlots))
         for value in (self.last, *written, *self._tensors()):
             if value.is_cuda:  # whose graphs are recorded with what lies at one address, and write to nothing else
@@ -160,16 +157,9 @@ class StaticCache(KVCache):
     def lengthen(self) -> None:
         """Have a quarter more slots, 64 at least; rings stay."""
         more = max(LEAST, self.n // 4)
-        for index in self.slot_indexes.values():
-            if not index.ring:
-                index.slots += -(-more // index.every) if isinstance(index, BlockIndex) else more
-                index.facts = {name: index.roomy(held, -1) for name, held in index.facts.items()}
-        for store in self.stores:
-            if isinstance(store, LayerCache):
-                for name in store.held:
-                    store.make_room(name)
         if self.room is not None:
             self.room += more
+            self.make_room(self.holds + self.room)
         self._count()
 
     def take_room(self, tokens: int = 1) -> None:
@@ -178,6 +168,21 @@ class StaticCache(KVCache):
             if self.room < tokens:
                 raise CacheError("the static cache is full; make it of a longer one")
             self.room -= tokens
+        self.holds += tokens
+
+    def thawed(self) -> KVCache:
+        """The cache that it took over, with what this one holds, which is used no more. Raises CacheError beside an encoder."""
+        read = self.read
+        if read is None:
+            raise CacheError("what is kept of an encoder's text is not given back; read the text again")
+        more = self.holds - read.n
+        for old, new in zip(read.slot_indexes.values(), self.slot_indexes.values(), strict=True):
+            old.n, old.slots, old.facts = old.n + more, new.slots, new.facts
+        for old, new in zip(read.stores, self.stores, strict=True):
+            old.held = new.held
+        read._refer(self)
+        read.n, read.behind, read.last = self.holds, max(0, read.behind - more), self.last
+        return read
 
     def _tensors(self) -> Iterator[Tensor]:
         """What passes write to, and what cross-attention reads."""

@@ -13,6 +13,7 @@ from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, check_writes
 from anyformer.generation.guesses import Guessing
+from anyformer.generation.prefixes import Prefixes
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.model import Transformer
@@ -47,13 +48,15 @@ def generate_text(
     search: BeamSearch | None = None,
     guessing: Guessing | None = None,
     compiled: CompiledStep | None = None,
+    prefixes: Prefixes | None = None,
 ) -> list[Continuation]:
     """What follows each prompt, a text or ids: text without the prompt and without the stop string, tokens, why it ended.
 
     Of a model with an encoder the prompts are what that reads, and the text is its answer. `search` looks for the
     likeliest text instead of writing token by token; then text is told of when all is found. `guessing` writes the same,
     faster where guesses are good, a row after the other; drawn, a text of the same distribution (`SpeculativeDecoding`).
-    `compiled` is the model's step behind the prompts as one graph, which writes the same text.
+    `compiled` is the model's step behind the prompts as one graph, which writes the same text. `prefixes`: what was read before,
+    of which one prompt alone reads no common beginning again; it leaves there what it read.
 
     `on_text(row, piece)` is called as text becomes certain: whole characters, and nothing that a stop string would take
     back. Row i draws with seed + i, alone or in a batch. A text begins with what the tokenizer puts there
@@ -66,6 +69,8 @@ def generate_text(
         raise InputError(
             "a compiled step writes a token of each row, and searches nothing; leave the search or the guesses out"
         )
+    if prefixes is not None and (search is not None or not cache or len(prompts) != 1):
+        raise InputError("what was read before serves one prompt, through the cache and without beam search")
     check_writes(model.spec)
     reads_source = model.encoder is not None
     ids = [encode_read(model, tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
@@ -102,16 +107,26 @@ def generate_text(
         found = search_ids(*given, how=search, counted=counted, **options)
         return [text.whole(best.token_ids) for text, (best, *_) in zip(texts, found, strict=True)]
     options["seed"] = seed
+    begun = None
+    if prefixes is not None and (guessing is None or not guessing.follows):
+        begun = prefixes.taken(ids[0], 0 if guessing is None else guessing.most)
     steps = (
-        Decoding(*given, cache=cache, compiled=compiled, **options)
+        Decoding(*given, cache=cache if begun is None else begun, compiled=compiled, **options)
         if guessing is None
-        else SpeculativeDecoding(*given, guessing, **options)
+        else SpeculativeDecoding(*given, guessing, begun=begun, **options)
     )
+    said = list[int]()
     for step in steps:
+        if prefixes is not None and not said and isinstance(steps, Decoding):
+            prefixes.keep_prompt(ids[0], steps.cache, max_new_tokens)
         for row, token in step.items():
+            said.append(token)
             texts[row].push(token)
             if texts[row].done:
                 steps.stop(row)
+    if prefixes is not None:
+        read = steps.read()
+        prefixes.keep([*ids[0], *said][: read.n], read)  # of tokens told: guesses that stood may go on behind an end
     written = [text.finish() for text in texts]
     if isinstance(steps, SpeculativeDecoding):
         for each, passes in zip(written, steps.passes, strict=True):

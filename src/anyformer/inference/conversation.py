@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed, UsageError
-from anyformer.generation import GREEDY, CompiledStep, Continuation, Guessing, Sampling, generate_text
+from anyformer.generation import GREEDY, CompiledStep, Continuation, Guessing, Prefixes, Sampling, generate_text
 from anyformer.inference.opened import Opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.text.chat import Chat, Tool
@@ -19,9 +19,10 @@ USUAL = 1024  # tokens of an answer at most, where nobody says how many
 class Conversation:
     """What was said so far; each answer is the continuation of all of it, as the template writes it.
 
-    `system` is said before everything; `tools` are what the template tells of; `compiled` is the model's step, where that is
-    compiled, `guessing` who guesses. Closed, or at the end of a `with`, it leaves no process behind. Raises TextError where the
-    checkpoint has no template, InputError for a model with an encoder.
+    Of that only what is new is read, where what was read could stay (`Prefixes`). `system` is said before everything; `tools`
+    are what the template tells of; `compiled` is the model's step, where that is compiled, `guessing` who guesses. Closed, or at
+    the end of a `with`, it leaves no process behind. Raises TextError where the checkpoint has no template, InputError for a
+    model with an encoder.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Conversation:
                 "this model has an encoder and a decoder, and no template makes one text of both; `generate`"
             )
         self.found, self.chat, self.tools = found, Chat(found.tokenizer), tools
-        self.compiled, self.guessing = compiled, guessing
+        self.compiled, self.guessing, self.prefixes = compiled, guessing, Prefixes(found.model)
         self._begun = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[dict[str, str]] = []
         self._saved: set[Path] = set()  # files that hold this conversation
@@ -91,6 +92,7 @@ class Conversation:
             on_text=on_text,
             guessing=self.guessing,
             compiled=self.compiled,
+            prefixes=self.prefixes,
         )
         self.messages = [*messages, {"role": "assistant", "content": written.text}]
         return written

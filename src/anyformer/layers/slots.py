@@ -59,6 +59,10 @@ class SlotIndex:
         }
         return {fact: value.expand(self.batch, -1) for fact, value in given.items()}
 
+    def slots_for(self, tokens: int) -> int:
+        """Slots that so many tokens take, where this is no ring."""
+        return tokens
+
     def roomy(self, held: Tensor, axis: int) -> Tensor:
         """`held` [batch, …, slot, …], with as many slots along `axis` as the index has."""
         missing = self.slots - held.shape[axis]
@@ -146,8 +150,8 @@ class BlockIndex(SlotIndex):
     """
 
     def __init__(self, every: int, batch: int, length: int, device: torch.device | None) -> None:
-        super().__init__(f"blocks of {every}", batch, length // every, ring=False, device=device)
         self.every = every
+        super().__init__(f"blocks of {every}", batch, self.slots_for(length), ring=False, device=device)
         self.source = self.fresh = torch.zeros(batch, 0, device=device)
 
     @property
@@ -160,6 +164,9 @@ class BlockIndex(SlotIndex):
         self.n += new.n
         if self.seen > self.slots:
             self.slots = max(self.seen, 2 * self.slots)
+
+    def slots_for(self, tokens: int) -> int:
+        return tokens // self.every
 
     def put(self, blocks: Tokens) -> None:
         """Write down the blocks of this pass; a row's of document 0 are none."""

@@ -32,7 +32,13 @@ class Answer:
     def usage(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """Tokens read and written; a prompt with several choices is counted once."""
         read, written = sum(map(len, self.prompts)), sum(choice.n_written for choice in choices)
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        known = sum(choice.n_known for choice in choices[:: self.asked.n])
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+            "prompt_tokens_details": {"cached_tokens": known},
+        }
 
     def whole(self, choices: Sequence[Choice], echoed: Sequence[tuple[str, list[Chosen]]] = ()) -> dict[str, Any]:
         """The answer as one object; `echoed` are the text and the tokens that each choice begins with."""

@@ -25,6 +25,7 @@ class Choice:
         self.text = ""
         self.tokens: list[tuple[Chosen, int]] = []
         self.n_written = self.n_said = 0
+        self.n_known = 0  # tokens of its prompt that were read with an earlier one
         self.ended = False
 
     def push(self, token: Chosen) -> None:

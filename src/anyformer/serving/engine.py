@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from anyformer.generation import Batch, Chosen, Row, Wanted
+from anyformer.generation import Batch, Chosen, Prefixes, Row, Wanted
 from anyformer.model import Transformer
 
 Told = list[Chosen] | Chosen | Exception | None
@@ -25,17 +25,25 @@ class Ticket:
     def __init__(self, wanted: Wanted, tell: Callable[[Told], None]) -> None:
         self.wanted, self.tell = wanted, tell
         self.gone = False  # nobody listens any more
+        self.known = 0  # tokens of the prompt that were read with an earlier one; known when a first token is told
 
 
 class Engine:
     """Runs a model for everybody who asks: at most `most_rows` texts grow at once, and `most_waiting` wait for their turn.
 
     Between two steps of those that grow one prompt is read, and a piece of other work is done, so that a stream pauses for
-    these at most. `longest`: tokens of a prompt and its continuation.
+    these at most. `longest`: tokens of a prompt and its continuation; `prefixes`: what was read before, None: nothing stays.
     """
 
-    def __init__(self, model: Transformer, longest: int, most_rows: int = 32, most_waiting: int = 256) -> None:
-        self.batch = Batch(model, longest)
+    def __init__(
+        self,
+        model: Transformer,
+        longest: int,
+        most_rows: int = 32,
+        most_waiting: int = 256,
+        prefixes: Prefixes | None = None,
+    ) -> None:
+        self.batch = Batch(model, longest, prefixes)
         self.most_rows, self.most_waiting = min(most_rows, self.batch.most or most_rows), most_waiting
         self.waiting: deque[Ticket] = deque()
         self.growing: dict[Row, Ticket] = {}
@@ -96,7 +104,7 @@ class Engine:
             if self.growing:
                 self._step()
             if not self.growing:
-                self.batch.clear()  # an idle engine keeps no cache
+                self.batch.drop_ended()  # an idle engine has no batch
         self._end_all(RuntimeError("the server is ending"))
 
     def _begin(self, ticket: Ticket) -> None:
@@ -105,6 +113,7 @@ class Engine:
         except Exception as error:  # told to whoever asked: others go on
             ticket.tell(error)
             return
+        ticket.known = row.known
         if ticket.wanted.echo:
             ticket.tell(row.echoed)
         self._tell(row, ticket, first)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.errors import InputError, bounded
+from anyformer.generation import Prefixes
 from anyformer.inference.opened import Opened
 from anyformer.layers.embedding import learned_positions
+from anyformer.model import Transformer
 from anyformer.screen import visible
 
 WITHOUT_CONTEXT = 4096  # tokens, where neither a model nor an option says how many
@@ -42,6 +44,9 @@ class Limits:
     body_nbytes: int = 4 << 20
     rate: int | None = None  # requests a minute of one client; None: any number
     seconds: float = 600.0  # that an answer may take
+    prefix_nbytes: int | None = (
+        None  # of what was read, for prompts that begin alike; None: a share of free memory; 0: nothing stays
+    )
 
     def context(self, found: Opened) -> int:
         """Tokens that a row may have."""
@@ -52,6 +57,10 @@ class Limits:
                 f"--max-length {self.longest} is beyond the {most} learned positions of this model; ask for fewer"
             )
         return self.longest or most or found.model.spec.context or WITHOUT_CONTEXT
+
+    def prefixes(self, model: Transformer) -> Prefixes | None:
+        """Where what was read stays."""
+        return None if self.prefix_nbytes == 0 else Prefixes(model, self.prefix_nbytes)
 
     def characters(self, found: Opened) -> int | None:
         """Characters that a row may have; None where a token may stand for more than its spelling."""

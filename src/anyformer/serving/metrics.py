@@ -13,7 +13,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()  # by path and status
-        self.tokens: Counter[str] = Counter()  # "prompt", "completion"
+        self.tokens: Counter[str] = (
+            Counter()
+        )  # "prompt", "completion"; "cached": those of prompts that were read with an earlier one
         self.hung_up = 0
         self._within = [0] * (len(BUCKETS) + 1)
         self._seconds = 0.0
@@ -39,7 +41,7 @@ class Metrics:
             "tokens_total",
             "counter",
             "Tokens.",
-            *((f'{{kind="{kind}"}}', self.tokens[kind]) for kind in ("prompt", "completion")),
+            *((f'{{kind="{kind}"}}', self.tokens[kind]) for kind in ("prompt", "cached", "completion")),
         )
         of("growing", "gauge", "Texts in the batch.", ("", growing))
         of("waiting", "gauge", "Texts in the queue.", ("", waiting))

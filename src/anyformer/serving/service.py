@@ -44,7 +44,7 @@ class Service:
         self.longest = limits.context(found)
         self.most_characters = limits.characters(found)
         self.encoding = asyncio.Lock()
-        self.engine = Engine(found.model, self.longest, limits.rows, limits.waiting)
+        self.engine = Engine(found.model, self.longest, limits.rows, limits.waiting, limits.prefixes(found.model))
         self.chat_template = Chat(found.tokenizer) if found.tokenizer.chat_template is not None else None
         self.metrics, self.begun = Metrics(), int(time.time())
         self.rates = None if limits.rate is None else Rates(limits.rate)
@@ -310,6 +310,9 @@ class Service:
                     echoed[number] = told
                     continue
                 if told is not None:
+                    if not choice.n_written:
+                        choice.n_known = tickets[number].known
+                        self.metrics.tokens["cached"] += choice.n_known
                     choice.push(told)
                     self.metrics.tokens["completion"] += 1
                 if told is None or choice.done:

@@ -246,7 +246,7 @@ class KVCache:
         return None
 
     def alone(self, row: int, n: int, drop: int = 0) -> KVCache:
-        """Another cache, of one row: of its last n tokens, which are all but padding, but for the last `drop`; with slots for no more.
+        """Another cache, of one row: of its last n tokens, all but padding, without the last `drop`; with slots for no more.
 
         Raises CacheError where `rewind` by `drop` does.
         """

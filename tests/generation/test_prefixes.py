@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.cache import KVCache
-from anyformer.errors import CacheError, InputError
+from anyformer.errors import CacheError, InputError, RunFailed
 from anyformer.families import preset
 from anyformer.generation import (
     GREEDY,
     Batch,
+    BeamSearch,
     CompiledStep,
     Decoding,
     DraftModel,
@@ -25,15 +26,20 @@ from anyformer.generation import (
     Sampling,
     SpeculativeDecoding,
     Wanted,
+    encode_prompt,
     generate_ids,
+    generate_text,
 )
 from anyformer.generation.decode import parting
+from anyformer.generation.penalties import Penalties
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
-from anyformer.resizing import shrink
+from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, cached_calls
+from anyformer.text import Tokenizer
 from tests.generation.test_batch import alone
 from tests.generation.test_decode import decoder, windowed
+from tests.generation.test_text import TEXTS
 from tests.laws.models import DECODERS, ids_for, one_chunk, randomised
 from tests.laws.parity import InDouble
 from tests.sample import sampled
@@ -82,14 +88,21 @@ def test_turns_are_written_as_they_are_alone(spec: ModelSpec) -> None:
                 assert known == [0, 0]
             elif turn in (1, 2):
                 assert known[0] == len(text) - 3
-            if turn and not parting(spec, most) and not waits(spec) and all(k.reach is None for k in cached_calls(spec)):
+            if (
+                turn
+                and not parting(spec, most)
+                and not waits(spec)
+                and all(k.reach is None for k in cached_calls(spec))
+            ):
                 assert known[1] >= 4
             text = [*text, *long, 3, 4] if turn != 2 else [*text, *long[:2], 5]
             if len(text) + 6 > most:
                 break
 
 
-def grown(model: Transformer, ids: Tensor, n: int, prefixes: Prefixes, way: Guessing | CompiledStep | None) -> list[int]:
+def grown(
+    model: Transformer, ids: Tensor, n: int, prefixes: Prefixes, way: Guessing | CompiledStep | None
+) -> list[int]:
     """The new ids behind a prompt [1, token], whose cache is taken from what was read before and left there."""
     text = ids[0].tolist()
     guesses = None if isinstance(way, CompiledStep) else way
@@ -190,7 +203,13 @@ def test_longest_beginning_and_what_is_kept(model: Transformer) -> None:
         prefixes.keep(text, read(model, *text))
     # The first and the last can be gone back to by the second.
     assert [each.token_ids for each in prefixes.texts] == [(1, 2, 3, 4, 5), (1, 9)]
-    assert [getattr(prefixes.copied(ids), "n", 0) for ids in ((1, 2, 3, 7), (1, 9, 2), (1, 9), (2,), (1,))] == [3, 2, 1, 0, 0]
+    assert [getattr(prefixes.copied(ids), "n", 0) for ids in ((1, 2, 3, 7), (1, 9, 2), (1, 9), (2,), (1,))] == [
+        3,
+        2,
+        1,
+        0,
+        0,
+    ]
     taken = prefixes.taken((1, 2, 8))
     assert taken is not None
     assert taken.n == 2
@@ -231,6 +250,41 @@ def test_a_copy_is_its_own(name: str) -> None:
         torch.testing.assert_close(later, model(ids[1:, 23:]).logits[:, 7:])
 
 
+def test_a_row_that_failed_leaves_what_it_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had read one token more than a row that ended."""
+    with InDouble():
+        model, applied = randomised(decoder()).double(), Penalties.applied
+        batch, wanted, steps = Batch(model, LONGEST, Prefixes(model, 1e9)), Wanted((5, 6, 7), 8), iter(range(4))
+
+        def failing(*given: object) -> Tensor:
+            if next(steps, None) is None:
+                raise RunFailed("no more")
+            return applied(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Penalties, "applied", failing)
+        ((said,), _) = written(batch, wanted)
+        monkeypatch.undo()
+        assert len(said) == 4
+        again = Wanted((5, 6, 7, *said, 9), 5)
+        assert written(batch, again)[0] == [alone(model, again)]
+
+
+def test_a_prompt_stays_that_nothing_can_go_back_to() -> None:
+    """Of a model with a state, for what else follows it; of one that takes tokens back the whole text serves both."""
+    tokenizer = Tokenizer.train(TEXTS, 320)
+    for name, kept in (("mamba2-2.7b", 2), ("llama2-7b", 1)):
+        model = randomised(resize(of(name), vocab_size=tokenizer.vocab_size))
+        prefixes = Prefixes(model, 1e9)
+        (one,) = generate_text(model, tokenizer, ["the quick"], max_new_tokens=5, prefixes=prefixes)
+        assert len(prefixes.texts) == kept
+        prompt = [*encode_prompt(tokenizer, "the quick"), 9, 8]
+        with Reads(model) as reads:
+            (two,) = generate_text(model, tokenizer, [prompt], max_new_tokens=5, prefixes=prefixes)
+        assert reads.tokens[0] == 2
+        assert [two] == generate_text(model, tokenizer, [prompt], max_new_tokens=5)
+        assert [one] == generate_text(model, tokenizer, ["the quick"], max_new_tokens=5)
+
+
 def test_what_cannot_be_read_in_parts_is_not_kept() -> None:
     for name, why in {
         "t5-base": "an encoder",
@@ -247,11 +301,16 @@ def test_what_cannot_be_read_in_parts_is_not_kept() -> None:
 
 def test_refused(model: Transformer) -> None:
     cache, ids = read(model, 1, 2, 3), torch.tensor([[1, 2, 3]])
-    with pytest.raises(InputError, match="holds 3 tokens of 1 rows, and input_ids have 3 of 1; they begin with what it holds"):
+    with pytest.raises(
+        InputError, match="holds 3 tokens of 1 rows, and input_ids have 3 of 1; they begin with what it holds"
+    ):
         Decoding(model, ids, max_new_tokens=2, cache=cache)
     with pytest.raises(InputError, match="and input_ids have 4 of 2"):
         Decoding(model, torch.ones(2, 4, dtype=torch.long), max_new_tokens=2, cache=cache)
     with pytest.raises(CacheError, match="nothing is kept without a cache"):
         Decoding(model, ids, max_new_tokens=2, cache=False).read()
+    for given in ({"cache": False}, {"search": BeamSearch(2)}):
+        with pytest.raises(InputError, match="what was read before serves one prompt, through the cache"):
+            generate_text(model, Tokenizer.train(TEXTS, 280), ["a"], prefixes=Prefixes(model), **given)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="own modules read what it makes of every token"):
         SpeculativeDecoding(model, torch.tensor([[1, 2, 3, 4]]), None, OwnModules(), max_new_tokens=2, begun=cache)

@@ -64,7 +64,7 @@ def test_an_answer_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> No
     found.model.stack.register_forward_pre_hook(lambda _, given: read.append(given[0].shape[1]))
     with Conversation(found, "be brief") as conversation:
         one = conversation.answer("the fox?", max_new_tokens=9)
-        first = f"system: be brief\nuser: the fox?\nassistant:"
+        first = "system: be brief\nuser: the fox?\nassistant:"
         n = len(encode_prompt(found.tokenizer, first))
         assert read == [n] + [1] * 8
         read.clear()

@@ -9,14 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import torch
 
 from anyformer.generation import Sampling, encode_prompt, generate_text
 from anyformer.inference import embed
+from anyformer.inference.opened import Opened
+from anyformer.serving import Limits
 from anyformer.text.chat import Chat
-from tests.serving.conftest import Running, Start
+from tests.serving.conftest import LONGEST, Running, Start
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +105,35 @@ def test_a_chat_goes_by_the_template(client: openai.OpenAI, running: Running) ->
     assert "".join(event.choices[0].delta.content or "" for event in events) == expected
     assert [event.choices[0].finish_reason for event in events[:-1]] == [None] * (len(events) - 1)
     assert events[-1].choices[0].finish_reason in ("length", "stop")
+
+
+def known(told: Any) -> int:
+    return told.usage.prompt_tokens_details.cached_tokens
+
+
+def test_what_was_read_stays_for_prompts_that_begin_alike(start: Start, found: Opened) -> None:
+    """A conversation goes on from its last answer, and several choices read their prompt once; 0 bytes keep nothing."""
+    said = [{"role": "user", "content": "the fox?"}]
+    for limits, stays in ((Limits(longest=LONGEST), True), (Limits(longest=LONGEST, prefix_nbytes=0), False)):
+        with start(limits) as server:
+            told, messages, before = openai.OpenAI(base_url=server.v1, api_key="none"), list(said), 0
+            for turn in range(2):
+                prompt = server.app.state.service.chat_template.text(messages)  # type: ignore[attr-defined]
+                one = told.chat.completions.create(
+                    model="tiny", messages=messages, max_tokens=6, temperature=0, n=2 if turn else 1
+                )  # type: ignore[call-overload]
+                text, n = one.choices[0].message.content, len(encode_prompt(found.tokenizer, prompt))
+                assert text == text_of(server, prompt, 6, 0)
+                assert all(each.message.content == text for each in one.choices)
+                assert one.usage.prompt_tokens == n
+                assert known(one) >= before - 1 if stays else known(one) == 0
+                messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "if x"}]
+                before = n
+            metrics = httpx.get(f"{server.url}/metrics").text
+            cached = int(re.findall(r'tokens_total\{kind="cached"\} (\d+)', metrics)[0])
+            assert cached == known(one) + before - 1 if stays else cached == 0, (
+                "the second choice has the prompt from the first"
+            )
 
 
 def test_log_probabilities(client: openai.OpenAI, running: Running) -> None:

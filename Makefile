@@ -79,7 +79,7 @@ site: $(VENV)/.installed-docs
 	@echo 'build/site/index.html'
 
 bench: $(VENV)/.installed-dev
-	for each in training classes generation decoding moe blocked states depth tokenising curves; do $(RUN) benchmarks.$$each --quick || exit 1; done
+	for each in training classes generation decoding conversation moe blocked states depth tokenising curves; do $(RUN) benchmarks.$$each --quick || exit 1; done
 	$(VENV)/bin/python tools/performance.py
 
 clean:

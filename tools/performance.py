@@ -13,8 +13,8 @@ PAGE = ROOT / "docs" / "performance.md"
 DRAWN = PAGE.with_suffix(".svg")
 # Those whose rows have bars, in the page's order.
 BENCHMARKS = (
-    "training", "peers", "classes", "moe", "generation", "decoding", "blocked", "states", "depth", "tokenising",
-    "scaling", "saving", "starting", "curves", "gpu", "gpu_kernels",
+    "training", "peers", "classes", "moe", "generation", "decoding", "conversation", "blocked", "states", "depth",
+    "tokenising", "scaling", "saving", "starting", "curves", "gpu", "gpu_kernels",
 )  # fmt: skip
 
 HEAD = """# Performance

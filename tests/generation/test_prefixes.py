@@ -185,6 +185,21 @@ def test_guesses_and_compiled_steps_go_on(
             ids = torch.cat((ids, torch.tensor([[*said, 1]])), 1)
 
 
+def test_padded_rows_go_on() -> None:
+    """Behind a compiled step, whose slots are static; the cache knows what of it is padding."""
+    with InDouble():
+        model, ids = randomised(decoder()).double(), ids_for(decoder(), 2, 6)
+        mask = torch.ones_like(ids)
+        mask[1, :3] = 0
+        steps = Decoding(model, ids, mask, max_new_tokens=5, compiled=CompiledStep(model, "aot_eager"))
+        said = torch.tensor([[step[0], step[1]] for step in steps]).T
+        ids, mask = torch.cat((ids, said), 1), torch.cat((mask, torch.ones_like(said)), 1)
+        wanted = generate_ids(model, ids, mask, max_new_tokens=5)
+        cache = steps.read()
+        assert cache.n == ids.shape[1] - 1
+        assert torch.equal(generate_ids(model, ids, mask, max_new_tokens=5, cache=cache), wanted)
+
+
 @pytest.fixture
 def model() -> Transformer:
     return randomised(decoder())
@@ -272,17 +287,18 @@ def test_a_row_that_failed_leaves_what_it_read(monkeypatch: pytest.MonkeyPatch) 
 def test_a_prompt_stays_that_nothing_can_go_back_to() -> None:
     """Of a model with a state, for what else follows it; of one that takes tokens back the whole text serves both."""
     tokenizer = Tokenizer.train(TEXTS, 320)
-    for name, kept in (("mamba2-2.7b", 2), ("llama2-7b", 1)):
-        model = randomised(resize(of(name), vocab_size=tokenizer.vocab_size))
+    ring = windowed(12, alternating=False)  # of more slots than the prompt has tokens
+    for spec, kept in ((of("mamba2-2.7b"), 2), (ring, 2), (decoder(), 1)):
+        model = randomised(resize(spec, vocab_size=tokenizer.vocab_size))
         prefixes = Prefixes(model, 1e9)
-        (one,) = generate_text(model, tokenizer, ["the quick"], max_new_tokens=5, prefixes=prefixes)
+        (one,) = generate_text(model, tokenizer, ["the quick"], max_new_tokens=9, prefixes=prefixes)
         assert len(prefixes.texts) == kept
         prompt = [*encode_prompt(tokenizer, "the quick"), 9, 8]
         with Reads(model) as reads:
             (two,) = generate_text(model, tokenizer, [prompt], max_new_tokens=5, prefixes=prefixes)
         assert reads.tokens[0] == 2
         assert [two] == generate_text(model, tokenizer, [prompt], max_new_tokens=5)
-        assert [one] == generate_text(model, tokenizer, ["the quick"], max_new_tokens=5)
+        assert [one] == generate_text(model, tokenizer, ["the quick"], max_new_tokens=9)
 
 
 def test_what_cannot_be_read_in_parts_is_not_kept() -> None:

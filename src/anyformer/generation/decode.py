@@ -36,8 +36,8 @@ class Decoding(Iterator[dict[int, int]]):
     every step anew, the slow way to the same tokens; a cache goes on behind the tokens that it holds, with which `input_ids`
     begin, and `read` gives it with all that was read. `compiled`: what steps behind the prompt run by; without, they are
     recorded and replayed where that pays (`captured`). By either, rows that have ended stay in the batch, whose shape it is
-    made for. Tokens that a grammar leaves no choice of, in any row, are not waited for: the next pass reads them with what follows.
-    Raises InputError for prompts that the model cannot continue.
+    made for. Tokens that a grammar leaves no choice of, in any row, are not waited for: the next pass reads them with what
+    follows. Raises InputError for prompts that the model cannot continue.
     """
 
     def __init__(

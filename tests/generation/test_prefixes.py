@@ -30,8 +30,8 @@ from anyformer.generation import (
     generate_ids,
     generate_text,
 )
-from anyformer.generation.decode import parting
 from anyformer.generation.penalties import Penalties
+from anyformer.generation.prompt import parting
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.resizing import resize, shrink
@@ -229,6 +229,18 @@ def test_longest_beginning_and_what_is_kept(model: Transformer) -> None:
     assert taken is not None
     assert taken.n == 2
     assert [each.token_ids for each in prefixes.texts] == [(1, 9)]
+    prefixes.keep((5, 6), read(model, 5, 6, 7))  # the cache goes on behind the text
+    assert getattr(prefixes.taken((5, 6, 7, 8)), "n", 0) == 2
+
+
+def test_guesses_take_a_ring_that_lets_go_of_none_too_early() -> None:
+    with InDouble():
+        model = randomised(windowed(3, alternating=True)).double()
+        prefixes, ids = Prefixes(model, 1e9), ids_for(model.spec, 1, 6)
+        for way in (None, PromptLookup(most=4), DraftModel(randomised(model.spec, seed=9).double(), most=4)):
+            said = grown(model, ids, 8, prefixes, way)
+            assert said == generate_ids(model, ids, max_new_tokens=8)[0].tolist()
+            ids = torch.cat((ids, torch.tensor([[*said, 1]])), 1)
 
 
 def test_memory_is_bounded_and_those_used_last_stay(model: Transformer) -> None:
@@ -302,17 +314,16 @@ def test_a_prompt_stays_that_nothing_can_go_back_to() -> None:
 
 
 def test_what_cannot_be_read_in_parts_is_not_kept() -> None:
-    for name, why in {
-        "t5-base": "an encoder",
-        "phi4-mini": "rotates a text by its length",
-    }.items():
+    for name, n, why in (("t5-base", 4, "an encoder"), ("phi4-mini", 10_000, "rotates a text by its length")):
         spec = shrink(preset(name).spec)
         model = randomised(spec)
-        n = 10_000 if "phi" in name else 4
         assert why in str(parting(spec, n))
         prefixes = Prefixes(model, 1e9)
-        prefixes.keep(range(1, n + 1), KVCache(spec))
+        prefixes.keep([1] * n, KVCache(spec))
         assert not prefixes.texts
+    prefixes.keep([1, 1, 1], read(model, 1, 1, 1))
+    assert prefixes.copied([1, 1, 1, 1]) is not None
+    assert prefixes.copied([1] * n) is None, "what was read would be turned otherwise"
 
 
 def test_refused(model: Transformer) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -231,6 +231,7 @@ def test_who_guesses_is_told_what_the_model_made_of_each_token_that_stands() -> 
     model, told = randomised(decoder()).double(), list[torch.Tensor]()
 
     class Listening:
+        follows: ClassVar[bool] = True
         most = 3
         text: Sequence[int] = ()
 

@@ -113,15 +113,17 @@ def known(told: Any) -> int:
 
 def test_what_was_read_stays_for_prompts_that_begin_alike(start: Start, found: Opened) -> None:
     """A conversation goes on from its last answer, and several choices read their prompt once; 0 bytes keep nothing."""
-    said = [{"role": "user", "content": "the fox?"}]
+    told: Any
+    one: Any = None
     for limits, stays in ((Limits(longest=LONGEST), True), (Limits(longest=LONGEST, prefix_nbytes=0), False)):
         with start(limits) as server:
-            told, messages, before = openai.OpenAI(base_url=server.v1, api_key="none"), list(said), 0
+            told, before = openai.OpenAI(base_url=server.v1, api_key="none"), 0
+            messages = [{"role": "user", "content": "the fox?"}]
             for turn in range(2):
                 prompt = server.app.state.service.chat_template.text(messages)  # type: ignore[attr-defined]
                 one = told.chat.completions.create(
                     model="tiny", messages=messages, max_tokens=6, temperature=0, n=2 if turn else 1
-                )  # type: ignore[call-overload]
+                )
                 text, n = one.choices[0].message.content, len(encode_prompt(found.tokenizer, prompt))
                 assert text == text_of(server, prompt, 6, 0)
                 assert all(each.message.content == text for each in one.choices)

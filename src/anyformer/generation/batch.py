@@ -14,9 +14,10 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError, RunFailed
-from anyformer.generation.decode import check_prompts, next_logits, prompt_types
+from anyformer.generation.decode import next_logits
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.prefixes import Prefixes
+from anyformer.generation.prompt import check_prompts, prompt_types
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.model import Transformer
 

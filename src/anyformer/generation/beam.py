@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.decode import cache_for, check_prompts, next_logits, prompt_types
+from anyformer.generation.decode import cache_for, next_logits
 from anyformer.generation.penalties import Penalties
+from anyformer.generation.prompt import check_prompts, prompt_types
 from anyformer.generation.sampling import GREEDY, Sampling, numbers
 from anyformer.model import Transformer
 

@@ -15,14 +15,8 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.generation.decode import (
-    check_prompts,
-    competing,
-    growing_cache,
-    prompt_types,
-    reads_more,
-    rotating_by_length,
-)
+from anyformer.generation.decode import growing_cache
+from anyformer.generation.prompt import check_prompts, competing, prompt_types, reads_more, rotating_by_length
 from anyformer.generation.sampling import Sampling, pick
 from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec, cached_calls

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from anyformer.cache import KVCache
 from anyformer.capacity import free_nbytes
-from anyformer.generation.decode import parting
+from anyformer.generation.prompt import parting
 from anyformer.model import Transformer
 
 SHARE = 0.25  # of free memory

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.generation.decode import check_begun, check_prompts
 from anyformer.generation.guesses import Guessed, Guessing, Prompt, Reader, check_can_forget, check_one_rotation
 from anyformer.generation.penalties import Penalties
+from anyformer.generation.prompt import check_begun, check_prompts
 from anyformer.generation.sampling import GREEDY, Sampling, generators, pick
 from anyformer.model import Transformer
 

@@ -11,9 +11,10 @@ import torch
 from anyformer.errors import InputError
 from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.compiled import CompiledStep
-from anyformer.generation.decode import Decoding, check_writes
+from anyformer.generation.decode import Decoding
 from anyformer.generation.guesses import Guessing
 from anyformer.generation.prefixes import Prefixes
+from anyformer.generation.prompt import check_writes
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.model import Transformer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.decode import check_writes
+from anyformer.generation.prompt import check_writes
 from anyformer.inference.writing import batches
 from anyformer.layers.embedding import learned_positions
 from anyformer.layers.head import chunks_of, rows_at_once

@@ -50,6 +50,11 @@ def mark(quick: bool) -> pytest.MarkDecorator:
     return pytest.mark.in_turn if quick else pytest.mark.slow
 
 
+def in_turn(*values: object) -> Any:
+    """Return a test's parameters that `make test` tries in their turn."""
+    return pytest.param(*values, marks=pytest.mark.in_turn)
+
+
 def is_its_turn(test: str) -> bool:
     """Return whether `make test` tries a test that is marked `in_turn`, by its name with its parameters."""
     return crc32(test.encode()) % TURNS == 0

@@ -44,10 +44,11 @@ from anyformer.spec import (
     parameters,
     tensors,
 )
+from tests.laws.models import shrunk_once
 from tests.sample import is_drawn
 
 NAMES = list(PRESETS)
-SMALL = {name: af.shrink(preset) for name, preset in PRESETS.items()}
+SMALL = {name: shrunk_once(preset.spec) for name, preset in PRESETS.items()}
 LLAMA, GPT2 = af.preset("llama2-7b").spec, af.preset("gpt2").spec
 D, F, L, V = 4096, 11_008, 32, 32_000  # LLaMA 2 7B's
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -80,40 +81,50 @@ def test_cost_table(tmp_path: Path) -> None:
     assert cells["llama2-7b"][1] == f"{3 * (attention + matrices):,.0f}"
 
 
-def test_train_tiny(tmp_path: Path) -> None:
+class Tiny(NamedTuple):
+    """What train_tiny.py trained, and printed."""
+
+    path: Path
+    text: Path
+    out: str
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    folder = tmp_path_factory.mktemp("tiny")
     lines = [f"{n} sheep and {n + 1} goats went up the hill and came down again.\n" for n in range(900)]
-    (tmp_path / "sheep.txt").write_text("".join(lines), encoding="utf-8")
-    out = run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "tiny", "6e4", "12e4", "7 sheep and")
-    found = re.search(r"([\d.]+) bits a byte", out)
+    (folder / "sheep.txt").write_text("".join(lines), encoding="utf-8")
+    out = run(folder, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "first", "6e4", "12e4", "7 sheep and")
+    return Tiny(folder / "first", folder / "sheep.txt", out)
+
+
+def test_train_tiny(tiny: Tiny) -> None:
+    found = re.search(r"([\d.]+) bits a byte", tiny.out)
     assert found is not None
     assert 0 < float(found[1]) < 1.5  # each line is known but for its number; 8 would be no model at all
-    assert "7 sheep and" in out
-    model, tokenizer = af.load(tmp_path / "tiny")
+    assert "7 sheep and" in tiny.out
+    model, tokenizer = af.load(tiny.path)
     assert tokenizer is not None
     assert sum(p.numel() for p in model.parameters()) == af.parameters(model.spec).total
 
 
-def test_hybrid(tmp_path: Path) -> None:
-    lines = [f"{n} sheep and {n + 1} goats went up the hill and came down again.\n" for n in range(900)]
-    (tmp_path / "sheep.txt").write_text("".join(lines), encoding="utf-8")
-    run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "first", "6e4", "12e4", "7")
-    out = run(tmp_path, str(EXAMPLES / "hybrid.py"), "first", "sheep.txt", "24k", "out")
+def test_hybrid(tmp_path: Path, tiny: Tiny) -> None:
+    out = run(tmp_path, str(EXAMPLES / "hybrid.py"), str(tiny.path), str(tiny.text), "24k", "out")
     losses = {line.split("|")[1].split(",")[0].strip(): float(line.split("|")[2]) for line in out.splitlines()[-4:]}
-    assert list(losses) == ["first", "the hybrid of its parts", "taught", "from nothing"]
-    assert max(losses["first"], losses["taught"]) < losses["the hybrid of its parts"] - 0.1
+    assert list(losses) == [str(tiny.path), "the hybrid of its parts", "taught", "from nothing"]
+    assert max(losses[str(tiny.path)], losses["taught"]) < losses["the hybrid of its parts"] - 0.1
     assert losses["the hybrid of its parts"] < losses["from nothing"]
     start = load_spec(tmp_path / "out" / "start")
     mixers = [block.sublayers[0].branches[0].mixer.kind for block in start.stack.blocks]
     assert mixers[:2] == ["GatedDeltaNet", "Attention"]
 
 
-def test_merging(tmp_path: Path) -> None:
-    said = {"sheep": "went up the hill", "cows": "slept below a tree", "birds": "flew over the sea"}
+def test_merging(tmp_path: Path, tiny: Tiny) -> None:
+    said = {"cows": "slept below a tree", "birds": "flew over the sea"}
     for name, does in said.items():
         lines = [f"{n} {name} and {n + 1} goats {does} and came down again.\n" for n in range(900)]
         (tmp_path / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
-    run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "first", "6e4", "12e4", "7")
-    out = run(tmp_path, str(EXAMPLES / "merging.py"), "first", "cows.txt", "birds.txt", "12k", "out")
+    out = run(tmp_path, str(EXAMPLES / "merging.py"), str(tiny.path), "cows.txt", "birds.txt", "12k", "out")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out[out.index("| bits a byte") :].splitlines()]
     assert rows[0] == ["bits a byte", "cows.txt", "birds.txt"]
     bits = {name: (float(one), float(other)) for name, one, other in rows[2:]}
@@ -192,12 +203,9 @@ def test_lora(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_surgery(tmp_path: Path) -> None:
-    lines = [f"{n} sheep and {n + 1} goats went up the hill and came down again.\n" for n in range(900)]
-    (tmp_path / "sheep.txt").write_text("".join(lines), encoding="utf-8")
-    run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "first", "6e4", "12e4", "7")
-    run(tmp_path, "-m", "anyformer", "tokenizer", "train", "sheep.txt", "--vocab", "270", "--out", "other")
-    out = run(tmp_path, str(EXAMPLES / "surgery.py"), "first", "other", "sheep.txt", "12k", "out")
+def test_surgery(tmp_path: Path, tiny: Tiny) -> None:
+    run(tmp_path, "-m", "anyformer", "tokenizer", "train", str(tiny.text), "--vocab", "270", "--out", "other")
+    out = run(tmp_path, str(EXAMPLES / "surgery.py"), str(tiny.path), "other", str(tiny.text), "12k", "out")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[2:]]
     bits = {name: tuple(map(float, figures)) for name, _, *figures in rows}
     assert len(bits) == 16

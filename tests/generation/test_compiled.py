@@ -40,6 +40,7 @@ from tests.generation.test_text import TEXTS, sized
 from tests.laws.models import ids_for, randomised
 from tests.laws.test_packed import packed
 from tests.laws.weights import edited
+from tests.sample import in_turn
 
 NEW = 10
 # A full cache beside a ring, with soft-caps; latents; states of two kinds beside attention; an encoder's memory.
@@ -101,9 +102,10 @@ def test_inductor(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "rows", "rounded"),
     [
-        *(("llama3.2-1b", *case) for case in ((1, False), (2, False), (20, False), (2, True), (20, True))),
-        ("mixtral-8x7b", 1, False),  # experts: fewer chosen than there are, and more, also with biases
-        ("gpt-oss-20b", 20, False),
+        ("llama3.2-1b", 1, False),
+        *(in_turn("llama3.2-1b", *case) for case in ((2, False), (20, False), (2, True), (20, True))),
+        in_turn("mixtral-8x7b", 1, False),  # experts: fewer chosen than there are, and more, also with biases
+        in_turn("gpt-oss-20b", 20, False),
     ],
 )
 def test_weights_in_few_bits(

@@ -16,6 +16,7 @@ from anyformer.generation import Form, Grammars
 from anyformer.generation.grammar import Parsers
 from anyformer.text import Tokenizer
 from tests.generation.test_grammar import GRAMMARS, VOCABULARIES
+from tests.sample import in_turn
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_what_is_no_form_is_refused(form: Form, content: Any, said: str) -> None
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", ["rules", "terminals", "references"])
+@pytest.mark.parametrize("kind", ["rules", *map(in_turn, ("terminals", "references"))])
 def test_rules_that_lead_to_many_rules_end_no_process(kind: str) -> None:
     """Each by recursion of the parser; a few thousand fill the stack that a thread has by default."""
     n, form, content = 9_000, "grammar", ""

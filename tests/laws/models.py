@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -33,12 +34,18 @@ def shrunk() -> dict[str, ModelSpec]:
     return {" = ".join(group): spec for spec, group in names.items()}
 
 
+@cache
+def shrunk_once(spec: ModelSpec) -> ModelSpec:
+    """Return the shrunk model, which takes some hundredths of a second, for all who ask."""
+    return shrink(spec)
+
+
 def _least(spec: ModelSpec) -> ModelSpec:
     """Return the shrunk model; where a norm reads a step, with 8 features: of 2, a sixteenth of its width, little may be left.
 
     One that makes vectors of texts alone predicts words instead: laws of vectors are in test_embedding.py and test_sentences.py.
     """
-    least = shrink(spec)
+    least = shrunk_once(spec)
     if not any(head.table for head in least.heads):
         least = least.but(heads=(HeadSpec(table=TableSpec(rows=Vocab(least.vocab_size))),))
     normed = any(isinstance(part, S6Spec) and part.norm for part in least.nested())

@@ -14,6 +14,7 @@ from anyformer.layers.mlstm import MLSTM, MLSTMSpec
 from anyformer.layers.recurrence import Steps
 from anyformer.spec import Count, Place, Width
 from tests.oracles.recurrences import mlstm
+from tests.sample import in_turn
 
 HEADS, KEYS, VALUES = 3, 4, 5
 NAMES = ("q", "k", "v", "write", "forget")
@@ -54,7 +55,7 @@ def by_loop(given: Sequence[Tensor], spans: Sequence[slice], eps: float) -> list
 @pytest.mark.parametrize("eps", [1e-6, 0.5])
 @pytest.mark.parametrize("strength", [1.0, 30.0, 300.0])
 @pytest.mark.parametrize("cuts", [(), (1, 40), (0, 63, 64, 65)])
-@pytest.mark.parametrize("tokens", [1, 70, 150])
+@pytest.mark.parametrize("tokens", [1, 70, in_turn(150)])
 def test_chunks_are_the_papers_loop(tokens: int, cuts: tuple[int, ...], strength: float, eps: float) -> None:
     cuts = tuple(cut for cut in cuts if cut < tokens)
     ends = [0, *(cut for cut in cuts if cut), tokens]

@@ -143,10 +143,10 @@ def test_killed_before_the_first_checkpoint(whole: Whole, tmp_path: Path) -> Non
 
 
 def test_killed_at_random(whole: Whole, tmp_path: Path) -> None:
-    """Ten kills, each going on with what the one before has left; then to the end."""
+    """Six kills, each going on with what the one before has left; then to the end."""
     draw = random.Random(0)
     kills = alive = 0
-    while kills < 10:
+    while kills < 6:
         alive += 1
         out = tmp_path / str(alive) / "run"
         for _ in range(3):

@@ -22,11 +22,13 @@ from anyformer.spec import ModelSpec
 from anyformer.training.run import Job, Run, RunOptions, checks, train
 from tests.cli.running import answer
 from tests.laws.models import randomised
+from tests.sample import in_turn
 from tests.training.test_lora import HOW, RECIPE, small
 from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data
 
-KINDS = ["llama2-7b", "albert-base", "mixtral-8x7b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma3-1b", "mamba2-130m"]
+FEW = ("albert-base", "mixtral-8x7b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma3-1b", "mamba2-130m")
+KINDS = ["llama2-7b", *map(in_turn, FEW)]
 each_base = pytest.mark.parametrize("base", ["int8", "nf4"])
 
 

@@ -42,8 +42,7 @@ def masked(
     free = np.ones(len(ids), dtype=bool) if spared is None else ~spared
     numbers = np.arange(len(ids)) if groups is None else groups
     wanted = min(int(free.sum()), max(1, round(rate * free.sum())))
-    chosen = np.zeros(len(ids), dtype=bool)
-    candidates = np.unique(numbers[free])
+    candidates, chosen_numbers = np.unique(numbers[free]), list[int]()
     sizes = dict(zip(candidates.tolist(), np.bincount(numbers[free])[candidates].tolist(), strict=True))
     fenced = set(numbers[~free].tolist())  # neighbours of what is spared; nothing goes together across it
     left = wanted
@@ -54,9 +53,10 @@ def masked(
             size = sizes.get(number)
             if size is None or (size > left and left < wanted) or (number > first and number in fenced):
                 break
-            chosen |= free & (numbers == number)
+            chosen_numbers.append(number)
             left -= size
             del sizes[number]
+    chosen = free & np.isin(numbers, chosen_numbers)
     inputs, labels = ids.copy(), np.where(chosen, ids, NOT_PREDICTED)
     fate = rng.random(len(ids))
     inputs[chosen & (fate < mask_share)] = mask

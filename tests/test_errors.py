@@ -28,6 +28,14 @@ def test_what_a_terminal_would_act_on_is_escaped() -> None:
     assert str(SpecError("two\nlines")) == "two\nlines"
 
 
+def test_a_suggestion_is_of_the_same_first_word_where_one_is() -> None:
+    """Spelled nearest to bert-base-uncased is flaubert-base-uncased."""
+    known = ["flaubert-base-uncased", "bert-large", "bert-base", "gpt2", "gpt2-medium"]
+    assert did_you_mean("bert-base-uncased", known) == " (did you mean 'bert-base'?)"
+    assert did_you_mean("gpt2-mediun", known) == " (did you mean 'gpt2-medium'?)"
+    assert did_you_mean("gtp2", known) == " (did you mean 'gpt2'?)"
+
+
 def test_suggestions_take_anything() -> None:
     assert did_you_mean(3, ["a"]) == ""
     assert did_you_mean("x" * 10**6, ["x" * 10]) == ""

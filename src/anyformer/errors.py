@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -124,10 +125,16 @@ def among(name: object, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the known name nearest to `name`, or an empty string."""
-    folded = {each.lower(): each for each in known}
-    nearest = difflib.get_close_matches(str(name)[:LONGEST_WORD].lower(), folded, n=1, cutoff=0.6)
-    return f" (did you mean '{folded[nearest[0]]}'?)" if nearest else ""
+    """``" (did you mean 'x'?)"`` for the known name nearest to `name`, of its first word if there is one, or an empty string."""
+    folded, wanted = {each.lower(): each for each in known}, str(name)[:LONGEST_WORD].lower()
+    near = difflib.get_close_matches(wanted, folded, n=max(1, len(folded)), cutoff=0.6)
+    near = [each for each in near if _first_word(each) == _first_word(wanted)] or near
+    return f" (did you mean '{folded[near[0]]}'?)" if near else ""
+
+
+def _first_word(name: str) -> str:
+    """The letters that a name begins with: of bert-base-uncased, bert."""
+    return "".join(itertools.takewhile(str.isalpha, name))
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -364,9 +364,22 @@ def test_nothing_leaks_a_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         "convert a b",
         "tokenizer compare bpe",
         "tokenizer audit run",
+        "generate --model run",
+        "embed --model run",
+        "classify --model run",
     ],
 )
-def test_a_text_that_is_read_alone_is_one(command: str) -> None:
-    refused(
-        run(*command.split(), "--data", "a.txt", "--data", "b.txt"), "'--data'", "2 are given, a.txt, b.txt; give one"
-    )
+def test_a_text_that_is_read_alone_is_one(command: str, text: Path) -> None:
+    twice = run(*command.split(), "--data", text, "--data", text)
+    refused(twice, "'--data'", f"2 are given, {text}, {text}; give one")
+
+
+@pytest.mark.parametrize("command", ["train gpt2", "compare gpt2 llama2"])
+def test_so_is_what_a_run_is_validated_on(command: str, text: Path) -> None:
+    words = (*command.split(), "--data", text, "--recipe", "none.yaml", "--out", "out")
+    refused(run(*words, "--validation-data", text, "--validation-data", text), "'--validation-data'", "2 are given")
+
+
+def test_a_weight_is_of_a_mixture(text: Path) -> None:
+    says = f"one text is read here, and no mixture, whose texts have weights; give {text}"
+    refused(run("evaluate", "run", "--data", f"{text}=0.7"), "'--data'", says)

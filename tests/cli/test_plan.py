@@ -68,6 +68,14 @@ def test_a_plan_is_shown() -> None:
     assert found["tokens_reached"] == pytest.approx(86_400 * found["plan"]["tokens_per_second"])
 
 
+def test_little_is_no_nothing() -> None:
+    shown = succeeded(run("plan", "gpt2", "--hardware", "8xH100", "--tokens", "10M", "--price-per-hour", "2")).stdout
+    figures = {name: line.split()[-1 if name == "device hours" else len(name.split())] for line in shown.splitlines()
+               for name in ("device hours", "energy", "price") if line.strip().startswith(name)}  # fmt: skip
+    assert len(figures) == 3
+    assert all(0 < float(figure) < 1 for figure in figures.values()), figures
+
+
 def test_no_has_status_1_and_says_why() -> None:
     result = run("plan", "llama3-70b", "--hardware", "8xH100")
     assert (result.exit_code, result.stderr) == (1, "")

@@ -68,6 +68,11 @@ def test_a_model_is_used_where_it_is(spec: af.ModelSpec, tokenizer: Tokenizer) -
         opened(model.to("meta"), tokenizer, device="cpu")
 
 
+def test_a_language_is_a_translations(spec: af.ModelSpec, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UsageError, match=r"a language \(<de>\) is a translation's, and this model has no encoder"):
+        af.generate(randomised(spec), tokenizer, "the", target_language="<de>")
+
+
 def test_no_token_is_not_the_usual_number(spec: af.ModelSpec, tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the cat sits on the mat\n" * 5)
     (tmp_path / "questions.jsonl").write_text('{"question": "the", "answer": "cat"}\n')

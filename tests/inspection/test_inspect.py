@@ -286,9 +286,10 @@ def test_rows_whose_maps_no_memory_has_room_for_are_refused(
     name: str, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is computed; 5 maps of all heads in float32, by measuring."""
-    model, given = small(name), {"data": text, "seq_len": 40}
+    model = small(name)
+    given: dict[str, Any] = {"data": text, "seq_len": 40}
     if name == "transformer-base":
-        given = {"source": text, "target": text, "seq_len": 40}
+        given = {"source": text, "target": text}
     mixer: Any = model.spec.stack.blocks[0].sublayers[0].branches[0].mixer
     n = 40 if name != "transformer-base" else len(tokenizer().encode(TEXT * 4)) + 1
     needed = 5 * int(mixer.projection.n_heads) * n * n * 4

@@ -242,6 +242,12 @@ def test_times_as_much_compute() -> None:
     noisy = times_as_much(curve(1.0, 0.002), curve(1 / 3, 0.002), n_resamples=200)
     assert all(each.low is not None and each.high is not None and each.low < 3 < each.high for each in noisy.values())
     assert times_as_much(curve(1e6, 0.0), curve(1.0, 0.0)) == {}
+    rising = {
+        1e12: {1: 5.0, 2: 5.0},
+        2e12: {1: 5.2, 2: 5.2},
+    }  # the larger budget made it worse: nothing above 5 is reached
+    falling = {1e12: {1: 5.3, 2: 5.3}, 2e12: {1: 4.9, 2: 4.9}}
+    assert times_as_much(falling, rising) == {}
 
 
 def test_too_little_is_refused() -> None:

@@ -20,7 +20,7 @@ import torch
 import yaml
 
 from anyformer.disk.lock import Lock
-from anyformer.errors import CheckpointError, SpecError, UsageError
+from anyformer.errors import CheckpointError, SpecError, TextError, UsageError
 from anyformer.recipe import Lion, Recipe
 from anyformer.study import cells as module
 from anyformer.study.cells import Cell, Runs, bottom, read_texts
@@ -458,7 +458,9 @@ def order(*names: str) -> dict[str, Any]:
         (pair(length=8, than="rms") | {"lengths": [8]}, "compares a model with itself; name two, or two lengths"),
         (pair(length=8, last=8) | {"lengths": [8]}, "counts the last 8 of 8 tokens"),
         (pair(last=8), "counts the last tokens of windows and names no length"),
-        (pair(kind="LessSensitive"), "speak of sensitivity to rates of which a model has none"),
+        (pair(kind="LessSensitive"), "one, 'x', of sensitivity to rates, and 'rms' has no two; give it two or more"),
+        (pair(about="norms"), "are about 'norms', no row of variants .*did you mean 'norm'.*; there are n_layers, "),
+        ({"title": None, "foo": 1}, r"bad\.yaml: 2 faults: \(1\) Study has no field 'foo'"),
         ({"seeds": 1001}, "are more than 1,000, beyond which seeds choose rates"),
         (order("rms", "layer", "gpt"), "SameOrder.published.* leaves 3 losses besides extremes"),
         (order("rms", "layer", "rms", "gpt"), "has two losses of 'rms'; give one"),
@@ -485,6 +487,26 @@ def test_what_a_models_recipe_does_not_name_is_the_studys(folder: Path) -> None:
 def test_the_model_that_cannot_be_so_small_is_named(folder: Path, tmp_path: Path) -> None:
     file = written(folder, "small", sizes=[30])
     with pytest.raises(SpecError, match=r"^rms: no model of this architecture has about 30 parameters"):
+        plan_study(file, out=tmp_path, say=quiet)
+
+
+@pytest.mark.parametrize("name", ["t5-small", "bert-base"])
+def test_a_model_that_scores_no_text_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    """By what can be done about it: objectives that train it are refused too."""
+    file = written(folder, "bad", models=[{"name": "other", "architecture": name}], claims=[])
+    with pytest.raises(
+        UsageError, match=r"^other: a study is of language models, and .* does not score a text; leave it"
+    ):
+        plan_study(file, out=tmp_path, say=quiet)
+
+
+@pytest.mark.parametrize("share", ["report", "select"])
+def test_the_share_that_is_too_small_is_named(folder: Path, tmp_path: Path, share: str) -> None:
+    (texts := tmp_path / "texts").mkdir()
+    for i in range(3):
+        (texts / f"{i}.txt").write_text("the cat sits\n" * 50)
+    file = written(folder, "bad", **{"data": str(texts), "report": 0.34, "select": 0.51, share: 0.1})
+    with pytest.raises(TextError, match=f"^{share}: the validation split is empty"):
         plan_study(file, out=tmp_path, say=quiet)
 
 

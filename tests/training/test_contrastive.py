@@ -212,7 +212,7 @@ def test_a_trained_model_finds_translations(learned: TrainingResult) -> None:
 def test_validation_batches_are_of_one_size() -> None:
     """So that no last batch of a few pairs makes the loss look better; each pair once."""
     given = ContrastData(pairs(60, 1), pairs(25, 2), tokenizer())
-    n = batch_pairs(recipe(), given.longest(recipe()))
+    n = batch_pairs(recipe(), given.longest(DECODER, recipe(), recipe().seq_len))
     validation = given.validation(recipe())
     assert validation is not None
     found = list(validation.batches(1))
@@ -234,7 +234,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 def test_every_pair_is_seen_once_an_epoch_in_batches_of_one_size() -> None:
     given = data()
-    feed, n = given.feed(recipe()), batch_pairs(recipe(), given.longest(recipe()))
+    feed, n = given.feed(recipe()), batch_pairs(recipe(), given.longest(DECODER, recipe(), recipe().seq_len))
     assert 60 % n == 0
     seen = [
         tuple(row[mask])

@@ -321,8 +321,11 @@ def test_compiled(teacher: Path) -> None:
 # Words and refusals
 
 
-def test_written_on_the_command_line() -> None:
+def test_written_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert distillation_of("runs/a") == Distillation(teacher="runs/a")
+    assert distillation_of("a,b,weight=.5") == Distillation(teacher="a,b", weight=0.5)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a,b=c").mkdir()
     assert distillation_of("a,b=c,temperature=2,weight=.5") == Distillation(teacher="a,b=c", weight=0.5, temperature=2)
     assert changed("small", {"distillation": "a"}).distillation == Distillation(teacher="a")
     recipe = RECIPE.but(distillation=ELSEWHERE)
@@ -333,6 +336,7 @@ def test_written_on_the_command_line() -> None:
     ("text", "says"),
     [
         ("a,weight=much", "weight = 'much' is no number; write weight=0.5"),
+        ("a,temp=2", "a,temp=2: 'temp' is none of its options; write a,weight=0.5,temperature=2"),
         ("a,weight=.5,heat=2", "'heat' is none of its options; write a,weight=0.5,temperature=2"),
         ("a,weight=.5,weight=.6", "'weight' is none of its options"),
         ("a,weight=.5,temperature", "'temperature' is none of its options"),

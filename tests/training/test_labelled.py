@@ -345,7 +345,7 @@ def test_what_cannot_start_says_why() -> None:
     with pytest.raises(TextError, match=r"hold [\d,]+ tokens, less than one batch of 99,999"):
         train(three, RECIPE.but(batch_tokens=99_999), data, options=HOW)
     cut = RECIPE.but(seq_len=8, objective=Classification(truncate=True))
-    assert data.longest(cut) == 8
+    assert data.longest(gpt2, cut, 8) == 8
     assert data.cut(cut) > 0
     with pytest.raises(TextError, match="line 1: the label 'neg' is none of those trained on"):
         LabelledData(corpus(), None, data.tokenizer, ("bad", "good"))

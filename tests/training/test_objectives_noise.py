@@ -244,7 +244,7 @@ def test_noise_is_a_function_of_seed_step_and_row(objective: ObjectiveSpec) -> N
     other_seed = next(text_data().feed(given.but(seed=1)))
     assert other_seed.labels.shape != batches[0].labels.shape or (other_seed.labels != batches[0].labels).any()
     widest = max(max(documents(batch)) for batch in batches)
-    assert widest <= text_data().longest(given)
+    assert widest <= text_data().longest(encoder_decoder(), given, SEQ_LEN)
     validation = text_data().validation(given)
     assert validation is not None
     for (one, _), (other, _) in zip(validation.batches(200), validation.batches(200), strict=True):

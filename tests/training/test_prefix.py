@@ -27,7 +27,6 @@ from anyformer.training.objectives.denoising.loss import in_one_row
 from anyformer.training.objectives.denoising.noise import NoisyPairs
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
-from anyformer.training.run.checks import longest
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.step import Trainer
 from tests.laws.elsewhere import named
@@ -236,7 +235,7 @@ def test_no_sequence_is_longer_than_is_said(objective: ObjectiveSpec) -> None:
     found = [
         len(p) + len(t) - 1 for _ in range(20) for rows in [next(feed)] for i in range(4) for p, t in sequences(rows, i)
     ]
-    said = longest(spec(), given, data)
+    said = data.longest(spec(), given, 40)
     assert max(found) <= said
     if isinstance(objective, PrefixLM):
         assert said == 41

@@ -139,7 +139,7 @@ def test_numbers_of_numpy_are_written_too() -> None:
         ("recipe: 1\noptimizer: {kind: AdmaW}", "did you mean 'AdamW'?"),
         ("recipe: 1\nschedule: [{kind: Warmup, steps: 3, share: 0.5}]", "give one of them"),
         ("recipe: 1\nschedule: [{kind: Warmup, steps: 0}]", "Warmup.steps = 0 must be at least 1, or null"),
-        ("recipe: 1\nbatch_tokens: 300", "must be a multiple of seq_len = 256"),
+        ("recipe: 1\nbatch_tokens: 300", "must be a multiple of seq_len = 256, such as 256"),
         ("recipe: 1\nprecision: fp8", "none of 'float32', 'bf16'"),
         ("recipe: 1\nclip: 0.0", "must be above 0"),
         ("recipe: 1\ndropout: {residual: 1.0}", "below 1"),

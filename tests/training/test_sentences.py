@@ -155,7 +155,7 @@ def test_rows_follow_from_seed_step_and_row(objective: SentencePairs) -> None:
             np.testing.assert_array_equal(one, other)
     other = next(data().feed(options.but(seed=1)))
     assert (other.input_ids != batches[0].input_ids).any()
-    assert max(int(rows.document.sum(1).max()) for rows in batches) <= data().longest(options)
+    assert max(int(rows.document.sum(1).max()) for rows in batches) <= data().longest(BERT, options, options.seq_len)
     validation = data().validation(options)
     assert validation is not None
     by_four, by_one = (

@@ -9,7 +9,7 @@ import click
 
 from anyformer.cli.names import import_option
 from anyformer.cli.options import (
-    ONE_FILE,
+    ONE_FILE_OF_TEXTS,
     as_option,
     device_option,
     json_option,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--text", "texts", multiple=True, help="A text. May be given several times.")
 @click.option(
     "--data",
-    type=ONE_FILE,
+    **ONE_FILE_OF_TEXTS,
     help="A file of texts, one a line, or .jsonl, .csv or .tsv with text (and text_pair), or tokens; labels are not read.",
 )
 @truncate_option

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     **ONE_TEXT,
     help="A file, a folder, or stdlib (Python's own source); labelled text for an objective that reads labels.",
 )
-@click.option("--validation-data", metavar="TEXT", help="A text of its own to validate on, instead of a share.")
+@click.option("--validation-data", **ONE_TEXT, help="A text of its own to validate on, instead of a share.")
 @click.option("--truncate", is_flag=True, help="Cut labelled texts that are longer than a row.")
 @click.option(
     "--validation", type=SHARE, default=0.02, show_default=True, help="Share of the text set aside to validate on."

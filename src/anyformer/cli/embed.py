@@ -10,7 +10,7 @@ import click
 from anyformer.cli.names import import_option
 from anyformer.cli.options import (
     NEW_FILE,
-    ONE_FILE,
+    ONE_FILE_OF_TEXTS,
     Amount,
     as_option,
     device_option,
@@ -28,7 +28,7 @@ SHORT = 40  # characters of a text that a table shows
 @click.command()
 @run_option
 @click.option("--text", "texts", multiple=True, help="A text. Several are compared with each other.")
-@click.option("--data", type=ONE_FILE, help="A file of texts, one a line.")
+@click.option("--data", **ONE_FILE_OF_TEXTS, help="A file of texts, one a line.")
 @click.option("--out", type=NEW_FILE, help="Where the vectors go: .safetensors or .npy, a row for each text in order.")
 @click.option(
     "--pool",

@@ -12,7 +12,7 @@ import click
 
 from anyformer.cli.names import import_option
 from anyformer.cli.options import (
-    ONE_FILE,
+    ONE_FILE_OF_TEXTS,
     SEED,
     Number,
     as_option,
@@ -66,7 +66,9 @@ SEARCH = ("beams", "length_penalty", "stopping")
     help="A search ends when no beam seems to get better, when as many have ended as there are beams, or when none can.  "
     "[default: estimate]",
 )
-@click.option("--data", type=ONE_FILE, help="A file of lines to translate, each to one line; for encoder–decoders.")
+@click.option(
+    "--data", **ONE_FILE_OF_TEXTS, help="A file of lines to translate, each to one line; for encoder–decoders."
+)
 @click.option("--chat", is_flag=True, help="PROMPT is what a user says: put it as the checkpoint's chat template does.")
 @click.option("--system", metavar="TEXT", help="With --chat: what the model is told before.")
 @guess_options

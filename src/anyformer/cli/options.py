@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from anyformer.recipe import OBJECTIVES, OPTIMIZERS, ObjectiveSpec, OptimizerSpec, Recipe
+from anyformer.recipe import OBJECTIVES, OPTIMIZERS, ObjectiveSpec, OptimizerSpec, Recipe, weighed
 
 # The words by which a field of such a type is named.
 NAMED: Mapping[Any, Collection[str]] = {ObjectiveSpec: OBJECTIVES, OptimizerSpec: OPTIMIZERS}
@@ -47,14 +47,19 @@ _SOURCE = click.option(
 _TARGET = click.option("--target-language", metavar="TOKEN", help="Of the language that answers are in.")
 
 
-def _one(context: click.Context, option: click.Parameter, given: Sequence[str]) -> str | None:
-    if given[1:]:
-        raise click.BadParameter(f"one text is read here, and {len(given)} are given, {', '.join(given)}; give one")
+def _one(context: click.Context, option: click.Parameter, given: Sequence[str | Path]) -> str | Path | None:
+    names = [str(each) for each in given]
+    if names[1:]:
+        raise click.BadParameter(f"one text is read here, and {len(names)} are given, {', '.join(names)}; give one")
+    for text, weight in map(weighed, names):
+        if weight is not None:
+            raise click.BadParameter(f"one text is read here, and no mixture, whose texts have weights; give {text}")
     return given[0] if given else None
 
 
-# How click is told of a text that a command reads alone: of two it would take the last without a word.
+# How click is told of a text, and of a file of texts, that a command reads alone: of two it would take the last without a word.
 ONE_TEXT: Mapping[str, Any] = {"metavar": "TEXT", "multiple": True, "callback": _one}
+ONE_FILE_OF_TEXTS: Mapping[str, Any] = {**ONE_TEXT, "type": ONE_FILE, "metavar": "FILE"}
 
 
 def language_options(command: Callable[..., Any]) -> Callable[..., Any]:

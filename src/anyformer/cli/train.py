@@ -13,6 +13,7 @@ from anyformer.cli.options import (
     ABOVE_ZERO,
     DIRECTORY,
     FILE,
+    ONE_TEXT,
     PATH,
     RECOMPUTE,
     SHARE,
@@ -50,7 +51,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
 @click.option(
     "--validation", type=SHARE, default=0.05, show_default=True, help="Share of the text set aside to validate on."
 )
-@click.option("--validation-data", metavar="TEXT", help="A text of its own to validate on, instead of a share.")
+@click.option("--validation-data", **ONE_TEXT, help="A text of its own to validate on, instead of a share.")
 @click.option("--validation-source", type=FILE, help="Sentences to validate on, for translation.")
 @click.option("--validation-target", type=FILE, help="Their translations.")
 @click.option("--out", type=DIRECTORY, help="Directory of the run; made, or gone on with.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,18 +15,19 @@ from anyformer.recipe import OBJECTIVES, SFT, Contrastive, Examples, Labelled, O
 from anyformer.text import EncodedPairs, ParallelCorpus, Tokenizer, encode_corpus, split_labelled, split_pairs
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
-from anyformer.training.chosen_recipe import fits
+from anyformer.training.chosen_recipe import fits, refuse_row_length
 from anyformer.training.data.feed import Validation
-from anyformer.training.data.text import text_validation
+from anyformer.training.data.text import longest_of_text, text_validation
+from anyformer.training.data.vocabulary import serves
 from anyformer.training.objectives.answers.data import ConversationValidation
 from anyformer.training.objectives.answers.encoded import EncodedConversations
-from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.architecture import RESTORED, usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.objective import Objective, noise_of, objective_of
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import Sources
-from anyformer.training.run.checks import check_positions, check_vocabulary
+from anyformer.training.run.checks import check_positions, check_vocabulary, longest_row
 from anyformer.training.step.memories import check_memory
 
 NAMED = ("sft", "causal-lm")  # objectives that a model may be judged by which was not trained by them
@@ -55,10 +57,18 @@ def refuse_unknown(objective: str | None, given: Sources) -> None:
 def goal_of(found: Opened, given: Sources, objective: str | None = None, *, truncate: bool = False) -> ObjectiveSpec:
     """The objective that a run was trained by where the data are of its kind, else what suits the architecture, or is named.
 
-    Raises UsageError for preferences.
+    Raises UsageError for preferences, and for an encoder and a decoder whose vocabulary has no token to hide text by.
     """
     spec, trained = found.model.spec, found.recipe
-    goal = trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
+    if trained and fits(trained.objective, given.reads):
+        goal = trained.objective
+    else:
+        goal = usual(spec, given.reads, found.tokenizer)
+        if goal in RESTORED and not serves(found.tokenizer, goal):
+            raise UsageError(
+                "a text is hidden from this model's encoder by sentinels (<extra_id_0>) or a mask, and its tokenizer has none; "
+                "give pairs of texts (--source and --target)"
+            )
     if objective is not None and goal.kind != OBJECTIVES[objective].kind:
         goal = OBJECTIVES[objective]
     if isinstance(goal, PreferenceSpec):
@@ -93,6 +103,8 @@ def judging(
         names = () if goal.labels == "numbers" else label_names(found.model)
         length = length or longest_of(spec)
         examples = EncodedLabelled(corpus, found.tokenizer, names, length, truncate=goal.truncate)
+        if length is not None:
+            check_positions(spec, partial(min, int(examples.lengths.max())), length)
         return Judging(objective_of(goal, spec), LabelledValidation(examples), seq_len=length)
     length = length or min(spec.context or LONGEST, LONGEST)
     if isinstance(goal, Contrastive):
@@ -100,15 +112,28 @@ def judging(
         recipe = recipe.but(batch_tokens=trained.batch_tokens) if trained else recipe
         whole = given.pairs()
         training, pairs = (whole, whole) if held_out is None else split_pairs(whole, held_out)
-        validation = ContrastData(training, pairs, found.tokenizer).validation(recipe)  # in batches as in training
+        data = ContrastData(training, pairs, found.tokenizer)
+        check_positions(spec, partial(data.longest, spec, recipe), length)
+        validation = data.validation(recipe)  # in batches as in training
         assert validation is not None
         return Judging(objective_of(goal, spec), validation, seq_len=length, pairs=pairs)
     if memory is None and trained and goal.kind == trained.objective.kind and given.reads == "text":
         memory = trained.memory
     objective = objective_of(goal, spec)
     check_vocabulary(spec, found.tokenizer.vocab_size)
-    check_positions(spec, length, length)
-    recipe = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
+    if given.reads == "pairs":
+        refuse_row_length(goal, seq_len)
+        pairs = given.pairs()
+        pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
+        encoded = EncodedPairs(pairs, found.tokenizer)
+        longest = int(encoded.lengths.max())
+        check_positions(spec, lambda _: longest, longest)
+        return Judging(objective, PairValidation(pairs, encoded), seq_len=longest)
+    recipe = Recipe(objective=goal, seed=trained.seed if trained else 0)
+    longest_of_rows = partial(longest_of_text, spec, recipe, found.tokenizer)
+    length = length if seq_len else longest_row(spec, longest_of_rows, length) or length
+    check_positions(spec, longest_of_rows, length)
+    recipe = recipe.but(seq_len=length, batch_tokens=length)
     if memory:
         recipe = recipe.but(memory=memory)
         check_memory(spec, recipe)
@@ -124,10 +149,6 @@ def judging(
 
 
 def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
-    if given.reads == "pairs":
-        pairs = given.pairs()
-        pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
-        return PairValidation(pairs, EncodedPairs(pairs, tokenizer))
     if isinstance(goal := recipe.objective, SFT):
         said = given.exchanges(goal.reads)
         said = said if held_out is None else split_exchanges(said, held_out)[1]

@@ -46,8 +46,9 @@ class Opened(NamedTuple):
         if source is target is None:
             return self
         if self.model.encoder is None:
+            named = " and ".join(each for each in (source, target) if each is not None)
             raise UsageError(
-                f"the languages {source} and {target} are of a translation, and this model has no encoder; say them in the prompt"
+                f"a language ({named}) is a translation's, and this model has no encoder; say it in the prompt"
             )
         return self._replace(tokenizer=self.tokenizer.between(source, target))
 

@@ -13,6 +13,7 @@ from anyformer.recipe.mixture import Mixture as Mixture
 from anyformer.recipe.mixture import Stage as Stage
 from anyformer.recipe.mixture import TextSource as TextSource
 from anyformer.recipe.mixture import mixture_of as mixture_of
+from anyformer.recipe.mixture import weighed as weighed
 from anyformer.recipe.optimizer import OPTIMIZERS as OPTIMIZERS
 from anyformer.recipe.optimizer import Adafactor as Adafactor
 from anyformer.recipe.optimizer import Adam as Adam

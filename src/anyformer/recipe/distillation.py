@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from anyformer.errors import UsageError
+from anyformer.errors import UsageError, did_you_mean
 from anyformer.spec import Positive, Share, Spec
 
 _OPTIONS = ("weight", "temperature")
@@ -35,13 +35,14 @@ def distillation_of(text: str, begun: Distillation | None = None) -> Distillatio
     Raises UsageError, SpecError.
     """
     teacher, *items = text.split(",")
-    while items and not items[0].startswith(tuple(f"{name}=" for name in _OPTIONS)):
+    while items and ("=" not in items[0] or Path(f"{teacher},{items[0]}").exists()):
         teacher = f"{teacher},{items.pop(0)}"  # a comma of the path
     options: dict[str, Any] = {}
     for name, equals, value in (item.partition("=") for item in items):
         if name not in _OPTIONS or not equals or name in options:
+            near = "" if name in _OPTIONS else did_you_mean(name, _OPTIONS)
             raise UsageError(
-                f"--teacher {text}: {name!r} is none of its options; write {teacher},weight=0.5,temperature=2"
+                f"--teacher {text}: {name!r} is none of its options{near}; write {teacher},weight=0.5,temperature=2"
             )
         try:
             options[name] = float(value)

@@ -107,7 +107,8 @@ class Recipe(Spec):
 
     def __post_init__(self) -> None:
         if self.objective.reads == "text" and self.batch_tokens % self.seq_len:
-            raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}")
+            near = max(1, round(self.batch_tokens / self.seq_len)) * self.seq_len
+            raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}, such as {near}")
         if self.mixture is not None:
             if self.objective.reads != "text":
                 raise self.refusal(

@@ -88,29 +88,29 @@ def decode_file(data: Any, name: str, header: str, declared: type[Any], what: st
 
 
 def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
-    where = path or "it"
+    where = f"{path}: " if path else ""
     if isinstance(data, str) and is_phrase(data):
-        with errors_of(where):
+        with errors_of(path or "it"):
             data = parse(data)
     fields = {"kind": data} if isinstance(data, str) else data
     if not isinstance(fields, dict):
-        raise SpecError(f"{where} is {data!r}; it must be a {declared.kind} or the name of one")
+        raise SpecError(f"{path or 'it'} is {data!r}; it must be a {declared.kind} or the name of one")
     name = fields.get("kind", None if declared.abstract else declared.kind)
     known = {k: c for k, c in Spec.kinds_with(name).items() if issubclass(c, declared) and not c.abstract}
     if not isinstance(name, str) or name not in known:
-        raise SpecError(f"{where}: {name!r} is no kind of {declared.kind}{among(name, sorted(known))}")
+        raise SpecError(f"{where}{name!r} is no kind of {declared.kind}{among(name, sorted(known))}")
     kind = known[name]
     hints = kind.types()
     given = {key: value for key, value in fields.items() if key != "kind"}
     faults = [
-        SpecError(f"{where}: {name} has no field {key!r}{did_you_mean(key, hints)}; it has {', '.join(hints)}")
+        SpecError(f"{where}{name} has no field {key!r}{did_you_mean(key, hints)}; it has {', '.join(hints)}")
         for key in given
         if key not in hints
     ]
     inside = {k: (v, hints[k], f"{path}.{k}" if path else k) for k, v in given.items() if k in hints}
     needed = [f.name for f in dataclasses.fields(kind) if is_needed(f) and f.name not in given]  # type: ignore[arg-type]
     if needed:
-        faults.append(SpecError(f"{where}: {name} needs {', '.join(needed)}"))
+        faults.append(SpecError(f"{where}{name} needs {', '.join(needed)}"))
     values = _decoded(inside, faults)
     try:
         return kind(**values)

@@ -13,13 +13,14 @@ from statistics import fmean
 from typing import NamedTuple
 
 from anyformer.disk.lock import Lock, is_held
-from anyformer.errors import UsageError, errors_of
+from anyformer.errors import TextError, UsageError, errors_of
 from anyformer.spec import ModelSpec, specification
 from anyformer.study.compare import Question, at_size, check, directory_of, identity, keep, kept, rank, run_one
 from anyformer.study.results import LOSS, RunResult, Trial, Tuning
 from anyformer.study.specification import UNREPORTED, ModelEntry, StudySpec
 from anyformer.text import encode_corpus
 from anyformer.training.data.text import TextData
+from anyformer.training.objectives.architecture import usual
 from anyformer.training.prepare import Say, Sources, read_data
 from anyformer.training.run import Job, RunOptions
 from anyformer.training.run.progress import Watcher
@@ -61,11 +62,15 @@ class Texts:
 def read_texts(spec: StudySpec, say: Say) -> Texts:
     """The text, split twice and tokenized. Raises TextError, UsageError."""
     source = Sources(spec.data)
+    corpus = source.corpus()
+    with errors_of("report", TextError):
+        rest, _ = corpus.split(spec.report)
+    with errors_of("select", TextError):
+        halves = rest.split(spec.select, seed=1)
     found, about = read_data(spec.recipe, source, spec.report, vocab_size=spec.vocab_size, say=say)
     assert isinstance(found, TextData)
     assert found.tokenizer is not None
-    rest, _ = source.corpus().split(spec.report)
-    train, select = (encode_corpus(each, found.tokenizer) for each in rest.split(spec.select, seed=1))
+    train, select = (encode_corpus(each, found.tokenizer) for each in halves)
     return Texts(
         TextData(train, select, found.tokenizer),
         TextData(train, found.held_out, found.tokenizer),
@@ -92,7 +97,10 @@ class Runs:
         recipe = model.recipe or self.spec.recipe
         with errors_of(model.name):
             given = specification(model.architecture)
-            return at_size(given, round(size * model.times), self.spec.count, recipe, self.texts.report)
+            if (suits := usual(given)).whole:
+                return at_size(given, round(size * model.times), self.spec.count, recipe, self.texts.report)
+        what = f"this architecture learns by {suits.kind}, which does not score a text"
+        raise UsageError(f"{model.name}: a study is of language models, and {what}; leave it out")
 
     def check(self) -> None:
         """Raise, before anything runs, what would stop a run."""

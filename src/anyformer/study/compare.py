@@ -32,7 +32,7 @@ from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import Job, RunOptions, TrainingResult, train
-from anyformer.training.run.checks import SOURCES, check_run, longest
+from anyformer.training.run.checks import SOURCES, check_run
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
@@ -150,7 +150,7 @@ def at_size(spec: ModelSpec, n_params: int, count: Counted, recipe: Recipe, data
 
     That is the recipe's rows, and longer where what is made of them is: what was hidden in a text stands between sentinels.
     """
-    context = max(recipe.seq_len, longest(spec, recipe, data))
+    context = max(recipe.seq_len, data.longest(spec, recipe, recipe.seq_len))
     return resize(spec, n_params=n_params, vocab_size=rows_for(recipe, data), context=context, count=count)
 
 

@@ -241,7 +241,7 @@ def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000) -> di
         return flops, [float(np.mean([curves[each][one] for one in drawn])) for each in flops]
 
     ours, theirs = means(model, seeds), means(than, seeds)
-    low, high = max(min(ours[1]), min(theirs[1])), min(max(ours[1]), max(theirs[1]))
+    low, high = max(min(ours[1]), min(theirs[1])), min(ours[1][0], theirs[1][0])  # as `compute_to` reads them
     if low >= high:
         return {}
     targets = [math.exp(math.log(low) + share * math.log(high / low)) for share in (0.25, 0.5, 0.75)]

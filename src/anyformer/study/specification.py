@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from anyformer.disk import plain
-from anyformer.errors import UsageError, among, did_you_mean
+from anyformer.errors import UsageError, among
 from anyformer.recipe import Recipe
 from anyformer.resizing import Counted
 from anyformer.spec import Positive, Spec, Whole, decode_file
@@ -143,9 +143,7 @@ class StudySpec(Spec):
             self.require("models", names.count(name) == 1, f"has two called {name!r}; name each once")
         for claim in self.claims:
             if claim.about is not None and claim.about not in ROWS:
-                raise self.refusal(
-                    "claims", f"are about {claim.about!r}, no row of variants{did_you_mean(claim.about, ROWS)}"
-                )
+                raise self.refusal("claims", f"are about {claim.about!r}, no row of variants{among(claim.about, ROWS)}")
             for name in claim.names:
                 if name not in names:
                     raise self.refusal(
@@ -181,8 +179,10 @@ class StudySpec(Spec):
         same = claim.model == claim.than and lengths[0] == lengths[1]
         self.require("claims", not same, "compares a model with itself; name two, or two lengths")
         if isinstance(claim, LessSensitive):
-            several = all(len(self.rates_of(model)) > 1 for model in self.models if model.name in claim.names)
-            self.require("claims", several, "speak of sensitivity to rates of which a model has none to choose from")
+            for model in self.models:
+                few = model.name in claim.names and len(self.rates_of(model)) < 2
+                said = f"has one, {claim.says!r}, of sensitivity to rates, and {model.name!r} has no two; give it two or more"
+                self.require("claims", not few, said)
         if not isinstance(claim, LossPairSpec):
             return
         read = ", ".join(map(str, self.lengths)) or "none"

@@ -82,10 +82,14 @@ def recipe_for(
         if said is None or not fits(said, reads):
             changes = {**changes, "objective": usual(spec, reads)}
     chosen = changed(recipe, changes, lr=lr)
-    if "seq_len" in changes and chosen.objective.reads == "pairs" and not isinstance(chosen.objective, Examples):
-        what = f"--seq-len {chosen.seq_len}: rows of {chosen.objective.kind} are as long as their pairs"
-        raise UsageError(f"{what}; leave it out, --batch-tokens says how many there are at once")
+    refuse_row_length(chosen.objective, chosen.seq_len if "seq_len" in changes else None)
     return with_truncation(chosen) if truncate else chosen
+
+
+def refuse_row_length(objective: ObjectiveSpec, seq_len: int | None) -> None:
+    """Raise UsageError for a length of rows that are as long as their pairs."""
+    if seq_len is not None and objective.reads == "pairs" and not isinstance(objective, Examples):
+        raise UsageError(f"--seq-len {seq_len}: rows of {objective.kind} are as long as their pairs; leave it out")
 
 
 def _said_objective(recipe: str | Path | Recipe) -> ObjectiveSpec | None:

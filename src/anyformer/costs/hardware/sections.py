@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from anyformer.amounts import count, counted, gigabytes, prefixed, seconds
+from anyformer.amounts import count, counted, gigabytes, prefixed, seconds, three_digits
 from anyformer.costs.hardware.devices import FITTED, devices
 from anyformer.costs.hardware.roofline import JOULES_PER_KWH, PhaseTime, Roofline
 from anyformer.costs.sections import FigureLine, Section
@@ -90,13 +90,13 @@ def plan_sections(plan: Plan, model: str = "training") -> Iterator[Section]:
     if plan.tokens_reached is not None:
         said.append(FigureLine("tokens", count(plan.tokens_reached), f"in {plan.hours:g} hours"))
     if facts["device_hours"]:
-        said.append(FigureLine("device hours", f"{facts['device_hours']:,.0f}"))
+        said.append(FigureLine("device hours", three_digits(facts["device_hours"])))
     if facts["kwh"]:
         watts = f"at {plan.hardware.device.power_watts:g} W a device"
         says = f"{watts}; hosts, network and cooling not counted"
-        said.append(FigureLine("energy", f"{facts['kwh']:,.0f} kWh", says))
+        said.append(FigureLine("energy", f"{three_digits(facts['kwh'])} kWh", says))
     if facts["price"]:
-        said.append(FigureLine("price", f"{facts['price']:,.0f}", f"at {plan.price_per_hour:g} an hour a device"))
+        said.append(FigureLine("price", three_digits(facts["price"]), f"at {plan.price_per_hour:g} an hour a device"))
     fits = {name: count(value) for name, value in optimal.items()}
     says = f"20 a parameter (Chinchilla); its fit says {fits['hoffmann_fit']}, the fit of 2024 {fits['besiroglu_fit']}"
     says += f", yours {fits['own_fit']}" if "own_fit" in fits else ""
@@ -128,7 +128,7 @@ def serving_section(plan: InferencePlan, model: str = "the model") -> Section:
             f"{gigabytes(way.weights_nbytes)} of weights, {gigabytes(way.cache_nbytes)} of cache a sequence, a device"
         )
         said.append(FigureLine("  sequences", f"{way.sequences * way.replicas:,}", says))
-        says = f"then {1 / way.alone_seconds:,.0f} tokens/s, one sequence alone"
+        says = f"then {three_digits(1 / way.alone_seconds)} tokens/s, one sequence alone"
         said.append(FigureLine("  first token", seconds(way.first_token_seconds), says))
         says = f"{seconds(way.token_seconds)} a token of each, most of it {way.bound}"
         said.append(FigureLine("  all together", f"{count(way.tokens_per_second)} tokens/s", says))

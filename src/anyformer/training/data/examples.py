@@ -10,6 +10,7 @@ import numpy as np
 
 from anyformer.errors import TextError
 from anyformer.recipe import Examples, Recipe
+from anyformer.spec import ModelSpec
 from anyformer.text import PairSampler, Tokenizer, length_batches, some_of
 from anyformer.training.data.feed import C, Feed, Rows, SampledFeed, TrainingData
 
@@ -58,8 +59,8 @@ class ExampleData(TrainingData[C, Tokenizer], Generic[C, E]):
             self._encoded[key] = self.encode(corpus, *key[:2])
         return self._encoded[key]
 
-    def longest(self, recipe: Recipe) -> int:
-        return max(int(each.lengths.max()) for each in self._both(recipe))
+    def longest(self, spec: ModelSpec, recipe: Recipe, seq_len: int) -> int:
+        return min(seq_len, max(int(each.lengths.max()) for each in self._both(recipe)))
 
     def cut(self, recipe: Recipe) -> int:
         """How many texts, those to validate on included, are cut to the length of a row."""

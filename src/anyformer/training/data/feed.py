@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 from anyformer.recipe import Reads, Recipe
-from anyformer.spec import Workload
+from anyformer.spec import ModelSpec, Workload
 from anyformer.text import EncodedCorpus, LabelledCorpus, PairSampler, ParallelCorpus, Sampler, Tokenizer
 from anyformer.text.conversations import ExchangeCorpus
 
@@ -98,8 +98,8 @@ class TrainingData(ABC, Generic[C, T]):
         """The validation rows; None where no text was set aside."""
 
     @abstractmethod
-    def longest(self, recipe: Recipe) -> int:
-        """The tokens of the longest sequence that the model will be given."""
+    def longest(self, spec: ModelSpec, recipe: Recipe, seq_len: int) -> int:
+        """The tokens of the longest sequence that a model will be given, where rows have so many."""
 
     @abstractmethod
     def load(self, recipe: Recipe) -> Workload:

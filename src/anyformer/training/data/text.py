@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from anyformer.recipe import Reads, Recipe
-from anyformer.spec import Workload
+from anyformer.spec import ModelSpec, Workload
 from anyformer.text import EncodedCorpus, Sampler, StreamSampler, Tokenizer, pack, pack_whole
 from anyformer.training.data.feed import Feed, SampledFeed, TrainingData, Validation
 from anyformer.training.data.noise import PackedValidation, load_of, noisy
@@ -39,15 +39,22 @@ class TextData(TrainingData[EncodedCorpus, Tokenizer | None]):
     def validation(self, recipe: Recipe) -> Validation | None:
         return None if self.held_out is None else text_validation(self.held_out, self.tokenizer, recipe)
 
-    def longest(self, recipe: Recipe) -> int:
-        noise = noise_of(recipe, self.tokenizer)
-        return noise.longest(recipe.seq_len) if noise else recipe.seq_len
+    def longest(self, spec: ModelSpec, recipe: Recipe, seq_len: int) -> int:
+        return longest_of_text(spec, recipe, self.tokenizer, seq_len)
 
     def load(self, recipe: Recipe) -> Workload:
         noise = noise_of(recipe, self.tokenizer)
         if noise is None:
             return Workload(batch=1, query=recipe.seq_len, past=recipe.memory or 0)
         return load_of(noise, noise.rows(self.train, recipe.seq_len, recipe.seed))
+
+
+def longest_of_text(spec: ModelSpec, recipe: Recipe, tokenizer: Tokenizer | None, seq_len: int) -> int:
+    """The tokens of the longest sequence that a model will be given of rows of text, by what the objective makes of them."""
+    noise = noise_of(recipe.but(seq_len=seq_len, batch_tokens=seq_len), tokenizer)
+    if noise is None:
+        return seq_len
+    return noise.joint(seq_len) if spec.encoder is None else noise.longest(seq_len)
 
 
 def text_validation(text: EncodedCorpus, tokenizer: Tokenizer | None, recipe: Recipe) -> Validation:

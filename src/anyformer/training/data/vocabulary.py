@@ -41,6 +41,13 @@ def _of_role(tokenizer: Tokenizer, role: str) -> int | None:
     return next((known[spelling] for spelling in (spelled, *_USUAL.get(role, ())) if spelling in known), None)
 
 
+def serves(tokenizer: Tokenizer, objective: ObjectiveSpec) -> bool:
+    """Whether a vocabulary has the tokens that an objective hides text by: its mask, the first of its sentinels."""
+    return all(_of_role(tokenizer, role) is not None for role in objective.roles) and (
+        set(objective.specials[:1]) <= set(specials(tokenizer))
+    )
+
+
 def lacking(tokenizer: Tokenizer, objective: ObjectiveSpec, spelling: str) -> TextError:
     """The refusal of a vocabulary without a token that an objective needs."""
     return TextError(

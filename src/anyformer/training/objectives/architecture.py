@@ -10,6 +10,7 @@ from anyformer.recipe import (
     CausalLM,
     Classification,
     Contrastive,
+    Denoising,
     MaskedLM,
     ObjectiveSpec,
     PermutedLM,
@@ -22,10 +23,18 @@ from anyformer.recipe import (
     TokenClassification,
 )
 from anyformer.spec import HeadSpec, ModelSpec
+from anyformer.text import Tokenizer
+from anyformer.training.data.vocabulary import serves
+
+# What an encoder and a decoder learn from text: T5's way, and BART's.
+RESTORED: tuple[ObjectiveSpec, ...] = (SpanCorruption(), Denoising())
 
 
-def usual(spec: ModelSpec, reads: Reads = "text") -> ObjectiveSpec:
-    """The objective for an architecture where none is named: what its kind of model is known to be trained by."""
+def usual(spec: ModelSpec, reads: Reads = "text", tokenizer: Tokenizer | None = None) -> ObjectiveSpec:
+    """The objective for an architecture where none is named: what its kind of model is known to be trained by.
+
+    Of several, the first that a `tokenizer` has the tokens for: a model that was trained elsewhere has those of its objective.
+    """
     if reads == "pairs":
         head = head_called(EMBEDDING, spec)
         return Contrastive() if spec.encoder is None and head is not None and head.pool is not None else Seq2Seq()
@@ -34,7 +43,7 @@ def usual(spec: ModelSpec, reads: Reads = "text") -> ObjectiveSpec:
     if reads == "labelled":
         return Classification()
     if spec.encoder is not None:
-        return SpanCorruption()
+        return next((each for each in RESTORED if tokenizer and serves(tokenizer, each)), RESTORED[0])
     if has_two_streams(spec):
         return PermutedLM()
     if has_prefix(spec):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from anyformer.capacity import free_nbytes, refuse_beyond_memory
@@ -13,7 +17,7 @@ from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, parameters
 from anyformer.training.cluster.world import World
 from anyformer.training.data.feed import TrainingData
-from anyformer.training.objectives.objective import noise_of, objective_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step.memories import check_memory
 from anyformer.training.step.optimizer import kept_nbytes
 from anyformer.training.step.routing import check_router_losses
@@ -48,14 +52,8 @@ def check_run(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> None:
     check_vocabulary(spec if data.labels is None else spec.but(heads=()), data.vocab_size)
     auxiliary = objective.auxiliary()
     for each in (spec, *([auxiliary.spec] if auxiliary is not None else [])):
-        check_positions(each, longest(spec, recipe, data), recipe.seq_len)
+        check_positions(each, partial(data.longest, spec, recipe), recipe.seq_len)
     recipe.learning_rates(spec.stack.d_model)
-
-
-def longest(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> int:
-    """The tokens of the longest sequence that this model will be given."""
-    noise = noise_of(recipe, data.tokenizer) if spec.encoder is None and data.reads == "text" else None
-    return noise.joint(recipe.seq_len) if noise is not None else data.longest(recipe)
 
 
 def check_vocabulary(spec: ModelSpec, vocab_size: int) -> None:
@@ -70,14 +68,21 @@ def check_vocabulary(spec: ModelSpec, vocab_size: int) -> None:
         )
 
 
-def check_positions(spec: ModelSpec, longest: int, seq_len: int) -> None:
-    """Raise UsageError where sequences, made of rows of so many tokens, go beyond the model's learned positions."""
-    learned = learned_positions(spec)
-    if learned is not None and learned < longest:
-        raise UsageError(
-            f"sequences of {longest} tokens go beyond the model's {learned} learned positions; "
-            f"use --seq-len {min(learned, seq_len - (longest - learned))} or less"
+def check_positions(spec: ModelSpec, longest: Callable[[int], int], seq_len: int) -> None:
+    """Raise UsageError where sequences, the longest of rows of so many tokens, go beyond the model's learned positions."""
+    if (fits := longest_row(spec, longest, seq_len)) < seq_len:
+        said = (
+            f"sequences of {longest(seq_len)} tokens go beyond the model's {learned_positions(spec)} learned positions"
         )
+        raise UsageError(f"{said}; {f'use --seq-len {fits} or less' if fits else 'leave longer ones out'}")
+
+
+def longest_row(spec: ModelSpec, longest: Callable[[int], int], seq_len: int) -> int:
+    """Tokens of a row, so many at most, whose longest sequence has a learned position for each; 0: no row is short enough."""
+    learned = learned_positions(spec)
+    if learned is None or longest(seq_len) <= learned:
+        return seq_len
+    return bisect_right(range(1, seq_len), learned, key=longest)
 
 
 def check_room(spec: ModelSpec, recipe: Recipe, device: torch.device, world: World) -> None:

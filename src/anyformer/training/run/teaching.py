@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.objective import Teacher, objective_of
-from anyformer.training.run.checks import check_positions, longest
+from anyformer.training.run.checks import check_positions
 from anyformer.training.step.state import fingerprint_of
 
 
@@ -30,7 +30,7 @@ def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torc
     model.requires_grad_(False)
     with errors_of(f"the teacher {path}", UsageError):
         objective = objective_of(recipe.objective, model.spec)
-        check_positions(model.spec, longest(model.spec, recipe, data), recipe.seq_len)
+        check_positions(model.spec, partial(data.longest, model.spec, recipe), recipe.seq_len)
     if tokenizer is not None and data.tokenizer is not None and tokenizer.fingerprint != data.tokenizer.fingerprint:
         raise UsageError(
             f"the teacher {path} has another tokenizer than the run; leave --tokenizer and --vocab out to take its"

@@ -10,7 +10,7 @@ import numpy as np
 
 from anyformer.errors import TextError
 from anyformer.recipe import Reads, Recipe
-from anyformer.spec import Workload
+from anyformer.spec import ModelSpec, Workload
 from anyformer.text import EncodedPairs, PairSampler, ParallelCorpus, Tokenizer
 from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Feed, Rows, SampledFeed, TrainingData, Validation
@@ -50,7 +50,7 @@ class PairData(TrainingData[ParallelCorpus, Tokenizer]):
     def validation(self, recipe: Recipe) -> Validation | None:
         return PairValidation(self.held_out, EncodedPairs(self.held_out, self.tokenizer)) if self.held_out else None
 
-    def longest(self, recipe: Recipe) -> int:
+    def longest(self, spec: ModelSpec, recipe: Recipe, seq_len: int) -> int:
         return int(self._pairs.lengths.max())
 
     def load(self, recipe: Recipe) -> Workload:

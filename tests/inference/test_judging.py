@@ -1,0 +1,79 @@
+"""What a model is judged by where no run says so, and how long its rows may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import anyformer as af
+from anyformer.errors import UsageError
+from anyformer.recipe import Classification, Contrastive
+from anyformer.text import Tokenizer
+from anyformer.training.objectives.denoising import SENTINELS
+from anyformer.training.objectives.objective import with_head_for
+from tests.laws.models import randomised
+
+LINE = "the cat sits on the mat"
+
+
+def tokenizer(*specials: str) -> Tokenizer:
+    return Tokenizer.train([LINE] * 5, 270 + len(specials), len(specials)).with_specials(specials, {})
+
+
+def of_positions(name: str, n_positions: int, words: Tokenizer) -> af.ModelSpec:
+    return af.resize(af.shrink(name), vocab_size=words.vocab_size, context=n_positions)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_text(f"{LINE}\n" * 40)
+    return file
+
+
+def evaluate(spec: af.ModelSpec, data: Path | None, words: Tokenizer, **options: Any) -> Any:
+    model = randomised(spec)
+    model.labels = ("a", "b")
+    return cast("Any", af.evaluate)(model, data, tokenizer=words, **options)
+
+
+def test_an_encoder_and_a_decoder_is_judged_by_what_its_tokenizer_hides_text_by(text: Path) -> None:
+    for specials, objective in ((SENTINELS, "SpanCorruption"), (("<mask>",), "Denoising")):
+        words = tokenizer(*specials)
+        found = evaluate(of_positions("bart-base", 64, words), text, words)
+        assert found.objective == objective
+        assert found.seq_len < 64  # what is made of a row is longer
+    plain = tokenizer()
+    with pytest.raises(UsageError, match=r"its tokenizer has none; give pairs of texts \(--source and --target\)"):
+        evaluate(of_positions("bart-base", 64, plain), text, plain)
+
+
+def test_rows_whose_texts_go_beyond_the_positions_are_refused(text: Path, tmp_path: Path) -> None:
+    words, masked = tokenizer(), tokenizer("<mask>")
+    bert = of_positions("bert-base", 16, words)
+    with pytest.raises(
+        UsageError, match="43 tokens go beyond the model's 32 learned positions; use --seq-len 24 or less"
+    ):
+        evaluate(of_positions("bart-base", 32, masked), text, masked, seq_len=32)
+    (tmp_path / "labelled.jsonl").write_text(f'{{"text": "{LINE} {LINE} {LINE} {LINE}", "label": "a"}}\n' * 4)
+    sorted_ = with_head_for(bert, Classification(), ("a", "b"))
+    with pytest.raises(
+        UsageError, match="20 tokens go beyond the model's 16 learned positions; use --seq-len 16 or less"
+    ):
+        evaluate(sorted_, tmp_path / "labelled.jsonl", words, seq_len=20, truncate=True)
+    (long := tmp_path / "long.txt").write_text(f"{LINE} {LINE} {LINE} {LINE}\n" * 40)
+    sides = {"source": long, "target": long}
+    with pytest.raises(UsageError, match="go beyond the model's 16 learned positions; use --seq-len 16 or less"):
+        evaluate(with_head_for(bert, Contrastive()), None, words, seq_len=20, truncate=True, **sides)
+
+
+def test_pairs_beyond_the_positions_are_to_be_left_out_since_their_rows_have_no_length(text: Path) -> None:
+    words, sides = tokenizer(), {"source": text, "target": text}
+    with pytest.raises(UsageError, match="go beyond the model's 4 learned positions; leave longer ones out"):
+        evaluate(of_positions("bart-base", 4, words), None, words, **sides)
+    wide = of_positions("bart-base", 64, words)
+    with pytest.raises(UsageError, match="--seq-len 8: rows of Seq2Seq are as long as their pairs; leave it out"):
+        evaluate(wide, None, words, seq_len=8, **sides)
+    assert evaluate(wide, None, words, **sides).seq_len == len(words.encode(LINE)) + 1

@@ -414,7 +414,7 @@ def test_the_rows_of_a_student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         found = Runs(asked, read_texts(asked, print), tmp_path / "runs", HOW)
         assert [spec.n_scored for spec in found.models.values()] == [260]
     save(randomised(with_classifier(small("bert-base", 260), 3, "classes")), "judge", tokenizer)
-    with pytest.raises(UsageError, match="the teacher judge: CausalLM cannot train this architecture"):
+    with pytest.raises(UsageError, match="the teacher judge: CausalLM does not go with this architecture"):
         prepare_training("llama2", "text.txt", n_params=30000, recipe=taught(Path("judge")))
 
 

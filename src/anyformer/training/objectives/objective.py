@@ -204,7 +204,7 @@ def objective_of(said: ObjectiveSpec, spec: ModelSpec) -> Objective[Any]:
     chosen = loss_of(type(said))(said, spec)
     reason = chosen.refuses()
     if reason is not None:
-        raise UsageError(f"{said.kind} cannot train this architecture: {reason}")
+        raise UsageError(f"{said.kind} does not go with this architecture: {reason}")
     return chosen
 
 

@@ -390,7 +390,7 @@ def test_teachers_that_are_refused(tmp_path: Path) -> None:
     )
     for name, says in (("bert-base", "Everything mask lets a token see"), ("t5-base", "it has an encoder")):
         (tmp_path / name).mkdir()
-        assert f"the teacher {tmp_path / name / 'given'}: CausalLM cannot train" in (
+        assert f"the teacher {tmp_path / name / 'given'}: CausalLM does not go with" in (
             said := refused(randomised(small(name)), tmp_path / name)
         )
         assert says in said

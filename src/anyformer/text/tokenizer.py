@@ -16,6 +16,7 @@ import numpy as np
 
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.foreign import inside, read_bytes
+from anyformer.disk.run_layout import TOKENIZER
 from anyformer.errors import TextError
 from anyformer.text.byte_level import fast_encoding, is_blank_run
 from anyformer.text.companions import (
@@ -116,11 +117,13 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
-        """The tokenizer of a `tokenizer.json` or of a directory that holds one. Raises TextError where that fails.
+        """The tokenizer of a `tokenizer.json`, of a directory that holds one or of a run. Raises TextError where that fails.
 
         `settings`: of the config.json beside it, which says what a generation_config.json would, where there is none.
         """
         path = Path(path)
+        if (path / TOKENIZER / FILE).is_file() and not (path / FILE).exists():
+            path /= TOKENIZER
         file = inside(path / FILE, TextError) if path.is_dir() else path
         if not file.is_file():
             raise TextError(f"no tokenizer at {path}: {file} does not exist{_remedy(path)}")

@@ -147,7 +147,7 @@ def test_learned_positions_hold_what_is_restored(tmp_path: Path, text: Path) -> 
     )
     refused(
         run(*command),
-        "t5-small: CausalLM cannot train this",
+        "t5-small: CausalLM does not go with this",
         "it has an encoder; use SpanCorruption (--objective span-",
     )
     answer = json.loads(succeeded(run(*command, *objective, "--json")).stdout)
@@ -254,7 +254,7 @@ def test_labels_are_compared_by_accuracy(tmp_path: Path) -> None:
         (("--objective", "seq2seq"), "architectures cannot be compared by Seq2Seq: it reads pairs of texts"),
         (("--objective", "contrastive"), "it reads pairs of texts"),
         (("--objective", "replaced-tokens"), "a generator of its own"),
-        (("--objective", "masked-lm"), "MaskedLM cannot train this architecture: its masks are causal"),
+        (("--objective", "masked-lm"), "MaskedLM does not go with this architecture: its masks are causal"),
         (("--objective", "classification"), "is no labelled text"),
         (("--truncate",), "--truncate is for examples that a row holds whole"),
     ],

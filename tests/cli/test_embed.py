@@ -138,7 +138,7 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     "an ending": (("--text", "a", "--out", "v.txt"), "vectors go into a .safetensors or an .npy file"),
     "no folder": (("--data", "LINES", "--out", "none/v.npy"), "there is no folder none; make it first"),
     "a blank line": (("--data", "BLANK", "--out", "v.npy"), "line 2: there is no text"),
-    "an empty file": (("--data", "EMPTY", "--out", "v.npy"), "line 1: there is no text"),
+    "an empty file": (("--data", "EMPTY", "--out", "v.npy"), "EMPTY is empty; give a file with a text a line"),
     "a blank text": (("--text", " "), "text 1 is blank"),
     "a long text": (("--text", "one " * 100), "tokens long, beyond the 32 that are read"),
 }

@@ -52,6 +52,7 @@ def test_bad_ones(command: str) -> None:
     refused(run(command, "llama2+nrom=LayerNorm"), "nrom=LayerNorm", "did you mean 'norm'?")
     refused(run(command, "llama9+norm=LayerNorm"), "no preset 'llama9'")
     refused(run(command, "llama2+norm"), "llama2+norm: a change is +ROW=VALUE, as in llama2+norm=…")
+    refused(run(command, "llama2+=3"), "llama2+=3: a change is +ROW=VALUE, as in llama2+norm=…")
 
 
 def test_the_shell_completes_rows() -> None:

@@ -1,6 +1,7 @@
 """Profiles: what runs is what is counted; classes of operators; what does not fit is refused."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -107,6 +108,59 @@ def test_other_refusals() -> None:
         profile(af.preset("gpt2"), batch=0)
     with pytest.raises(SpecError, match="1,024 learned positions"):
         profile(af.preset("gpt2"), seq_len=2000)
-    with pytest.raises(UsageError, match="steps are timed of decoders") as refused:
-        profile(af.shrink(af.preset("bert-base")), batch=1, seq_len=8)
-    assert "--objective" not in str(refused.value)
+    with pytest.raises(UsageError, match="no training step can be timed: the model has no head"):
+        profile(af.shrink(af.preset("bert-base")).but(heads=()), batch=1, seq_len=8)
+
+
+@pytest.fixture
+def unprofiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No calibration, and no profiler beside the steps, which takes seconds."""
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "shares_of_time", lambda *_, **__: dict.fromkeys(CLASSES, 1 / len(CLASSES)))
+
+
+@pytest.mark.parametrize("name", ["bert-base", "electra-base", "xlnet-base", "embeddinggemma-300m"])
+@pytest.mark.usefixtures("unprofiled")
+def test_an_encoder_is_timed_by_every_token(name: str) -> None:
+    """Whatever its head says: of tokens, one score, nothing before a pool. It keeps what was predicted, and writes nothing."""
+    found = profile(af.shrink(af.preset(name)), batch=2, seq_len=16, device="cpu", budget_seconds=0.001)
+    assert found.activation_nbytes.measured == found.activation_nbytes.predicted
+    assert list(found.seconds) == ["training"]
+    assert found.cache_nbytes is None
+
+
+@pytest.mark.usefixtures("unprofiled")
+def test_further_tokens_are_predicted_in_a_step() -> None:
+    spec = af.shrink(af.preset("deepseek-v3-mtp"))
+    assert spec.ahead
+    found = profile(spec, batch=1, seq_len=16, device="cpu", budget_seconds=0.001)
+    assert found.activation_nbytes.measured == found.activation_nbytes.predicted
+
+
+@pytest.mark.usefixtures("unprofiled")
+def test_each_phase_is_predicted_in_its_own_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step in bf16 says nothing about decoding in float32, which is what ran."""
+    by_dtype = {"bfloat16": 1.0, "float32": 2.0}
+
+    class Times:
+        def __init__(self, dtype: str) -> None:
+            time = SimpleNamespace(seconds=by_dtype[dtype])
+            self.phases = {"training": time, "decoding": time}
+
+    known = list(by_dtype)
+    monkeypatch.setattr(module, "kept", lambda _: SimpleNamespace(rates=SimpleNamespace(knows=known.__contains__)))
+    monkeypatch.setattr(module, "roofline", lambda *_, dtype, **__: Times(dtype))
+    spec, sizes = af.shrink(af.preset("gpt2")), {"batch": 1, "seq_len": 8, "device": "cpu", "budget_seconds": 0.001}
+    assert _predicted(profile(spec, precision="bf16", **sizes)) == {"training": 1.0, "decoding": 2.0}
+    halves = profile(spec, dtype=torch.bfloat16, **sizes)
+    assert _predicted(halves) == {"training": 2.0, "decoding": 1.0}
+    assert halves.cache_nbytes is not None
+    assert (
+        halves.cache_nbytes.measured == halves.cache_nbytes.predicted == 2 * 2 * spec.n_layers * 8 * spec.stack.d_model
+    )
+    known.remove("bfloat16")
+    assert "run `anyformer calibrate --dtype bfloat16` once" in str(profile(spec, precision="bf16", **sizes))
+
+
+def _predicted(found: module.Profile) -> dict[str, float | None]:
+    return {phase: beside.predicted for phase, beside in found.seconds.items()}

@@ -19,7 +19,7 @@ from anyformer.costs.hardware.devices import Device
 from anyformer.costs.hardware.rates import Rates
 from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import UsageError
-from anyformer.measure import here, rates
+from anyformer.measure import here, rates, runs
 from anyformer.measure.calibrate import Machine
 from anyformer.measure.runs import decoding_step, training_step
 
@@ -181,3 +181,20 @@ def test_a_step_can_be_made_again_and_again() -> None:
     assert losses[-1] < losses[0]  # the same rows, learnt by heart
     for _ in range(40):  # more than fit before it starts anew
         token()
+
+
+def test_a_row_that_grows_holds_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder beside an encoder too; and where learned positions end, as many as leave room for what is written."""
+    held: list[int] = []
+
+    class Seen(runs.Decoding):
+        def __init__(self, model: Any, ids: torch.Tensor, **given: Any) -> None:
+            start = given["decoder_input_ids"]
+            held.append((ids if start is None else start).shape[1])
+            super().__init__(model, ids, **given)
+
+    monkeypatch.setattr(runs, "Decoding", Seen)
+    positions = af.resize(af.shrink(af.preset("gpt2")), context=40)
+    for spec, past in ((af.shrink(af.preset("t5-small")), 20), (positions, 40)):
+        decoding_step(spec, 1, past, CPU)()
+    assert held == [20, 40 - runs.STEPS]

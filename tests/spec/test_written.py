@@ -91,6 +91,13 @@ def test_a_phrase_that_says_nothing_is_refused(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_what_nobody_has_defined_may_be_ones_own() -> None:
+    for kind, own in (("Zigzag", True), ("GELU", False), ("Causa", False)):  # unknown, of another sort, misspelt
+        with pytest.raises(SpecError, match=f"'{kind}' is no kind of Mask") as caught:
+            decode(kind, Mask, "mask")
+        assert str(caught.value).endswith("; one of your own is known once its file is imported (--import)") == own
+
+
 def test_all_faults_are_told_at_once() -> None:
     said = refused("norm_in: RMSNorm\n", "norm_in: rmsnorm\n        norm_inn: RMSNorm\n")
     assert said.startswith("the text: 2 faults: (1) stack.blocks.a.sublayers[0]: Sublayer has no field 'norm_inn'")

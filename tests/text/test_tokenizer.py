@@ -220,6 +220,11 @@ def test_a_file_of_llamas_shape(tmp_path: Path, eos: str | dict[str, str]) -> No
     )  # what ends a document changes the encoded text
 
 
+def test_that_of_a_run(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "tokenizer")
+    assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

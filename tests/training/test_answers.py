@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,7 @@ from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Tokenizer
 from anyformer.text.conversations import Exchange, ExchangeCorpus
+from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.answers.preferences import PreferenceData
@@ -200,7 +202,7 @@ def test_the_loss_is_that_of_the_papers_formula(said: PreferenceSpec) -> None:
             parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     found = trainer.objective(by, rows)
     found.total.backward()
-    ours, each, total, chosen = gradients(model), [], [], []
+    ours, each, total, chosen, margins = gradients(model), [], [], [], []
     for number in rows.number[:, 0]:
         better, worse = pairs.encoded(given).examples[number]
         both = [log_likelihood(model, *text) for text in (better, worse)]
@@ -211,6 +213,7 @@ def test_the_loss_is_that_of_the_papers_formula(said: PreferenceSpec) -> None:
         mean = [now / int(text.learned.sum()) for now, text in zip(both, (better, worse), strict=True)]
         margin, loss = FORMULAS[said](gain, mean)
         each.append(-log_sigmoid(margin))
+        margins.append(float(margin.detach()))
         total.append(loss)
     torch.stack(total).sum().backward()
     assert max(each) > 1.1 * min(each)
@@ -219,6 +222,10 @@ def test_the_loss_is_that_of_the_papers_formula(said: PreferenceSpec) -> None:
     torch.testing.assert_close(
         -found.parts["chosen"].nats.double(), torch.stack(chosen).sum().detach(), rtol=1e-5, atol=0
     )
+    margin = found.parts["margin"]
+    assert margin.right is not None
+    assert int(margin.labels) == len(margins) >= int(margin.right) == sum(one > 0 for one in margins) > 0
+    assert float(margin.nats) == pytest.approx(sum(margins), rel=1e-3)
     theirs = gradients(model)
     for name, one in theirs.items():
         torch.testing.assert_close(ours[name], one, atol=3e-4 * float(one.abs().max()), rtol=0, msg=name)
@@ -384,6 +391,12 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     better = (tmp_path / "tuned", "--init", tmp_path / "tuned", "--objective", "dpo", "--data", prefs, *sizes)
     told = succeeded(run("train", *better, "--out", tmp_path / "better")).stdout
     assert "nats a pair" in told
+    assert re.search(r"[0-9.]+% right, by -?[0-9.]+ on average", told)
+    last = read_metrics(tmp_path / "better").steps[-1]
+    assert last.parts is not None
+    assert last.right is not None
+    assert last.right["margin"] > 0.5
+    assert last.parts["margin"] > 0
     assert "pairs predicted" in told
     assert "perplexity" not in told
     hf = tmp_path / "hf"

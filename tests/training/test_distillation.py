@@ -394,7 +394,7 @@ def test_teachers_that_are_refused(tmp_path: Path) -> None:
     )
     for name, says in (("bert-base", "Everything mask lets a token see"), ("t5-base", "it has an encoder")):
         (tmp_path / name).mkdir()
-        assert f"the teacher {tmp_path / name / 'given'}: CausalLM cannot train" in (
+        assert f"the teacher {tmp_path / name / 'given'}: CausalLM does not go with" in (
             said := refused(randomised(small(name)), tmp_path / name)
         )
         assert says in said
@@ -418,7 +418,7 @@ def test_the_rows_of_a_student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         found = Runs(asked, read_texts(asked, print), tmp_path / "runs", HOW)
         assert [spec.n_scored for spec in found.models.values()] == [260]
     save(randomised(with_classifier(small("bert-base", 260), 3, "classes")), "judge", tokenizer)
-    with pytest.raises(UsageError, match="the teacher judge: CausalLM cannot train this architecture"):
+    with pytest.raises(UsageError, match="the teacher judge: CausalLM does not go with this architecture"):
         prepare_training("llama2", "text.txt", n_params=30000, recipe=taught(Path("judge")))
 
 

@@ -166,7 +166,9 @@ def test_the_specification_and_the_recipe_are_files() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(UsageError, match="MultiToken cannot train this architecture: it has no module that predicts"):
+    with pytest.raises(
+        UsageError, match="MultiToken does not go with this architecture: it has no module that predicts"
+    ):
         objective_of(MultiToken(), decoder())
     blind = SPEC.but(ahead=(SPEC.ahead[0].but(block=decoder(layers.Everything()).stack.blocks[0]),))
     with pytest.raises(UsageError, match="the Everything mask of what predicts further tokens"):

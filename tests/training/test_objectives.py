@@ -96,7 +96,7 @@ def test_teacher_forcing_is_each_pair_by_itself() -> None:
     ids=lambda value: value if isinstance(value, str) else getattr(value, "kind", None),
 )
 def test_what_an_architecture_cannot_do_is_refused(objective: ObjectiveSpec, spec: ModelSpec, says: str) -> None:
-    with pytest.raises(UsageError, match=f"{objective.kind} cannot train this architecture: .*{says}"):
+    with pytest.raises(UsageError, match=f"{objective.kind} does not go with this architecture: .*{says}"):
         objective_of(objective, spec)
 
 

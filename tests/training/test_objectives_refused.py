@@ -69,7 +69,7 @@ CLASSES = HeadSpec(name="classes", table=TableSpec(rows=Vocab(2)))
     ids=lambda value: value if isinstance(value, str) else by_kind(value),
 )
 def test_what_an_architecture_cannot_do_is_refused(objective: ObjectiveSpec, spec: ModelSpec, says: str) -> None:
-    with pytest.raises(UsageError, match=f"{objective.kind} cannot train this architecture: .*{says}"):
+    with pytest.raises(UsageError, match=f"{objective.kind} does not go with this architecture: .*{says}"):
         objective_of(objective, spec)
 
 

@@ -224,7 +224,7 @@ def masked(mask: layers.Mask) -> ModelSpec:
     ],
 )
 def test_what_has_no_prefix_is_refused(objective: ObjectiveSpec, model: ModelSpec, says: str) -> None:
-    with pytest.raises(UsageError, match=f"{objective.kind} cannot train this architecture: .*{says}"):
+    with pytest.raises(UsageError, match=f"{objective.kind} does not go with this architecture: .*{says}"):
         objective_of(objective, model)
 
 

@@ -373,7 +373,7 @@ class TestRefused:
         ],
     )
     def test_architectures(self, name: str, says: str) -> None:
-        with pytest.raises(UsageError, match=f"ReplacedTokens cannot train this architecture: .*{says}"):
+        with pytest.raises(UsageError, match=f"ReplacedTokens does not go with this architecture: .*{says}"):
             objective_of(ReplacedTokens(), af.preset(name).spec)
 
     def test_generators(self) -> None:

@@ -329,5 +329,5 @@ def test_the_objective_is_the_recipes() -> None:
     assert isinstance(RECIPE.objective, CausalLM)
     from anyformer.recipe import Seq2Seq
 
-    with pytest.raises(UsageError, match="Seq2Seq cannot train this architecture"):
+    with pytest.raises(UsageError, match="Seq2Seq does not go with this architecture"):
         train(SPEC, RECIPE.but(objective=Seq2Seq()), text_data(), options=HOW)

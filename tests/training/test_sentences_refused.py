@@ -46,7 +46,7 @@ def test_a_head_is_added_where_there_is_none() -> None:
     ],
 )
 def test_what_cannot_learn_so_is_refused(spec: ModelSpec, says: str) -> None:
-    with pytest.raises(UsageError, match=f"NextSentence cannot train this architecture: {says}"):
+    with pytest.raises(UsageError, match=f"NextSentence does not go with this architecture: {says}"):
         objective_of(NextSentence(), spec)
 
 

@@ -68,7 +68,8 @@ class PresetName(click.ParamType):
         if name not in known:
             base, plus, row = name.rpartition("+")
             if plus and base in known:
-                self.fail(f"{whole}: a change is +ROW=VALUE, as in {base}+{row or 'norm'}=…; it has no =", param, ctx)
+                row = row.partition("=")[0] or "norm"
+                self.fail(f"{whole}: a change is +ROW=VALUE, as in {base}+{row}=…", param, ctx)
             path = f"; if you mean the path, write './{'' if name == '.' else name}'" if Path(name).exists() else ""
             self.fail(
                 f"no preset '{name}'{did_you_mean(name, known)}{path}; `anyformer presets` lists them", param, ctx

@@ -7,7 +7,17 @@ from typing import Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import Amount, as_option, json_option, params_option, precision_option, vocab_option
+from anyformer.cli.options import (
+    DTYPES,
+    Amount,
+    as_dtype,
+    as_option,
+    choice,
+    json_option,
+    params_option,
+    precision_option,
+    vocab_option,
+)
 from anyformer.cli.terminal import console, tell
 
 
@@ -18,19 +28,20 @@ from anyformer.cli.terminal import console, tell
 @click.option("--seq-len", type=Amount(), default=256, show_default=True, help="Tokens of a sequence.")
 @click.option("--batch", type=Amount(), default=4, show_default=True, help="Sequences.")
 @precision_option
+@choice("--dtype", DTYPES, DTYPES[0], "Of weights and cache in decoding.")
 @click.option("--device", "name", help="cpu, cuda …; the best there is by default.")
 @json_option(help="One JSON object with the same figures.")
 @as_option
 @import_option
-def command(model: str, name: str | None, as_json: bool, **given: Any) -> None:
-    """Make some training steps and decode some tokens with a new model, and say where the time goes.
+def command(model: str, name: str | None, dtype: str, as_json: bool, **given: Any) -> None:
+    """Make some training steps and, where a model writes, decode some tokens, with new weights, and say where the time goes.
 
     Predicted times need `anyformer calibrate`, once. Random weights and tokens: speed does not depend on them, but for
     mixtures of experts, whose loads are even at the start.
     """
     from anyformer.measure.profile import profile
 
-    found = profile(model, device=name, **given)
+    found = profile(model, device=name, dtype=as_dtype(dtype), **given)
     if as_json:
         tell(found, as_json, model=model, calibrated=found.calibrated)
     else:

@@ -117,6 +117,8 @@ def predict(
     words = labelled_objective(found.model.spec).said.labels == "words"
     rows = _rows(Path(data), words) if data is not None else _lines(texts, words)
     where = "--text" if data is None else str(data)
+    if not rows:
+        raise UsageError(f"{where} is empty; give a file with a text a line")
     blank = next((row.line for row in rows if not row.texts or not all(text.strip() for text in row.texts)), None)
     if blank is not None:
         raise UsageError(f"{where}, line {blank}: the text is empty; leave it out")

@@ -17,6 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.amounts import counted
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed, UsageError, among
 from anyformer.families.heads import EMBEDDING, sentence_embedding
@@ -91,7 +92,7 @@ class Embedded(ShowsItself):
         cut = f", {self.cut:,} of them cut" if self.cut else ""
         prompt = f" behind {self.prompt!r}" if self.prompt else ""
         place = f" in {self.out}" if self.out else ""
-        return f"{len(self.texts):,} vectors of {self.vectors.shape[1]:,} numbers by {self.pool}{prompt}{cut}{place}"
+        return f"{counted(len(self.texts), 'vector')} of {self.vectors.shape[1]:,} numbers by {self.pool}{prompt}{cut}{place}"
 
 
 def embed(
@@ -202,8 +203,10 @@ def prepared(
 def _lines(file: Path) -> list[str]:
     lines = read_lines(file)
     blank = next((i for i, line in enumerate(lines, 1) if not line.strip()), None)
-    if blank is not None or not lines:
-        raise UsageError(f"{file}, line {blank or 1}: there is no text; every line gets a vector, so leave it out")
+    if not lines:
+        raise UsageError(f"{file} is empty; give a file with a text a line")
+    if blank is not None:
+        raise UsageError(f"{file}, line {blank}: there is no text; every line gets a vector, so leave it out")
     return lines
 
 

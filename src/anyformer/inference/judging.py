@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anyformer.errors import UsageError
+from anyformer.errors import TextError, UsageError
 from anyformer.hub import load_auxiliary
 from anyformer.inference.classification import label_names, longest_of
 from anyformer.inference.opened import Opened
@@ -57,6 +57,7 @@ def refuse_unknown(objective: str | None, given: Sources) -> None:
 def goal_of(found: Opened, given: Sources, objective: str | None = None, *, truncate: bool = False) -> ObjectiveSpec:
     """The objective that a run was trained by where the data are of its kind, else what suits the architecture, or is named.
 
+<<<<<<< HEAD
     Raises UsageError for preferences, and for an encoder and a decoder whose vocabulary has no token to hide text by.
     """
     spec, trained = found.model.spec, found.recipe
@@ -69,13 +70,26 @@ def goal_of(found: Opened, given: Sources, objective: str | None = None, *, trun
                 "a text is hidden from this model's encoder by sentinels (<extra_id_0>) or a mask, and its tokenizer has none; "
                 "give pairs of texts (--source and --target)"
             )
+=======
+    Raises UsageError for a run that learnt from preferences, or from data of another kind which alone it can be judged by.
+    """
+    learnt = None if found.recipe is None else found.recipe.objective
+    goal = learnt if learnt and fits(learnt, given.reads) else usual(found.model.spec, given.reads)
+>>>>>>> 92778737a80e063a3f39aba98ec0ac897b19c811
     if objective is not None and goal.kind != OBJECTIVES[objective].kind:
         goal = OBJECTIVES[objective]
     if isinstance(goal, PreferenceSpec):
         raise UsageError(
-            "preferences are judged by the run that learns them, beside what its model said before; have it validate on them "
-            "(train --validation-data), or have answers and texts judged by --objective sft or causal-lm"
+            f"this run learnt from preferences ({goal.kind}), which it judges itself while it learns (train --validation-data); "
+            "say what to judge these data by: --objective sft where they are conversations, causal-lm where they are text"
         )
+    if learnt is not None and not fits(learnt, given.reads):
+        try:
+            objective_of(goal, found.model.spec)
+            noise_of(Recipe(objective=goal), found.tokenizer)
+        except (UsageError, TextError):
+            how = "from pairs; give --source and --target" if learnt.reads == "pairs" else "not from pairs; give --data"
+            raise UsageError(f"this run learnt by {learnt.kind}, {how}") from None
     return goal.but(truncate=goal.truncate or truncate) if isinstance(goal, Examples) else goal
 
 

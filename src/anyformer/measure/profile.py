@@ -62,7 +62,8 @@ class Profile(ShowsItself):
     """What `profile` found; seconds of one step, shares of FLOPs and of time by class."""
 
     device: str
-    precision: str
+    precision: Precision
+    dtype: str  # of weights and cache in decoding
     n_params: int
     batch: int
     seq_len: int
@@ -75,7 +76,7 @@ class Profile(ShowsItself):
     def as_json(self) -> dict[str, Any]:
         return {
             "version": VERSION,
-            **{name: getattr(self, name) for name in ("device", "precision", "n_params", "batch", "seq_len")},
+            **{name: getattr(self, name) for name in ("device", "precision", "dtype", "n_params", "batch", "seq_len")},
             "seconds": {phase: beside.as_json() for phase, beside in self.seconds.items()},
             "activation_nbytes": self.activation_nbytes.as_json(),
             "cache_nbytes": self.cache_nbytes and self.cache_nbytes.as_json(),
@@ -95,8 +96,14 @@ class Profile(ShowsItself):
 
     @property
     def calibrated(self) -> bool:
-        """Whether times are predicted."""
+        """Whether all times are predicted."""
         return all(beside.predicted is not None for beside in self.seconds.values())
+
+    def _calibration(self) -> str:
+        """The command after which no time lacks a prediction."""
+        of = {"training": dtype_name(compute_dtype(self.precision)), "decoding": self.dtype}
+        lacking = dict.fromkeys(of[phase] for phase, beside in self.seconds.items() if beside.predicted is None)
+        return " --dtype ".join(["anyformer calibrate", *lacking])
 
     def __str__(self) -> str:
         return printed(*self.sections())
@@ -106,7 +113,8 @@ class Profile(ShowsItself):
         from rich.text import Text
 
         size = f"{count(self.n_params)} parameters, {self.batch} × {self.seq_len:,} tokens"
-        table = columns(f"{model}, {size}, {self.precision}", "", "measured", "predicted", "error")
+        dtype = f", decoding in {self.dtype}" if "decoding" in self.seconds else ""
+        table = columns(f"{model}, {size}, {self.precision}{dtype}", "", "measured", "predicted", "error")
         for phase, beside in self.seconds.items():
             what = "training step" if phase == "training" else "decoding, a token a row"
             table.add_row(what, *_beside(beside, seconds))
@@ -115,7 +123,7 @@ class Profile(ShowsItself):
             table.add_row("cache", *_beside(self.cache_nbytes, gigabytes))
         yield table
         if not self.calibrated:
-            yield Text("no predicted times: run `anyformer calibrate` once, while nothing else runs", style="dim")
+            yield Text(f"no predicted times: run `{self._calibration()}` once, while nothing else runs", style="dim")
         for phase, classes in self.as_json()["classes"].items():
             table = columns(phase, "", "FLOPs", "share of FLOPs", "time", "share of time")
             for name, found in classes.items():
@@ -138,13 +146,15 @@ def profile(
     batch: int = 4,
     seq_len: int = 256,
     precision: Precision = "float32",
+    dtype: torch.dtype = torch.float32,
     device: str | None = None,
     budget_seconds: float = SECONDS,
 ) -> Profile:
     """What training and decoding take with a new model of an architecture, at another size if asked, seen for some seconds.
 
+    A training step scores every token by the first head, as `cost` counts it; `dtype` is of weights and cache in decoding.
     Times are predicted where this machine is calibrated. Raises UsageError for a model that does not fit the memory that is
-    free, or that no objective can train; SpecError for sizes that make no sense.
+    free, or has no head; SpecError for sizes that make no sense.
     """
     spec, where = resized(specification(architecture), n_params, vocab_size), choose_device(device)
     if batch < 1 or seq_len < 1:
@@ -154,19 +164,22 @@ def profile(
     said = activations(spec, batch=batch, seq_len=seq_len, precision=precision, device=kind)
     refuse_too_large(spec, said, precision, where)
     keep_heap()
-    count, dtype, here = parameters(spec).total, dtype_name(compute_dtype(precision)), kept(where)
-    known = here is not None and here.rates is not None and here.rates.knows(dtype)
-    predicted = (
-        roofline(spec, device=here, seq_len=seq_len, batch=batch, dtype=dtype).phases if here and known else None
-    )
+    count, here = parameters(spec).total, kept(where)
+
+    def predicted(phase: str, name: str) -> float | None:
+        if here is None or here.rates is None or not here.rates.knows(name):
+            return None
+        phases = roofline(spec, device=here, seq_len=seq_len, batch=batch, dtype=name).phases
+        return phases[phase].seconds
+
     trainer, rows = trainer_of(build(spec, device=where), batch, seq_len, precision), random_rows(spec, batch, seq_len)
     activation = _activations(trainer, rows, said)
     source_len = seq_len if spec.encoder else 0
-    found = Profile(str(where), precision, count, batch, seq_len, {}, activation, None, {}, {})
+    found = Profile(str(where), precision, dtype_name(dtype), count, batch, seq_len, {}, activation, None, {}, {})
 
-    def measure(phase: str, step: Callable[[], object], seen: tuple[Operator, ...]) -> None:
+    def measure(phase: str, step: Callable[[], object], seen: tuple[Operator, ...], of: torch.dtype) -> None:
         measured = fastest(step, where, budget_seconds)
-        found.seconds[phase] = Beside(measured, predicted[phase].seconds if predicted else None)
+        found.seconds[phase] = Beside(measured, predicted(phase, dtype_name(of)))
         shares = shares_of_time(step, where, times=2 if phase == "training" else 10)
         found.time[phase] = {name: share * measured for name, share in shares.items()}
         found.flops[phase] = flops_by_class(seen, n_updated=count if phase == "training" else 0)
@@ -174,21 +187,18 @@ def profile(
     trained = training_pass(
         spec, batch=batch, seq_len=seq_len, source_len=source_len, half=precision == "bf16", device=kind
     )
-    measure("training", lambda: trainer.step(1, rows), trained.operators)
-    if predicted is not None and "decoding" not in predicted:
-        return found
+    measure("training", lambda: trainer.step(1, rows), trained.operators, compute_dtype(precision))
     try:
-        step = decoding_step(spec, batch, seq_len, where)
+        step = decoding_step(spec, batch, seq_len, where, dtype)
         step()
-    except InputError:  # an encoder, say, or one whose positions end
+    except InputError:  # an encoder, say
         return found
-    one = forward_pass(
-        spec, batch=batch, query=1, past=seq_len - 1, source_len=source_len, dtype=torch.float32, device=kind
-    )
-    measure("decoding", step, one)
-    held = cost(spec, seq_len=seq_len, batch=batch, dtype="float32").cache
+    one = forward_pass(spec, batch=batch, query=1, past=seq_len - 1, source_len=source_len, dtype=dtype, device=kind)
+    measure("decoding", step, one, dtype)
+    held = cost(spec, seq_len=seq_len, batch=batch, dtype=dtype_name(dtype)).cache
     own = sum(each.nbytes for each in held if each.kind != "memory")  # the encoder makes that, later
-    return replace(found, cache_nbytes=Beside(KVCache(spec, batch, seq_len, device=where).nbytes, own))
+    cache = KVCache(spec, batch, seq_len, device=where, dtype=dtype)
+    return replace(found, cache_nbytes=Beside(cache.nbytes, own))
 
 
 def refuse_too_large(spec: ModelSpec, said: Activations, precision: Precision, device: torch.device) -> None:
@@ -221,5 +231,15 @@ def _activations(trainer: Trainer, rows: Any, said: Activations) -> Beside:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         total = trainer.losses(rows).total
-    early = sum(grad.nbytes for grad in getattr(total.grad_fn, "grads", None) or () if grad is not None)
-    return Beside(sum(storage.nbytes() for storage in storages.values()) + early, said.saved_nbytes)
+    return Beside(
+        sum(storage.nbytes() for storage in storages.values()) + _made_at_once(total.grad_fn), said.saved_nbytes
+    )
+
+
+def _made_at_once(node: Any) -> int:
+    """Bytes of the gradients that a loss, or each of a sum of losses, has made in its forward pass."""
+    made = getattr(node, "grads", None)
+    if made is None:
+        of_sum = type(node).__name__.startswith("AddBackward")
+        return sum(_made_at_once(term) for term, _ in node.next_functions) if of_sum else 0
+    return sum(grad.nbytes for grad in made if grad is not None)

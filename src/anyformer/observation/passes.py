@@ -20,6 +20,7 @@ from anyformer.cache import KVCache
 from anyformer.errors import SpecError
 from anyformer.layers.causality import has_prefix
 from anyformer.layers.cross_entropy import cross_entropy
+from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Output, Transformer
 from anyformer.observation.gpu import GPU
@@ -205,14 +206,21 @@ def loss_of(
     `carried`: what the process that has the layers before these gives.
     """
     out = given_by(model, ids, sources, dropout=dropout, carried=carried)
-    head = next(iter(model.heads), None)
     with part("loss"):
-        if head is None or head.table is None:
-            return out.last_hidden_state.sum()
-        total, _ = cross_entropy(head, out.read_by(head), ids)
-        for k, hidden in enumerate(out.ahead, 1):
-            total = total + cross_entropy(head, hidden, ids[:, k:])[0]
-        return total
+        return scored(next(iter(model.heads), None), out, ids)[0]
+
+
+def scored(head: Head | None, out: Output, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+    """(what training reduces of a pass, the first head's losses [batch, token]) where every token has a label [batch, token].
+
+    Without a head that scores, the stack's output stands in for losses, of which there are none.
+    """
+    if head is None or head.table is None:
+        return out.last_hidden_state.sum(), None
+    total, each = cross_entropy(head, out.read_by(head), labels)
+    for k, hidden in enumerate(out.ahead, 1):
+        total = total + cross_entropy(head, hidden, labels[:, k:])[0]
+    return total, each
 
 
 def given_by(model: Transformer, ids: Tensor, sources: Tensor, **options: object) -> Output:

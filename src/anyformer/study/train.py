@@ -26,6 +26,7 @@ from anyformer.training.checkpoint.directory import was_given_weights
 from anyformer.training.chosen_recipe import recipe_for
 from anyformer.training.cluster.world import World
 from anyformer.training.data.feed import TrainingData
+from anyformer.training.objectives.answers import MARGIN
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.labelled.loss import LabelledObjective
@@ -138,7 +139,7 @@ class Training(Job):
     def run(self) -> Trained:
         """The run, from its start or from where it stopped. Raises RunFailed, and Stopped at a signal."""
         result = self._begun().go(self.watcher)
-        found = _figures(result.model, self.data, self.recipe, self.out, self.options.world)
+        found = _figures(result, self.data, self.recipe, self.out, self.options.world)
         return Trained(result, self.recipe, self.data.tokenizer, self.out, found)
 
     def _begun(self) -> Run:
@@ -283,12 +284,15 @@ def _peak(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def _figures(
-    model: Transformer, data: TrainingData, recipe: Recipe, out: Path | None, world: World
+    result: TrainingResult, data: TrainingData, recipe: Recipe, out: Path | None, world: World
 ) -> dict[str, float | None]:
-    """How well a trained model labels what it is validated on, or finds pairs; nothing of other data.
+    """How well a trained model labels what it is validated on, finds pairs or tells answers apart; nothing of other data.
 
     Where processes have some of its layers each, it is as saved in `out` that one of them has it whole.
     """
+    model, evaluation = result.model, result.evaluation
+    if evaluation is not None and (part := evaluation.parts.get(MARGIN)) is not None:
+        return {"accuracy": part.accuracy, "margin": part.loss}
     if isinstance(data, ContrastData) and data.held_out is not None:
         cut = isinstance(recipe.objective, Contrastive) and recipe.objective.truncate
         found = retrieve(model, data.tokenizer, data.held_out.pairs, longest=recipe.seq_len, truncate=cut)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anyformer.disk.atomic import replace_file
-from anyformer.disk.foreign import inside, read_bytes
+from anyformer.disk.foreign import read_bytes
 from anyformer.errors import TextError
 from anyformer.text.byte_level import fast_encoding, is_blank_run
 from anyformer.text.companions import (
@@ -33,13 +33,12 @@ from anyformer.text.framing import Framed, around, framed, with_frame
 from anyformer.text.generation_config import answer_ids, closing_ids, settings_of, with_defaults
 from anyformer.text.languages import answers_in, sides_in
 from anyformer.text.stream import TextStream
-from anyformer.text.tokenizer_file import guarded, read_tokenizer, without_pieces
+from anyformer.text.tokenizer_file import FILE, guarded, located, read_tokenizer, without_pieces
 
 if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
-FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 MOST = 10**7  # tokens to learn, for which the library reserves memory at once
 N_IDS = 2**32  # that the library can be asked for; no vocabulary has others
@@ -116,14 +115,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
-        """The tokenizer of a `tokenizer.json` or of a directory that holds one. Raises TextError where that fails.
+        """The tokenizer of a `tokenizer.json`, of a directory that holds one or of a run. Raises TextError where that fails.
 
         `settings`: of the config.json beside it, which says what a generation_config.json would, where there is none.
         """
-        path = Path(path)
-        file = inside(path / FILE, TextError) if path.is_dir() else path
-        if not file.is_file():
-            raise TextError(f"no tokenizer at {path}: {file} does not exist{_remedy(path)}")
+        file = located(Path(path))
         inner = read_tokenizer(read_bytes(file, TextError), str(file))
         files = with_defaults(read_companions(file.parent), settings or {}) if file.name == FILE else None
         return cls(inner, read_config(file.parent), files)
@@ -371,12 +367,6 @@ def _refuse_surrogates(text: str) -> None:
                 f"text that is not UTF-8: byte 0x{code - 0xDC00:02x} {at}; convert it or remove it"
             ) from None
         raise TextError(f"text with half a character (surrogate U+{code:04X} {at}); remove it") from None
-
-
-def _remedy(path: Path) -> str:
-    if (path / "tokenizer.model").is_file():
-        return "; there is a SentencePiece tokenizer.model, which transformers can save as tokenizer.json"
-    return "; train one with `anyformer tokenizer train`"
 
 
 def refuse_many(vocab_size: int) -> None:

@@ -5,18 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.disk.foreign import parse_json
+from anyformer.disk.foreign import inside, parse_json
+from anyformer.disk.run_layout import TOKENIZER
 from anyformer.errors import AnyformerError, TextError
 from anyformer.screen import muted
 
 if TYPE_CHECKING:
     import tokenizers
 
+FILE = "tokenizer.json"
 # The library reserves memory by the largest id. Published vocabularies leave few ids out.
 SPARE, TIMES = 1 << 17, 8
 TRIAL = ("a", "A b\n", "é \N{LATIN SMALL LETTER E}1", "\N{GRINNING FACE}")
+
+
+def located(path: Path) -> Path:
+    """The file that is meant by its path, by that of the directory that holds it, or of a run. Raises TextError for none."""
+    if (path / TOKENIZER / FILE).is_file() and not (path / FILE).exists():
+        path /= TOKENIZER
+    file = inside(path / FILE, TextError) if path.is_dir() else path
+    if not file.is_file():
+        remedy = "train one with `anyformer tokenizer train`"
+        if (path / "tokenizer.model").is_file():
+            remedy = "there is a SentencePiece tokenizer.model, which transformers can save as tokenizer.json"
+        raise TextError(f"no tokenizer at {path}: {file} does not exist; {remedy}")
+    return file
 
 
 def read_tokenizer(content: bytes, where: str) -> tokenizers.Tokenizer:

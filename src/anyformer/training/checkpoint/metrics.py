@@ -42,6 +42,9 @@ class StepMetrics(Metrics):
     expert_load_entropy: float | None = None  # as a share of an even load's, the mean over layers
     expert_dropped: float | None = None  # share of choices that no expert had a place for
     parts: Mapping[str, float] | None = None  # as `loss`, of what else is predicted, by name; None: nothing
+    right: Mapping[str, float] | None = (
+        None  # of those parts that count it, the share of labels that are the likeliest class
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +171,7 @@ def check_metrics(run: Path, checkpoint: Path) -> None:
 def _entry(line: bytes) -> Metrics:
     """One line. Raises ValueError, TypeError, AttributeError for what is none."""
     fields = json.loads(line)
-    if not all(isinstance(value, int | float) for name, value in fields.items() if name != "parts"):
+    if not all(isinstance(value, int | float) for name, value in fields.items() if name not in ("parts", "right")):
         raise TypeError("a metric is a number")
     return (ValidationMetrics if "validation_loss" in fields else StepMetrics)(**fields)
 

@@ -34,7 +34,7 @@ S = TypeVar("S", bound=ObjectiveSpec)
 class LossPart(NamedTuple):
     """A further prediction beside `Losses.each`: tokens further ahead, say."""
 
-    nats: Tensor  # []: plain cross-entropy, summed over labels; has no gradient
+    nats: Tensor  # []: plain cross-entropy, or a figure that stands in for it, summed over labels; has no gradient
     labels: Tensor  # []: how many
     right: Tensor | None = None  # []: of them, those whose label is the likeliest class; None: not counted
 
@@ -204,7 +204,7 @@ def objective_of(said: ObjectiveSpec, spec: ModelSpec) -> Objective[Any]:
     chosen = loss_of(type(said))(said, spec)
     reason = chosen.refuses()
     if reason is not None:
-        raise UsageError(f"{said.kind} cannot train this architecture: {reason}")
+        raise UsageError(f"{said.kind} does not go with this architecture: {reason}")
     return chosen
 
 

@@ -200,11 +200,11 @@ LOGGERS: Mapping[str, tuple[type[Logger], str | None]] = {
 
 
 def figures(metrics: Metrics) -> dict[str, float]:
-    """The figures of a step or a validation by name, those of further predictions as loss/NAME; what is not known is left out."""
-    parts = metrics.parts if isinstance(metrics, StepMetrics) else None
-    known = {each.name: getattr(metrics, each.name) for each in fields(metrics) if each.name != "parts"}
-    named = {f"loss/{name}": loss for name, loss in (parts or {}).items()}
-    return {name: value for name, value in (known | named).items() if value is not None}
+    """The figures of a step or a validation by name, of further predictions loss/NAME and right/NAME; the unknown is left out."""
+    known = {each.name: getattr(metrics, each.name) for each in fields(metrics)}
+    for kind, field in (("loss", "parts"), ("right", "right")):
+        known |= {f"{kind}/{name}": value for name, value in (known.pop(field, None) or {}).items()}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def loggers(names: Sequence[str], out: Path | None, name: str, settings: Mapping[str, Any]) -> list[Logger]:

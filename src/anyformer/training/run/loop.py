@@ -238,6 +238,7 @@ class Run:
             expert_load_entropy=result.load.entropy if result.load else None,
             expert_dropped=result.load.dropped_share if result.load else None,
             parts=result.parts,
+            right=result.right,
         )
         self.saved = SavedCheckpoint(step, tokens, seconds_all)
         self.saving.log.add(metrics)

@@ -63,7 +63,8 @@ class Watcher:
             return []
         last, left = self._last, self.seconds_left()
         texts = [f"step {last.step:,}/{self.steps:,}", f"loss {fmean(self._losses):.3f}"]
-        texts += [f"{name} {loss:.3f}" for name, loss in (last.parts or {}).items()]
+        right = {name: f" ({share:.0%} right)" for name, share in (last.right or {}).items()}
+        texts += [f"{name} {loss:.3f}{right.get(name, '')}" for name, loss in (last.parts or {}).items()]
         if self._validation is not None:
             texts.append(f"validation {self._validation:.3f}")
         texts.append(f"{last.tokens_per_second:,.0f} tokens/s")

@@ -49,6 +49,9 @@ class StepResult(NamedTuple):
     router_loss: float | None = None  # the routers' losses, weighted; None without any
     load: ExpertLoad | None = None  # of the experts; None without experts
     parts: Mapping[str, float] | None = None  # as `loss`, of what else is predicted, by name; None: nothing
+    right: Mapping[str, float] | None = (
+        None  # of those parts that count it, the share of labels that are the likeliest class
+    )
     grad_norm: float = math.nan  # before clipping; as the next, not known before the update
     lr: float = math.nan
 
@@ -211,12 +214,14 @@ class Trainer:
             router_nats = torch.stack(of_routers).sum() if of_routers else torch.zeros(())
             router_nats = self.world.whole(router_nats)
             found, router_loss = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
+            means, right = self._means(parts, real)
             return StepResult(
                 loss=found / over,
                 tokens=tokens,
                 router_loss=router_loss if self.router_losses else None,
                 load=self._everywhere(loads, real) if loads else None,
-                parts=self._means(parts, real),
+                parts=means or None,
+                right=right or None,
             )
 
         return reported
@@ -276,21 +281,32 @@ class Trainer:
         """The norm of all gradients, of which `norm` is that of this process's."""
         return norm if self.pipeline is None else norm_over_stages(norm, self.device, self.world)
 
-    def _means(self, micro: Mapping[int, Mapping[str, LossPart]], real: int) -> dict[str, float] | None:
-        """Nats a label of each part, over all micro-batches; a batch without such a label has 0."""
-        names = list(micro[0])
+    def _means(
+        self, micro: Mapping[int, Mapping[str, LossPart]], real: int
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """(nats a label of each part, the share that is right of those that count it); a batch without such a label has 0."""
+        judged = {name: part.right is not None for name, part in micro[0].items()}
         if self.pipeline is not None:  # which the last stage knows
-            names = self.world.read(names)[0]
-        if not names:
-            return None
+            judged = self.world.read(judged)[0]
+        if not judged:
+            return {}, {}
         counted = [
-            [(float(micro[i][name].nats), int(micro[i][name].labels)) for name in names if name in micro[i]]
+            [
+                (float(part.nats), int(part.labels), 0 if part.right is None else int(part.right))
+                for part in (micro[i][name] for name in judged if name in micro[i])
+            ]
             for i in range(real)
         ]
         if self.pipeline is not None and not self.pipeline.stage.last:
             counted = []
-        sums = self.world.summed(torch.tensor(counted, dtype=torch.float64).view(-1, len(names), 2).sum(0))
-        return {name: nats / max(1, labels) for name, (nats, labels) in zip(names, sums.tolist(), strict=True)}
+        sums = self.world.summed(torch.tensor(counted, dtype=torch.float64).view(-1, len(judged), 3).sum(0)).tolist()
+        shares = {
+            name: (nats / max(1, n), right / max(1, n)) for name, (nats, n, right) in zip(judged, sums, strict=True)
+        }
+        return (
+            {name: mean for name, (mean, _) in shares.items()},
+            {name: right for name, (_, right) in shares.items() if judged[name]},
+        )
 
     def _draw(self, number: int) -> None:
         """Have what is drawn in a step, by dropout or by a part of one's own, follow from the run's seed and the step alone."""

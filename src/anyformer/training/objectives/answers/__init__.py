@@ -7,6 +7,8 @@ from typing import ClassVar, Literal
 from anyformer.spec import NotNegative, Positive
 from anyformer.training.objectives.specification import Examples, Reads
 
+MARGIN = "margin"  # the part of the losses that is no loss: by how much the preferred answer's reward is the higher one
+
 
 class SFT(Examples):
     """Supervised fine-tuning: the next token of answers alone, given what was said before them.

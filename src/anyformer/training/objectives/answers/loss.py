@@ -17,7 +17,7 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Rows, TrainingData
-from anyformer.training.objectives.answers import SFT, PreferenceSpec
+from anyformer.training.objectives.answers import MARGIN, SFT, PreferenceSpec
 from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.answers.preferences import PreferenceData, PreferenceRows
 from anyformer.training.objectives.answers.preferred import Answers, preferred
@@ -99,8 +99,12 @@ class PreferenceObjective(Objective[PreferenceSpec]):
             weights = slopes[:, :, None].expand(predicted.shape).flatten(0, 1)
             weighed, _ = cross_entropy(by.head, out.last_hidden_state, predicted.flatten(0, 1), weights=weights)
             total = weighed + (total - weighed).detach()
-        parts = {"chosen": LossPart(nats.detach()[:, 0].sum(), tokens[:, 0].sum())}
-        return Losses(total, -F.logsigmoid(margin.detach())[:, None], out.notes, parts)
+        margin, pairs = margin.detach(), torch.tensor(len(margin), device=margin.device)
+        parts = {
+            "chosen": LossPart(nats.detach()[:, 0].sum(), tokens[:, 0].sum()),
+            MARGIN: LossPart(margin.sum(), pairs, (margin > 0).sum()),
+        }
+        return Losses(total, -F.logsigmoid(margin)[:, None], out.notes, parts)
 
     def _nats(self, by: LossContext, out: Output, rows: Rows) -> Tensor:
         """-log p [pair, 2] of both answers."""

@@ -42,9 +42,8 @@ class StepMetrics(Metrics):
     expert_load_entropy: float | None = None  # as a share of an even load's, the mean over layers
     expert_dropped: float | None = None  # share of choices that no expert had a place for
     parts: Mapping[str, float] | None = None  # as `loss`, of what else is predicted, by name; None: nothing
-    right: Mapping[str, float] | None = (
-        None  # of those parts that count it, the share of labels that are the likeliest class
-    )
+    # of those parts that count it, the share of labels that are the likeliest class
+    right: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,9 +49,8 @@ class StepResult(NamedTuple):
     router_loss: float | None = None  # the routers' losses, weighted; None without any
     load: ExpertLoad | None = None  # of the experts; None without experts
     parts: Mapping[str, float] | None = None  # as `loss`, of what else is predicted, by name; None: nothing
-    right: Mapping[str, float] | None = (
-        None  # of those parts that count it, the share of labels that are the likeliest class
-    )
+    # of those parts that count it, the share of labels that are the likeliest class
+    right: Mapping[str, float] | None = None
     grad_norm: float = math.nan  # before clipping; as the next, not known before the update
     lr: float = math.nan
 

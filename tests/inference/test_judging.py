@@ -1,25 +1,31 @@
-<<<<<<< HEAD
-"""What a model is judged by where no run says so, and how long its rows may be."""
+"""What a model is judged by: as it was trained where the data are of that kind, or what suits it; how long its rows may be."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, cast
-=======
-"""What a model is judged by: as it was trained where the data are of that kind, or said why not, with what would do."""
-
-from pathlib import Path
->>>>>>> 92778737a80e063a3f39aba98ec0ac897b19c811
 
 import pytest
 
 import anyformer as af
 from anyformer.errors import UsageError
-<<<<<<< HEAD
-from anyformer.recipe import Classification, Contrastive
+from anyformer.inference.judging import goal_of
+from anyformer.inference.opened import Opened
+from anyformer.recipe import (
+    DPO,
+    ORPO,
+    CausalLM,
+    Classification,
+    Contrastive,
+    ObjectiveSpec,
+    Recipe,
+    Seq2Seq,
+    SpanCorruption,
+)
 from anyformer.text import Tokenizer
 from anyformer.training.objectives.denoising import SENTINELS
 from anyformer.training.objectives.objective import with_head_for
+from anyformer.training.prepare import Sources
 from tests.laws.models import randomised
 
 LINE = "the cat sits on the mat"
@@ -84,13 +90,7 @@ def test_pairs_beyond_the_positions_are_to_be_left_out_since_their_rows_have_no_
     with pytest.raises(UsageError, match="--seq-len 8: rows of Seq2Seq are as long as their pairs; leave it out"):
         evaluate(wide, None, words, seq_len=8, **sides)
     assert evaluate(wide, None, words, **sides).seq_len == len(words.encode(LINE)) + 1
-=======
-from anyformer.inference.judging import goal_of
-from anyformer.inference.opened import Opened
-from anyformer.recipe import DPO, ORPO, CausalLM, Contrastive, ObjectiveSpec, Recipe, Seq2Seq, SpanCorruption
-from anyformer.text import Tokenizer
-from anyformer.training.objectives.objective import with_head_for
-from anyformer.training.prepare import Sources
+
 
 TEXT, PAIRS = Sources(Path("a.txt")), Sources(source=Path("a.txt"), target=Path("b.txt"))
 
@@ -121,4 +121,3 @@ def test_a_run_is_judged_otherwise_where_that_can_be() -> None:
     assert goal_of(run("t5-small", Seq2Seq(), *specials), TEXT) == SpanCorruption()
     assert goal_of(run("t5-small", SpanCorruption(), *specials), PAIRS) == Seq2Seq()
     assert goal_of(run("llama2", DPO()), TEXT, "sft").kind == "SFT"
->>>>>>> 92778737a80e063a3f39aba98ec0ac897b19c811

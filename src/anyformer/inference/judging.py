@@ -57,25 +57,11 @@ def refuse_unknown(objective: str | None, given: Sources) -> None:
 def goal_of(found: Opened, given: Sources, objective: str | None = None, *, truncate: bool = False) -> ObjectiveSpec:
     """The objective that a run was trained by where the data are of its kind, else what suits the architecture, or is named.
 
-<<<<<<< HEAD
-    Raises UsageError for preferences, and for an encoder and a decoder whose vocabulary has no token to hide text by.
+    Raises UsageError for a run that learnt from preferences, or from data of another kind which alone it can be judged by, and
+    for an encoder and a decoder whose vocabulary has no token to hide text by.
     """
-    spec, trained = found.model.spec, found.recipe
-    if trained and fits(trained.objective, given.reads):
-        goal = trained.objective
-    else:
-        goal = usual(spec, given.reads, found.tokenizer)
-        if goal in RESTORED and not serves(found.tokenizer, goal):
-            raise UsageError(
-                "a text is hidden from this model's encoder by sentinels (<extra_id_0>) or a mask, and its tokenizer has none; "
-                "give pairs of texts (--source and --target)"
-            )
-=======
-    Raises UsageError for a run that learnt from preferences, or from data of another kind which alone it can be judged by.
-    """
-    learnt = None if found.recipe is None else found.recipe.objective
-    goal = learnt if learnt and fits(learnt, given.reads) else usual(found.model.spec, given.reads)
->>>>>>> 92778737a80e063a3f39aba98ec0ac897b19c811
+    spec, learnt = found.model.spec, None if found.recipe is None else found.recipe.objective
+    goal = learnt if learnt and fits(learnt, given.reads) else usual(spec, given.reads, found.tokenizer)
     if objective is not None and goal.kind != OBJECTIVES[objective].kind:
         goal = OBJECTIVES[objective]
     if isinstance(goal, PreferenceSpec):
@@ -85,11 +71,16 @@ def goal_of(found: Opened, given: Sources, objective: str | None = None, *, trun
         )
     if learnt is not None and not fits(learnt, given.reads):
         try:
-            objective_of(goal, found.model.spec)
+            objective_of(goal, spec)
             noise_of(Recipe(objective=goal), found.tokenizer)
         except (UsageError, TextError):
             how = "from pairs; give --source and --target" if learnt.reads == "pairs" else "not from pairs; give --data"
             raise UsageError(f"this run learnt by {learnt.kind}, {how}") from None
+    if learnt is None and goal in RESTORED and not serves(found.tokenizer, goal):
+        raise UsageError(
+            "a text is hidden from this model's encoder by sentinels (<extra_id_0>) or a mask, and its tokenizer has none; "
+            "give pairs of texts (--source and --target)"
+        )
     return goal.but(truncate=goal.truncate or truncate) if isinstance(goal, Examples) else goal
 
 

@@ -98,13 +98,9 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
     name = fields.get("kind", None if declared.abstract else declared.kind)
     known = {k: c for k, c in Spec.kinds_with(name).items() if issubclass(c, declared) and not c.abstract}
     if not isinstance(name, str) or name not in known:
-<<<<<<< HEAD
-        raise SpecError(f"{where}{name!r} is no kind of {declared.kind}{among(name, sorted(known))}")
-=======
         strange = isinstance(name, str) and name not in Spec.kinds_with(name) and not did_you_mean(name, known)
         own = "; one of your own is known once its file is imported (--import)" if strange else ""
-        raise SpecError(f"{where}: {name!r} is no kind of {declared.kind}{among(name, sorted(known))}{own}")
->>>>>>> 92778737a80e063a3f39aba98ec0ac897b19c811
+        raise SpecError(f"{where}{name!r} is no kind of {declared.kind}{among(name, sorted(known))}{own}")
     kind = known[name]
     hints = kind.types()
     given = {key: value for key, value in fields.items() if key != "kind"}

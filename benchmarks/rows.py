@@ -12,7 +12,7 @@ import statistics
 
 import torch
 
-from anyformer.recipe import UL2, CausalLM, Denoising, MaskedLM, Recipe
+from anyformer.recipe import UL2, CausalLM, Denoising, FillInTheMiddle, MaskedLM, Recipe
 from anyformer.text import Tokenizer, encode_corpus, read_corpus
 from anyformer.training.data.text import TextData
 from anyformer.training.data.workers import prepared
@@ -28,14 +28,15 @@ def main() -> None:
     parser.add_argument("text")
     corpus = read_corpus(parser.parse_args().text)
     torch.set_num_threads(1)
-    plain = Tokenizer.train(corpus.sample(SAMPLE_NBYTES).texts(), VOCAB - len(UL2.specials) - len(MASK))
-    tokenizer = plain.with_specials(UL2.specials, MASK)
+    specials = (*UL2.specials, *FillInTheMiddle.specials)
+    plain = Tokenizer.train(corpus.sample(SAMPLE_NBYTES).texts(), VOCAB - len(specials) - len(MASK))
+    tokenizer = plain.with_specials(specials, MASK)
     data = TextData(encode_corpus(corpus, tokenizer), None, tokenizer)
-    print(f"{'objective':12} {'alone':>8} {'2 workers':>10}   CPU ms a batch")
-    for objective in (CausalLM(), MaskedLM(), Denoising(), UL2()):
+    print(f"{'objective':15} {'alone':>8} {'2 workers':>10}   CPU ms a batch")
+    for objective in (CausalLM(), FillInTheMiddle(), MaskedLM(), Denoising(), UL2()):
         recipe = Recipe(objective=objective, tokens=1_000_000, batch_tokens=8192, seq_len=512)
         alone, helped = (1e3 * _seconds(data, recipe, workers) for workers in (0, 2))
-        print(f"{objective.kind:12} {alone:8.2f} {helped:10.2f}", flush=True)
+        print(f"{objective.kind:15} {alone:8.2f} {helped:10.2f}", flush=True)
 
 
 def _seconds(data: TextData, recipe: Recipe, workers: int) -> float:

@@ -20,6 +20,7 @@ LARGER = tuple(word for option in {**SIZES, "--vocab": "400"}.items() for word i
         ("t5-small", (), "SpanCorruption", 100),
         ("bart-base", ("--objective", "denoising"), "Denoising", 1),
         ("gpt2", (), "CausalLM", 0),
+        ("gpt2", ("--objective", "fill-in-the-middle"), "FillInTheMiddle", 3),
     ],
 )
 def test_an_objective_suits_its_architecture(
@@ -29,7 +30,7 @@ def test_an_objective_suits_its_architecture(
     told = answer("train", architecture, "--data", text, "--out", out, *LARGER, *options)
     assert told["objective"] == kind
     assert told["validation"]["unigram_loss"] > 0
-    assert (told["validation"]["bits_per_byte"] is not None) == (kind == "CausalLM")
+    assert (told["validation"]["bits_per_byte"] is not None) == (architecture == "gpt2")
     assert recipe.read(out / "recipe.yaml").objective.kind == kind
     tokenizer = Tokenizer.load(out / "tokenizer")
     assert len(tokenizer.special_ids) == 1 + specials

@@ -9,9 +9,11 @@ from click.testing import CliRunner
 
 import anyformer as af
 from anyformer.cli.main import application
-from anyformer.generation import CompiledStep
+from anyformer.errors import UsageError
+from anyformer.generation import CompiledStep, Sampling, generate_text
 from anyformer.screen import visible
 from anyformer.text import Tokenizer
+from anyformer.text.filling import KNOWN, ending_middles, prompt_between
 from tests.generation.test_text import TEXTS, sized
 from tests.laws.models import SHRUNK, randomised
 
@@ -134,3 +136,42 @@ def test_what_cannot_start_is_one_line(directory: Path, tmp_path: Path) -> None:
         assert words in stderr
         assert stderr.startswith("error: ")
         assert stderr.count("\n") == 1
+
+
+def test_what_stands_before_a_suffix(directory: Path, tmp_path: Path) -> None:
+    """Between the two on the terminal; in JSON by itself. A mark ends it, as the text's end does."""
+    model, plain = af.load(directory)
+    assert plain is not None
+    by, filling = plain.with_specials(KNOWN[0]), tmp_path / "filling"
+    af.save(randomised(sized(model.spec, by.vocab_size)), filling, tokenizer=by)
+    model, _ = af.load(filling)
+    asked = ("if x", "--suffix", " return x", "--model", str(filling), "--device=cpu")
+    ids = prompt_between(by, "if x", " return x")
+    (drawn,) = generate_text(model, ending_middles(by), [ids], max_new_tokens=20, sampling=Sampling(1.0), seed=3)
+    options = ("--max-new-tokens=20", "--temperature=1", "--seed=3")
+    assert run(*asked, *options) == (0, f"if x{visible(drawn.text)} return x\n", "")
+    said = json.loads(run(*asked, *options, "--json")[1])
+    assert (said["prompt"], said["suffix"], said["text"]) == ("if x", " return x", drawn.text)
+    how = {"suffix": " return x", "max_new_tokens": 20, "temperature": 1.0, "seed": 3}
+    assert af.generate(model, by, "if x", **how) == drawn.text
+    assert af.generate(model, by, ["if x", "y"], **how)[0] == drawn.text
+    assert json.loads(run("if x", *asked[3:], *options, "--json")[1])["suffix"] is None
+    for more in ("--beams=2",), ("--lookup=3",):
+        assert run(*asked, "--max-new-tokens=6", *more)[0] == 0
+    (filling / "generation_config.json").write_text(json.dumps({"max_length": len(ids) + 4, "eos_token_id": 0}))
+    assert len(json.loads(run(*asked, "--as-released", "--json")[1])["token_ids"]) <= 4
+    for arguments, words in (
+        ((*asked, "--chat"), "leave --chat and --data out, or --suffix"),
+        ((*asked[1:], "--data", __file__), "leave --chat and --data out, or --suffix"),
+        ((*asked[:4], str(directory), "--device=cpu"), "has no tokens that mark a middle"),
+    ):
+        status, stdout, stderr = run(*arguments)
+        assert (status, stdout, stderr.count("\n")) == (2, "", 1), stderr
+        assert words in stderr
+
+
+def test_a_model_with_an_encoder_fills_nothing() -> None:
+    by = Tokenizer.train(TEXTS, 320).with_specials(KNOWN[0])
+    spec = next(spec for name, spec in SHRUNK.items() if "t5-small" in name)
+    with pytest.raises(UsageError, match=r"a suffix is for decoders .* this model has an encoder"):
+        af.generate(randomised(sized(spec, by.vocab_size)), by, "a", suffix="b")

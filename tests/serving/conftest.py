@@ -17,6 +17,7 @@ from anyformer.inference.opened import Opened
 from anyformer.serving import Limits, application
 from anyformer.spec import TableSpec
 from anyformer.text import Tokenizer
+from anyformer.text.filling import KNOWN
 from tests.laws.models import SHRUNK, randomised
 
 TEXTS = ["Größe, naïve café, 東京, 🙂 and more of the same, said the fox. ", "if x > 0:\n    return x\n"] * 30
@@ -44,7 +45,7 @@ Start = Callable[..., AbstractContextManager[Running]]
 
 @pytest.fixture(scope="session")
 def found() -> Opened:
-    tokenizer = Tokenizer.train(TEXTS, 320)
+    tokenizer = Tokenizer.train(TEXTS, 320).with_specials(KNOWN[0])
     tokenizer = Tokenizer(tokenizer._inner, {**tokenizer.config, "chat_template": TEMPLATE})
     spec = next(spec for name, spec in SHRUNK.items() if "gemma3-27b" in name)
     return Opened(randomised(changed(spec, TableSpec, rows=tokenizer.vocab_size)), tokenizer, None)

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from anyformer.generation import Sampling, encode_prompt, generate_text
-from anyformer.inference import embed
+from anyformer.inference import embed, generate
 from anyformer.inference.opened import Opened
 from anyformer.serving import Limits
 from anyformer.text.chat import Chat
+from anyformer.text.filling import KNOWN
 from tests.serving.conftest import LONGEST, Running, Start
 
 
@@ -285,6 +286,23 @@ def test_what_changes_nothing_is_taken(client: openai.OpenAI, running: Running) 
         client.chat.completions.create(**{**chat, "messages": [{"role": "user", "content": None}]})
 
 
+def test_a_suffix_asks_for_what_stands_before_it(client: openai.OpenAI, running: Running) -> None:
+    model, tokenizer = running.found.model, running.found.tokenizer
+    ask: dict[str, Any] = {"model": "tiny", "prompt": ["if x", ""], "max_tokens": 9, "seed": 3}
+    told = client.completions.create(**ask, suffix=":\n    return x")
+    for i, (prompt, choice) in enumerate(zip(ask["prompt"], told.choices, strict=True)):
+        how = {"suffix": ":\n    return x", "max_new_tokens": 9, "seed": 3 + i, "temperature": 1.0}
+        assert choice.text == generate(model, tokenizer, prompt, **how)
+    plain = client.completions.create(**ask)
+    assert [each.text for each in told.choices] != [each.text for each in plain.choices]
+    assert client.completions.create(**ask, suffix="").choices[0].text == plain.choices[0].text  # OpenAI's default
+    mark = {str(tokenizer.token(KNOWN[0][1])): 100}
+    for suffix, n in (("x", 1), ("", 9)):  # a mark ends what stands between, and no other text
+        told = client.completions.create(**{**ask, "prompt": "if"}, suffix=suffix, logit_bias=mark)
+        assert told.usage is not None
+        assert (told.choices[0].text, told.usage.completion_tokens) == ("", n)
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").id == "tiny"
@@ -354,6 +372,11 @@ def test_what_a_request_does_not_say_is_as_usual(start: Start) -> None:
         ({"logprobs": 99}, "logprobs must be"),
         ({"seed": "x"}, "seed must be"),
         ({"prompt": []}, "prompt must be"),
+        ({"extra_body": {"suffix": 3}}, "suffix must be a text"),
+        ({"suffix": "b", "prompt": [5, 6]}, "suffix goes with prompts that are texts, without echo"),
+        ({"suffix": "b", "echo": True}, "suffix goes with prompts that are texts, without echo"),
+        ({"suffix": "x" * 3000}, "context is 200 tokens; .* and the prompt has 3,001"),
+        ({"suffix": "if " * 190}, "context is 200 tokens; the prompt has"),
     ],
 )
 def test_what_is_wrong_is_named(client: openai.OpenAI, change: dict[str, object], says: str) -> None:

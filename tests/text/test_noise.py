@@ -1,6 +1,7 @@
 """Noise, by what the papers say of it: what is kept, what can be restored, and how much is touched."""
 
 import itertools
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -12,20 +13,25 @@ from anyformer.errors import TextError
 from anyformer.recipe import UL2, Denoiser
 from anyformer.text import NOT_PREDICTED
 from anyformer.text.noise import (
+    Cut,
+    cut_in_three,
     deleted,
     denoised,
     infilled,
     masked,
+    middle_last,
     noise_spans,
     permuted,
     permuted_sentences,
     prefix,
     rotated,
     span_corrupted,
+    two_places,
     whole_words,
 )
 
 MASK, WORDS = 3, np.arange(10, 1000)
+MARKS = (3000, 3001, 3002)
 SENTINELS = list(range(2000, 2100))
 masked_as_bert = partial(masked, mask_share=0.8, random_share=0.1)
 seeds, sizes = st.integers(0, 2**32), st.integers(2, 300)
@@ -245,3 +251,29 @@ class TestUL2:
         found = (denoised(text(400), rng, sentinels=SENTINELS, rate=rate, mean_length=None) for rng in rngs)
         tails = [len(one.target) - 1 for one in found]
         assert np.mean(tails) == pytest.approx(100, rel=0.05)
+
+
+class TestFilling:
+    @given(n=st.integers(0, 60), seed=seeds, spm=st.booleans())
+    def test_parts_stand_behind_their_marks(self, n: int, seed: int, spm: bool) -> None:
+        """Against lists: arXiv:2207.14255, section 3, and its appendix D for the suffix first."""
+        ids = text(n)
+        one, other = two_places(n, np.random.default_rng(seed))
+        found = middle_last(cut_in_three(ids, np.random.default_rng(seed)), MARKS, spm=spm)
+        before, middle, behind = list(ids[:one]), list(ids[one:other]), list(ids[other:])
+        wanted = [MARKS[0], MARKS[1], *behind, MARKS[2], *before, *middle]
+        assert found.tolist() == (wanted if spm else [MARKS[0], *before, MARKS[1], *behind, MARKS[2], *middle])
+        assert found.dtype == np.int64
+
+    def test_nothing_before_the_gap_is_written_alike(self) -> None:
+        """So that one model learns both."""
+        cut = Cut(text(0), text(3), text(4))
+        assert middle_last(cut, MARKS, spm=True).tolist() == middle_last(cut, MARKS, spm=False).tolist()
+
+    def test_places_are_drawn_evenly(self) -> None:
+        """Two of 0 to 3: each pair of unlike ones with 2/16, of like ones with 1/16."""
+        rng = np.random.default_rng(0)
+        counts = Counter(two_places(3, rng) for _ in range(16_000))
+        assert len(counts) == 10
+        for (one, other), n in counts.items():
+            assert n == pytest.approx(1000 * (1 + (one < other)), rel=0.15)

@@ -8,6 +8,7 @@ import numpy as np
 from anyformer.text import EncodedCorpus, Tokenizer
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.denoising import UL2
+from anyformer.training.objectives.infilling import FillInTheMiddle
 from anyformer.training.objectives.specification import MASK
 
 ANIMALS, PLACES = ("cat", "dog", "owl", "fox"), ("mat", "roof", "hill")
@@ -28,7 +29,7 @@ def plain_tokenizer() -> Tokenizer:
 
 @cache
 def tokenizer() -> Tokenizer:
-    return plain_tokenizer().with_specials(UL2.specials, MASK)
+    return plain_tokenizer().with_specials((*UL2.specials, *FillInTheMiddle.specials), MASK)
 
 
 def encoded(texts: list[str], by: Tokenizer) -> EncodedCorpus:

@@ -18,6 +18,7 @@ from anyformer.recipe import (
     CausalLM,
     Constant,
     Denoising,
+    FillInTheMiddle,
     MaskedLM,
     ObjectiveSpec,
     PermutedLM,
@@ -45,7 +46,7 @@ XLNET = resize(xlnet(n_layers=1, d_model=16, n_heads=2), vocab_size=VOCAB)
 XLNET = XLNET.but(heads=(permuted_words(XLNET),))
 SEQ_LEN = 48
 RESTORED = (SpanCorruption(), PrefixLM(), Denoising(rotate=True, delete_rate=0.1), UL2())
-ALL = (MaskedLM(), MaskedLM(whole_words=True), PermutedLM(), *RESTORED)
+ALL = (MaskedLM(), MaskedLM(whole_words=True), PermutedLM(), FillInTheMiddle(), *RESTORED)
 
 
 def by_kind(value: object) -> str | None:
@@ -60,7 +61,7 @@ def recipe(objective: ObjectiveSpec, **changes: Any) -> Recipe:
 
 
 def fitting(objective: ObjectiveSpec) -> ModelSpec:
-    models = {MaskedLM: ENCODER, PermutedLM: XLNET}
+    models = {MaskedLM: ENCODER, PermutedLM: XLNET, FillInTheMiddle: decoder()}
     return resize(models.get(type(objective)) or encoder_decoder(), vocab_size=tokenizer().vocab_size)
 
 
@@ -259,7 +260,7 @@ def documents(rows: Any) -> list[int]:
     return [int((row == number).sum()) for side in sides for row in side for number in range(1, row.max() + 1)]
 
 
-@pytest.mark.parametrize("objective", [MaskedLM(), SpanCorruption()], ids=by_kind)
+@pytest.mark.parametrize("objective", [MaskedLM(), SpanCorruption(), FillInTheMiddle()], ids=by_kind)
 def test_a_run_that_crashed_goes_on_bit_for_bit(objective: ObjectiveSpec, tmp_path: Path) -> None:
     options, spec, given = (
         RunOptions(device=CPU, save_every=2, validations=2, plan=False),

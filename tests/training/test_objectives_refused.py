@@ -12,6 +12,7 @@ from anyformer.recipe import (
     CausalLM,
     Denoiser,
     Denoising,
+    FillInTheMiddle,
     MaskedLM,
     ObjectiveSpec,
     PermutedLM,
@@ -96,7 +97,10 @@ def test_noise_that_hides_nothing_is_refused(given: Recipe, error: type[Anyforme
 
 @pytest.mark.parametrize(
     ("objective", "token"),
-    [(MaskedLM(), "<mask>"), (Denoising(), "<mask>"), (SpanCorruption(), "<extra_id_0>"), (UL2(), "<extra_id_0>")],
+    [
+        *[(MaskedLM(), "<mask>"), (Denoising(), "<mask>"), (SpanCorruption(), "<extra_id_0>"), (UL2(), "<extra_id_0>")],
+        (FillInTheMiddle(), r"<\|fim_prefix\|>, <\|fim_suffix\|>, <\|fim_middle\|>"),
+    ],
     ids=by_kind,
 )
 def test_a_vocabulary_without_the_tokens_is_refused(objective: ObjectiveSpec, token: str) -> None:
@@ -108,6 +112,8 @@ def test_a_vocabulary_without_the_tokens_is_refused(objective: ObjectiveSpec, to
     ("kind", "fields", "says"),
     [
         (MaskedLM, {"rate": 0.0}, "must be above 0 and below 1"),
+        (FillInTheMiddle, {"rate": 0.0}, "must be above 0"),
+        (FillInTheMiddle, {"spm": 1.5}, "spm"),
         (MaskedLM, {"mask_share": 0.9, "random_share": 0.2}, "more than 1"),
         (SpanCorruption, {"mean_length": 0.5}, "must be at least 1"),
         (Denoising, {"permute_sentences": False, "infill_rate": 0.0}, "only copied"),

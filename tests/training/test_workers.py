@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from anyformer.errors import RunFailed, TextError, UsageError
-from anyformer.recipe import UL2, CosineDecay, DropoutSpec, MaskedLM, Recipe, SentenceOrder, Warmup
+from anyformer.recipe import UL2, CosineDecay, DropoutSpec, FillInTheMiddle, MaskedLM, Recipe, SentenceOrder, Warmup
 from anyformer.training.data.feed import Feed
 from anyformer.training.data.workers import prepared
 from anyformer.training.run import RunOptions, TrainingResult, train
@@ -35,6 +35,7 @@ BERTS = noisy.plain_tokenizer().with_specials(SentenceOrder.specials, SentenceOr
 FEEDS: dict[str, Callable[[], Feed]] = {
     "packed": lambda: texts.text_data().feed(SMALL),
     "masked": lambda: noisy.text_data().feed(SMALL.but(objective=MaskedLM(), batch_tokens=128, seq_len=32)),
+    "filled": lambda: noisy.text_data().feed(SMALL.but(objective=FillInTheMiddle(), batch_tokens=128, seq_len=32)),
     "mixture": lambda: noisy.text_data().feed(SMALL.but(objective=UL2(), batch_tokens=128, seq_len=32)),
     "pairs": lambda: pairs().feed(OF_PAIRS),
     "sentences": lambda: noisy.text_data(BERTS).feed(

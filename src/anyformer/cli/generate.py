@@ -42,6 +42,7 @@ SEARCH = ("beams", "length_penalty", "stopping")
 
 @click.command()
 @click.argument("prompt", default="")
+@click.option("--suffix", metavar="TEXT", help="Write what stands between PROMPT and this; for models trained to.")
 @click.option("--model", required=True, metavar="DIR", help="A model's directory: Hugging Face's, ours, or a run's.")
 @click.option(
     "--max-new-tokens",
@@ -82,6 +83,7 @@ SEARCH = ("beams", "length_penalty", "stopping")
 @import_option
 def command(
     prompt: str,
+    suffix: str | None,
     model: str,
     data: Path | None,
     chat: bool,
@@ -102,12 +104,16 @@ def command(
     """Continue PROMPT with a model; without one, begin a text. A model with an encoder reads PROMPT and answers.
 
     The text goes to stdout as it is written, with control characters spelled out. `--json` has them as they are; it
-    gives version, prompt, text, token_ids, ended_by ("length", "end_of_text" or "stop"), passes (null without guesses),
+    gives version, prompt, suffix, text, token_ids, ended_by ("length", "end_of_text" or "stop"), passes (null without guesses),
     seconds, tokens_per_second.
 
     With `--data` it answers a file line by line, in batches, `--json` then giving version, lines, seconds:
 
       anyformer generate --model RUN --data source.txt --beams 4 --length-penalty 0.6
+
+    With `--suffix` what stands between PROMPT and that is written, by a model that was trained to fill in the middle:
+
+      anyformer generate "def area(r):" --suffix "    return a" --model RUN
 
     With `--chat` PROMPT is answered, by the chat template of the checkpoint.
 
@@ -123,6 +129,7 @@ def command(
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
     from anyformer.inference.writing import USUAL
+    from anyformer.text.filling import prompt_between
 
     searched = {name: value for name in SEARCH if (value := given.pop(name)) is not None}
     said = what_is_released(model, as_released)
@@ -140,6 +147,10 @@ def command(
         )
     if system is not None and not chat:
         raise UsageError("--system is said in a conversation; give --chat too, or put it into PROMPT")
+    if suffix is not None and (chat or data is not None):
+        raise UsageError(
+            "--suffix is what stands behind one PROMPT and a gap; leave --chat and --data out, or --suffix"
+        )
     if chat and (search is not None or data is not None):
         raise UsageError("--chat answers one PROMPT token by token; leave --beams and --data out")
     if guesses and (search is not None or data is not None):
@@ -152,10 +163,14 @@ def command(
     options: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
     found = opened(model, **options).between(source_language, target_language)
     found.model.cache_dtype = cache_dtype
+    read: str | list[int] = prompt
+    if suffix is not None:
+        found = found.filling()
+        read = prompt_between(found.tokenizer, prompt, suffix)
     said = said.of_new_tokens() if chat else said
     here = said
     if as_released and not chat:
-        here = said.behind(*found.before([prompt]), given["max_new_tokens"])
+        here = said.behind(*found.before([read]), given["max_new_tokens"])
         how, search = here.chosen(sampling, searched)
     if given["max_new_tokens"] is None:
         given["max_new_tokens"] = USUAL if here.most is None and data is None else here.most
@@ -169,22 +184,24 @@ def command(
         _answer(data, found, {"search": search, "sampling": how, "max_new_tokens": given["max_new_tokens"]}, as_json)
     elif chat:
         with Conversation(found, system, step, guessing=guessed) as conversation:
-            _write(prompt, partial(conversation.answer, prompt, **given), [], as_json)
+            _write(prompt, None, partial(conversation.answer, prompt, **given), [], as_json)
     else:
         given |= {"search": search, "guessing": guessed, "compiled": step}
         begun = [prompt] if found.model.encoder is None else []
-        _write(prompt, partial(_continued, found, prompt, **given), begun, as_json)
+        _write(prompt, suffix, partial(_continued, found, read, **given), begun, as_json)
 
 
-def _continued(found: Opened, prompt: str, **given: Any) -> Continuation:
+def _continued(found: Opened, prompt: str | list[int], **given: Any) -> Continuation:
     """What follows a prompt."""
     from anyformer.generation import generate_text
 
     return generate_text(found.model, found.tokenizer, [prompt], **given)[0]
 
 
-def _write(prompt: str, write: Callable[..., Continuation], begun: list[str], as_json: bool) -> None:
-    """Print a text as it is written, behind what it is begun with; or all of it as JSON."""
+def _write(
+    prompt: str, suffix: str | None, write: Callable[..., Continuation], begun: list[str], as_json: bool
+) -> None:
+    """Print a text as it is written, behind what it is begun with and before the suffix; or all of it as JSON."""
 
     def show(_: int, piece: str) -> None:
         if not as_json:
@@ -196,10 +213,10 @@ def _write(prompt: str, write: Callable[..., Continuation], begun: list[str], as
     seconds, n = time.perf_counter() - start, len(written.token_ids)
     show(0, "")
     if as_json:
-        told = {"prompt": prompt, **vars(written), "seconds": round(seconds, 3)}
+        told = {"prompt": prompt, "suffix": suffix, **vars(written), "seconds": round(seconds, 3)}
         tell({**told, "tokens_per_second": round(n / seconds, 1)}, as_json, version=JSON_VERSION)
         return
-    say()
+    say(suffix or "")
     if written.passes:
         say(f"{n} tokens in {written.passes} passes, {n / written.passes:.2f} a pass", stderr=True)
 

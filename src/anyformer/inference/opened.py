@@ -20,6 +20,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import FramedTexts, Recipe, of_run
 from anyformer.spec import split_variant
 from anyformer.text import Tokenizer
+from anyformer.text.filling import ending_middles
 from anyformer.text.prompts import encode_prompt
 from anyformer.training.step.device import choose_device
 
@@ -52,13 +53,25 @@ class Opened(NamedTuple):
             )
         return self._replace(tokenizer=self.tokenizer.between(source, target))
 
-    def before(self, prompts: Sequence[str]) -> tuple[int, int]:
+    def filling(self) -> Opened:
+        """To write what stands between two texts (`text.filling`): with a tokenizer by which a text ends where a middle does.
+
+        Raises UsageError for a model with an encoder, TextError for a vocabulary without the tokens that mark a middle.
+        """
+        if self.model.encoder is not None:
+            raise UsageError(
+                "a suffix is for decoders that were trained to fill in the middle, and this model has an encoder; leave it out"
+            )
+        return self._replace(tokenizer=ending_middles(self.tokenizer))
+
+    def before(self, prompts: Sequence[str | Sequence[int]]) -> tuple[int, int]:
         """Tokens before what is written: of the longest prompt, or of what opens an answer where the model has an encoder;
         and how many of those stand behind the one that starts it."""
         if self.model.encoder is not None:
             n = len(self.tokenizer.answer_opening)
             return n, max(n - 1, 0)
-        return max((len(encode_prompt(self.tokenizer, prompt)) for prompt in prompts), default=0), 0
+        encoded = (encode_prompt(self.tokenizer, each) if isinstance(each, str) else each for each in prompts)
+        return max(map(len, encoded), default=0), 0
 
     def grammar(self, forms: Mapping[Form, Any]) -> Grammar | None:
         """What texts are held to: the one form that is given, or nothing.

@@ -25,6 +25,7 @@ from anyformer.inference.guessing import guessing
 from anyformer.inference.opened import TrainedModel, opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.text import Tokenizer
+from anyformer.text.filling import prompt_between
 from anyformer.text.prompts import encode_source
 
 USUAL = 50  # new tokens
@@ -38,6 +39,7 @@ def generate(
     tokenizer: Tokenizer | str | Path | None,
     prompt: Prompt,
     *,
+    suffix: str | None = None,
     as_released: bool = False,
     max_new_tokens: int | None = None,
     temperature: float | None = None,
@@ -67,7 +69,8 @@ def generate(
     target_language: str | None = None,
     device: str | None = None,
 ) -> Prompt:
-    """The text that follows a prompt, or each of several, without the prompt; see `generate_text`.
+    """The text that follows a prompt, or each of several, without the prompt; see `generate_text`. With a `suffix` it is what
+    stands between a prompt and that, by a model that was trained to fill in the middle (`text.filling`).
 
     `model` is a model, or a directory, which has its tokenizer. How tokens are chosen is `Sampling`'s: the likeliest, where
     nothing is given, 50 of them; `as_released`: as the model's generation_config.json says, but for what is given
@@ -99,7 +102,11 @@ def generate(
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
     opening: dict[str, Any] = {"device": device, "prepare": prepare}
     found = opened(model, tokenizer, **opening).between(source_language, target_language)
-    prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
+    texts: list[str] = [prompt] if isinstance(prompt, str) else prompt
+    prompts: Sequence[str | list[int]] = texts
+    if suffix is not None:
+        found = found.filling()
+        prompts = [prompt_between(found.tokenizer, each, suffix) for each in texts]
     said = UNSAID._replace(most=max_new_tokens)
     if as_released:
         said = released(found.tokenizer.generation).behind(*found.before(prompts), max_new_tokens)

@@ -56,6 +56,7 @@ from anyformer.training.objectives.denoising import Denoiser as Denoiser
 from anyformer.training.objectives.denoising import Denoising as Denoising
 from anyformer.training.objectives.denoising import PrefixLM as PrefixLM
 from anyformer.training.objectives.denoising import SpanCorruption as SpanCorruption
+from anyformer.training.objectives.infilling import FillInTheMiddle as FillInTheMiddle
 from anyformer.training.objectives.labelled import Classification as Classification
 from anyformer.training.objectives.labelled import Labelled as Labelled
 from anyformer.training.objectives.labelled import Regression as Regression

@@ -135,6 +135,7 @@ class Asked:
     form: dict[Form, Any]  # that texts are held to, one or none
     tools: Tools = field(default_factory=Tools)
     echo: bool = False
+    suffix: str | None = None  # behind a gap that is to be filled
 
 
 def read_way(
@@ -182,7 +183,7 @@ def read_way(
 
 def read_completion(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[str | list[int]]]:
     """(how, the prompts: each a text or token ids) of a request for completions."""
-    fields = Fields(body, {*WAYS, "prompt", "echo", "best_of"})
+    fields = Fields(body, {*WAYS, "prompt", "suffix", "echo", "best_of"})
     likeliest = fields.whole("logprobs", None, 0, MOST_LIKELIEST)
     max_tokens = fields.whole("max_tokens", 16, 0, 10**9)
     echo = fields.flag("echo")
@@ -192,6 +193,7 @@ def read_completion(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[str
     if echo and asked.stream:
         raise Refusal("echo comes with the whole answer; leave stream out", param="echo")
     prompts = _texts(fields, "prompt", "")
+    asked = replace(asked, suffix=_suffix(fields, prompts, echo))
     if len(prompts) * asked.n > MOST_CHOICES * 4:
         raise Refusal(f"a request may ask for {MOST_CHOICES * 4} texts at most; send several", param="prompt")
     return asked, prompts
@@ -275,6 +277,16 @@ def _stops(fields: Fields) -> tuple[str, ...]:
     ):
         raise Refusal(f"stop must be a text that is not empty, or a list of at most {MOST_STOPS}", param="stop")
     return tuple(stops)
+
+
+def _suffix(fields: Fields, prompts: Sequence[str | list[int]], echo: bool) -> str | None:
+    """What stands behind a gap; None, and an empty one as OpenAI has it: there is no gap."""
+    suffix = fields.body.get("suffix", "")
+    if not isinstance(suffix, str):
+        raise Refusal("suffix must be a text", param="suffix")
+    if suffix and (echo or not all(isinstance(each, str) for each in prompts)):
+        raise Refusal("suffix goes with prompts that are texts, without echo; leave one out", param="suffix")
+    return suffix or None
 
 
 def _bias(fields: Fields) -> tuple[tuple[int, float], ...]:

@@ -26,7 +26,9 @@ from anyformer.serving.connection import Gone, unless_gone
 from anyformer.serving.engine import Busy, Engine, Ticket, Told
 from anyformer.serving.limits import Limits, Rates, Refusal
 from anyformer.serving.metrics import Metrics
+from anyformer.text import Tokenizer
 from anyformer.text.chat import Chat
+from anyformer.text.filling import prompt_between
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -61,7 +63,12 @@ class Service:
         asked, given = read_completion(body, self.usual)
         self._check_model(body)
         encode = partial(encode_read, self.found.model, self.found.tokenizer)
-        prompts = [await self._encoded(encode, each, "prompt") if isinstance(each, str) else each for each in given]
+        if asked.suffix is not None:
+            encode = partial(prompt_between, self._tokenizer(asked), suffix=asked.suffix)
+        behind = len(asked.suffix or "")
+        prompts = [
+            await self._encoded(encode, each, "prompt", behind) if isinstance(each, str) else each for each in given
+        ]
         return await self._answer(request, "completion", asked, prompts, given)
 
     async def chat(self, request: Request) -> Response:
@@ -189,12 +196,19 @@ class Service:
                 code="model_not_found",
             )
 
-    async def _encoded(self, encode: Callable[[str], list[int]], text: str, param: str) -> list[int]:
-        """The ids of a text, made beside the event loop, one text at a time. Raises Refusal for one that is too long."""
-        if self.most_characters is not None and len(text) > self.most_characters:
+    def _tokenizer(self, asked: Asked) -> Tokenizer:
+        """By which a text is encoded and ends. Raises what `Opened.filling` does."""
+        return self.found.tokenizer if asked.suffix is None else self.found.filling().tokenizer
+
+    async def _encoded(self, encode: Callable[[str], list[int]], text: str, param: str, behind: int = 0) -> list[int]:
+        """The ids of a text, made beside the event loop, one text at a time; `behind` are characters that go with it.
+
+        Raises Refusal for one that is too long.
+        """
+        if self.most_characters is not None and len(text) + behind > self.most_characters:
             raise Refusal(
                 f"this model's context is {self.longest} tokens; they spell {self.most_characters:,} characters at most, "
-                f"and the prompt has {len(text):,}",
+                f"and the prompt has {len(text) + behind:,}",
                 param=param,
                 code="context_length_exceeded",
             )
@@ -230,7 +244,7 @@ class Service:
         answer = Answer(route, self.name, asked, self.found.tokenizer, prompts)
         reads = self.found.model.encoder is not None
         choices = [
-            Choice(i, self.found.tokenizer, () if reads else each.token_ids, asked.stop)
+            Choice(i, self._tokenizer(asked), () if reads else each.token_ids, asked.stop)
             for i, each in enumerate(wanted)
         ]
         echoed: dict[int, list[Chosen]] = {}
@@ -275,7 +289,7 @@ class Service:
                 param="messages" if route == "chat" else "prompt",
                 code="context_length_exceeded",
             )
-        tokenizer, n_ids = self.found.tokenizer, self.found.model.spec.vocab_size
+        tokenizer, n_ids = self._tokenizer(asked), self.found.model.spec.vocab_size
         if wrong := [token for token, _ in asked.sampling.bias if token >= n_ids]:
             says = f"logit_bias: there is no token {wrong[0]}; this model has those from 0 to {n_ids - 1}"
             raise Refusal(says, param="logit_bias")

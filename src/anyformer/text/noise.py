@@ -132,6 +132,39 @@ def prefix(ids: np.ndarray, rng: np.random.Generator) -> Example:
     return Example(ids[:at], ids[at:])
 
 
+class Cut(NamedTuple):
+    """A text in three parts, each int64 [token]."""
+
+    prefix: np.ndarray
+    middle: np.ndarray
+    suffix: np.ndarray
+
+
+def cut_in_three(ids: np.ndarray, rng: np.random.Generator) -> Cut:
+    """A text cut at two places between its tokens; any part may be empty."""
+    return Cut(*np.split(ids, two_places(len(ids), rng)))
+
+
+def two_places(n: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Two places from 0 to n in order, each drawn evenly: where a text of n tokens, or characters, is cut in three."""
+    one, other = rng.integers(0, n + 1, 2).tolist()
+    return min(one, other), max(one, other)
+
+
+def middle_last(cut: Cut, marks: tuple[int, int, int], *, spm: bool) -> np.ndarray:
+    """The parts of a text with the middle last, behind the `marks` of prefix, suffix and middle.
+
+    Bavarian et al. 2022, arXiv:2207.14255: section 3 (PSM), or appendix D, variant 2, where the prefix stands behind the
+    suffix as if it were a part of the middle (SPM), so that both can be learnt together.
+    """
+    prefix, suffix, middle = ([mark] for mark in marks)
+    if spm:
+        parts = [prefix, suffix, cut.suffix, middle, cut.prefix, cut.middle]
+    else:
+        parts = [prefix, cut.prefix, suffix, cut.suffix, middle, cut.middle]
+    return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+
+
 def _divided(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
     """Positive lengths that add up to the total, all such divisions alike likely."""
     cuts = np.sort(rng.choice(total - 1, parts - 1, replace=False)) + 1

@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     source: np.ndarray  # which document of the corpus, from 0; -1 at padding
 
 
-_PADDING = (0, NOT_PREDICTED, 0, 0, -1)  # of the fields of a batch
+PADDING = (0, NOT_PREDICTED, 0, 0, -1)  # of the fields of a batch
 
 
 class Piece(NamedTuple):
@@ -65,7 +65,7 @@ class Packed(ABC):
     def batch(self, rows: np.ndarray) -> Batch:
         """The rows of these numbers, in their order. Each field is [len(rows), seq_len]."""
         shape = (len(rows), self.seq_len)
-        fields = Batch(*(np.full(shape, padding, dtype=np.int64) for padding in _PADDING))
+        fields = Batch(*(np.full(shape, padding, dtype=np.int64) for padding in PADDING))
         counting = np.arange(self.seq_len, dtype=np.int64)
         for i, row in enumerate(rows.tolist()):
             column = 0

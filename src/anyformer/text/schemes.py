@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from anyformer.errors import TextError, among
-from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit, refuse_many
+from anyformer.text.fitting import NO_TEXT, fit, refuse_many
+from anyformer.text.tokenizer import END_OF_TEXT, Tokenizer
 from anyformer.text.wordpiece import CONTINUES, wordpieces
 
 if TYPE_CHECKING:

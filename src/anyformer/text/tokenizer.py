@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from anyformer.text.companions import (
     rewritten,
     write_companions,
 )
+from anyformer.text.fitting import fit, refuse_many
 from anyformer.text.framing import Framed, around, framed, with_frame
 from anyformer.text.generation_config import answer_ids, closing_ids, settings_of, with_defaults
 from anyformer.text.languages import answers_in, sides_in
@@ -40,9 +42,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 END_OF_TEXT = "<|endoftext|>"
-MOST = 10**7  # tokens to learn, for which the library reserves memory at once
 N_IDS = 2**32  # that the library can be asked for; no vocabulary has others
-NO_TEXT = "no text to train a tokenizer on; give a corpus that is not empty"
 
 
 class Tokenizer:
@@ -82,7 +82,8 @@ class Tokenizer:
 
         Ids: 0 is `<|endoftext|>`, which opens and closes documents; 1 to 256 are the bytes; then the merges in order.
         Fewer than `vocab_size` tokens come out where the texts have no more pairs to merge, and `n_added` fewer, for which
-        room is left. Raises TextError for a `vocab_size` below 257 and these or above MOST, and for texts without a character.
+        room is left. Raises TextError for a `vocab_size` below 257 and these or above `fitting.MOST`, and for texts without
+        a character.
         """
         from tokenizers import Tokenizer as Inner
         from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -161,6 +162,12 @@ class Tokenizer:
     def closing_ids(self) -> tuple[int, ...]:
         """The ids that end a generated text."""
         return self._named_closing or (() if self.end_of_text is None else (self.end_of_text,))
+
+    def closing_at(self, ids: Iterable[int]) -> Tokenizer:
+        """One whose generated texts end at these ids too."""
+        found = copy(self)
+        found._named_closing = tuple(dict.fromkeys((*self.closing_ids, *ids)))
+        return found
 
     @cached_property
     def unknown(self) -> int | None:
@@ -287,6 +294,10 @@ class Tokenizer:
         """How the vocabulary writes a token; None for an id that it does not have."""
         return self._inner.id_to_token(token) if 0 <= token < N_IDS else None
 
+    def token(self, spelling: str) -> int | None:
+        """The id that the vocabulary writes so, special or not; None where it has none."""
+        return self._inner.token_to_id(spelling)
+
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
         """Ids of `text`, nothing put before or after it.
 
@@ -367,24 +378,3 @@ def _refuse_surrogates(text: str) -> None:
                 f"text that is not UTF-8: byte 0x{code - 0xDC00:02x} {at}; convert it or remove it"
             ) from None
         raise TextError(f"text with half a character (surrogate U+{code:04X} {at}); remove it") from None
-
-
-def refuse_many(vocab_size: int) -> None:
-    """Raise TextError for a vocabulary too large to be learnt."""
-    if vocab_size > MOST:
-        raise TextError(f"a vocabulary of {vocab_size:,} tokens is too large; {MOST:,} is the most that is learnt")
-
-
-def fit(inner: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str]) -> None:
-    """Let the library learn from texts; its special tokens have the first ids. Raises TextError for no character at all."""
-    characters = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal characters
-        for text in texts:
-            characters += len(text)
-            yield text
-
-    inner.train_from_iterator(counted(), trainer)
-    if not characters:
-        raise TextError(NO_TEXT)

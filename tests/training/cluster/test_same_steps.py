@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,14 @@ import torch
 
 from anyformer.families import PRESETS
 from anyformer.layers import RouterSpec
+from anyformer.recipe import FillInTheMiddle
+from anyformer.resizing import resize, shrink
+from anyformer.training.cluster.mesh import parse
+from anyformer.training.cluster.world import ALONE, World
 from tests.training.cluster.processes import Processes
-from tests.training.cluster.steps import ROWS, Steps, trained
+from tests.training.cluster.steps import ROWS, Steps, trained, trainer_for
+from tests.training.noisy import text_data, tokenizer
+from tests.training.test_objectives_noise import SEQ_LEN, recipe
 
 # Every kind: tied and untied, windows, mixtures, latents, predictions further ahead, sinks, parallel branches, encoders,
 # encoders beside decoders, shared layers, two streams, states.
@@ -121,3 +128,25 @@ def test_every_preset_in_two_processes(two: Processes, name: str) -> None:
     wanted = alone(name, n=5, micro_rows=ROWS // 2, changes={"clip": None})
     for mesh, check in (("dp=2", check_equal), ("fsdp=2", check_near)):
         check(two(trained, name, mesh, 5, ROWS, ROWS, {"clip": None})[0], wanted)
+
+
+def filled(world: World | None, mesh: str) -> list[tuple[int, int, float, float]]:
+    """Width, labels, loss and norm of three steps on texts whose middle may stand last: rows as long as they are."""
+    world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
+    spec, how = resize(shrink(PRESETS["llama3-8b"].spec), vocab_size=tokenizer().vocab_size), recipe(FillInTheMiddle())
+    trainer, feed, found = trainer_for(spec, how, world), text_data().feed(how), []
+    for number in range(1, 4):
+        rows = next(feed)
+        step = trainer.step(number, rows)
+        found.append((rows.labels.shape[1], step.tokens, step.loss, step.grad_norm))
+    return found
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2", "tp=2", "cp=2", "pp=2"])
+def test_rows_of_any_length_are_shared_out(two: Processes, mesh: str) -> None:
+    alone = filled(None, "")
+    assert {width % 2 for width, *_ in alone} == {0, 1}
+    assert min(width for width, *_ in alone) > SEQ_LEN
+    for found in two(filled, mesh):
+        for mine, one in zip(found, alone, strict=True):
+            assert mine == pytest.approx(one, rel=2e-5)

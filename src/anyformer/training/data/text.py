@@ -58,8 +58,11 @@ def longest_of_text(spec: ModelSpec, recipe: Recipe, tokenizer: Tokenizer | None
 
 
 def text_validation(text: EncodedCorpus, tokenizer: Tokenizer | None, recipe: Recipe) -> Validation:
-    """The rows of a text by which a model of the recipe's objective is judged, with noise that is always the same."""
-    noise = noise_of(recipe, tokenizer)
+    """The rows of a text by which a model of the recipe's objective is judged, with noise that is always the same.
+
+    Where every token is predicted from those before it, the text is judged as it is: its bits a byte compare with any other's.
+    """
+    noise = None if recipe.objective.whole else noise_of(recipe, tokenizer)
     if recipe.memory is not None:
         return SegmentValidation(text, recipe.seq_len, recipe.memory)
     rows = noise.rows(text, recipe.seq_len) if noise else pack_whole(text, recipe.seq_len)

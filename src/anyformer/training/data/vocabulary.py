@@ -48,11 +48,12 @@ def serves(tokenizer: Tokenizer, objective: ObjectiveSpec) -> bool:
     )
 
 
-def lacking(tokenizer: Tokenizer, objective: ObjectiveSpec, spelling: str) -> TextError:
-    """The refusal of a vocabulary without a token that an objective needs."""
+def lacking(tokenizer: Tokenizer, objective: ObjectiveSpec, *spellings: str) -> TextError:
+    """The refusal of a vocabulary without the tokens that an objective needs."""
+    options = " ".join(f"--special '{spelling}'" for spelling in spellings)
     return TextError(
-        f"this {tokenizer.kind} tokenizer has no special token {spelling}, which {objective.kind} needs; train one with "
-        f"`anyformer tokenizer train --special '{spelling}'`, leave --tokenizer out to have one trained on the way, or, with "
+        f"this {tokenizer.kind} tokenizer has no special token {', '.join(spellings)}, which {objective.kind} needs; train one "
+        f"with `anyformer tokenizer train {options}`, leave --tokenizer out to have one trained on the way, or, with "
         f"--init, take an --objective that its tokenizer serves"
     )
 

@@ -11,6 +11,7 @@ from anyformer.training.objectives.answers import DPO, IPO, ORPO, SFT, SimPO
 from anyformer.training.objectives.causal import CausalLM, MultiToken
 from anyformer.training.objectives.contrastive import Contrastive
 from anyformer.training.objectives.denoising import UL2, Denoising, PrefixLM, SpanCorruption
+from anyformer.training.objectives.infilling import FillInTheMiddle
 from anyformer.training.objectives.labelled import Classification, Regression, TokenClassification
 from anyformer.training.objectives.masked import MaskedLM
 from anyformer.training.objectives.permuted import PermutedLM
@@ -22,6 +23,7 @@ from anyformer.training.objectives.specification import ObjectiveSpec
 OBJECTIVES: Mapping[str, ObjectiveSpec] = {
     "causal-lm": CausalLM(),
     "multi-token": MultiToken(),
+    "fill-in-the-middle": FillInTheMiddle(),
     "masked-lm": MaskedLM(),
     "next-sentence": NextSentence(),
     "sentence-order": SentenceOrder(),

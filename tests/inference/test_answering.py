@@ -56,7 +56,9 @@ def alone(model: Transformer, before: list[int], after: list[int], start: int | 
 
 
 # Windows, gaps of a state, multi-token modules, positions by bias; a head with a soft-cap; two stacks.
-@pytest.mark.parametrize("name", ["gpt2", "gemma2-2b", "mamba2-130m", "t5-small"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "gemma2-2b", "mamba2-130m", "t5-small", "qwen3-next-80b-a3b", "mistral-7b-v0.1"]
+)
 def test_likelihoods_are_those_of_each_alone(name: str, tokenizer: Tokenizer) -> None:
     model = model_of(name, tokenizer)
     texts = [(str(row["question"]), f" {choice}") for row in ROWS for choice in row["choices"]]  # type: ignore[attr-defined]
@@ -70,6 +72,23 @@ def test_likelihoods_are_those_of_each_alone(name: str, tokenizer: Tokenizer) ->
     assert [each.log for each in found] == pytest.approx([log for log, _ in expected], abs=1e-3)
     assert [each.greedy for each in found] == [greedy for _, greedy in expected]
     assert {each.cut for each in found} == {0}
+
+
+def test_what_answers_have_in_common_is_read_once(tokenizer: Tokenizer) -> None:
+    """Of two questions, one with two answers of several tokens; what stands alone is one pass as ever."""
+    model, read = model_of("llama2-7b", tokenizer), list[tuple[int, ...]]()
+    model.stack.register_forward_pre_hook(lambda _, given: read.append(tuple(given[0].shape)))
+    pairs = [
+        Pair([5, 6, 7, 8], [9, 3, 2]),
+        Pair([1, 2], [3]),
+        Pair([5, 6, 7, 8], [4, 4]),
+        Pair([1, 2], [9]),
+        Pair([7], [7, 7]),
+    ]
+    found = log_likelihoods(model, tokenizer, pairs)
+    assert sorted(read) == [(1, 2), (2, 4), (4, 2)]
+    for each, pair in zip(found, pairs, strict=True):
+        assert (each.log, each.greedy) == pytest.approx(alone(model, *pair), abs=1e-3)
 
 
 def test_what_does_not_fit_is_left_out_from_the_front(tokenizer: Tokenizer) -> None:

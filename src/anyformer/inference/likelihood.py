@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.prompt import check_writes
+from anyformer.generation.prompt import check_writes, parting
 from anyformer.inference.writing import batches
 from anyformer.layers.embedding import learned_positions
 from anyformer.layers.head import chunks_of, rows_at_once
@@ -86,7 +86,7 @@ def log_likelihoods(
         raise InputError(
             "this tokenizer has no token that begins an answer, which a decoder beside an encoder reads first"
         )
-    rows: list[tuple[list[int], list[int], int]] = []  # what the decoder reads, how much of its end counts, what is cut
+    rows = list[Row]()
     for before, after in pairs:
         if not after:
             raise InputError("what follows has no tokens, so nothing can be said of it; give it a text")
@@ -97,50 +97,92 @@ def log_likelihoods(
             )
         whole = [*(before if model.encoder is None else opening), *after]
         kept = whole if longest is None else whole[-(longest + 1) :]
-        rows.append((kept, after, len(whole) - len(kept)))
-    found: dict[int, Likelihood] = {}
-    sizes = {i: max(len(kept), len(pairs[i].before)) for i, (kept, _, _) in enumerate(rows)}
-    for batch in batches(sizes, BATCH_TOKENS):
-        sources = [pairs[i].before for i in batch] if model.encoder is not None else None
-        scores = _scores(model, [rows[i][0] for i in batch], [rows[i][1] for i in batch], sources, precision)
-        found |= {i: Likelihood(log, greedy, rows[i][2]) for i, log, greedy in zip(batch, *scores, strict=True)}
-    return [found[i] for i in range(len(rows))]
+        source = None if model.encoder is None else before
+        rows.append(Row(tuple(kept[: -len(after)]), after, source, len(whole) - len(kept)))
+    alike: dict[tuple[int, ...], list[int]] = {}  # rows by what they begin with
+    in_parts = parting(model.spec, max((len(row.before) + len(row.after) for row in rows), default=1)) is None
+    for i, row in enumerate(rows):
+        alike.setdefault(row.before if in_parts else (i,), []).append(i)
+    groups = list(alike.values())
+    found: dict[int, tuple[float, bool]] = {}
+    for several, score in ((False, _scores), (True, _scores_alike)):
+        sizes = {
+            number: sum(rows[i].n_read for i in group)
+            for number, group in enumerate(groups)
+            if (len(group) > 1) == several
+        }
+        for batch in batches(sizes, BATCH_TOKENS):
+            numbers = [i for number in batch for i in groups[number]]
+            scored = score(model, [rows[i] for i in numbers], precision)
+            found |= dict(zip(numbers, scored, strict=True))
+    return [Likelihood(*found[i], row.cut) for i, row in enumerate(rows)]
+
+
+class Row(NamedTuple):
+    """What a decoder reads, and how much of its end counts."""
+
+    before: tuple[int, ...]
+    after: list[int]
+    source: list[int] | None  # of the encoder where there is one
+    cut: int  # tokens before it that there was no room for
+
+    @property
+    def n_read(self) -> int:
+        """Tokens of the longer side."""
+        return max(len(self.before) + len(self.after), len(self.source or ()))
 
 
 @torch.no_grad()
-def _scores(
-    model: Transformer,
-    rows: list[list[int]],
-    ends: list[list[int]],
-    sources: list[list[int]] | None,
-    precision: Precision,
-) -> tuple[list[float], list[bool]]:
+def _scores(model: Transformer, rows: list[Row], precision: Precision) -> list[tuple[float, bool]]:
     """For each row: the sum of the log-likelihoods of its end's tokens, and whether all of them are the likeliest."""
-    head, device = model.head(), next(model.parameters()).device
-    ids, mask = _padded([row[:-1] for row in rows], device)
+    device = next(model.parameters()).device
+    ids, mask = _padded([[*row.before, *row.after[:-1]] for row in rows], device)
+    sources = [row.source for row in rows if row.source is not None]
     with autocast(precision, device):
-        if sources is None:
+        if not sources:
             out = model(ids, mask, output_logits=False)
         else:
             out = model(
                 *_padded(sources, device), decoder_input_ids=ids, decoder_attention_mask=mask, output_logits=False
             )
         # An end's tokens are predicted from the place before its first on.
-        places = [
-            (i, len(row) - 1 - len(end) + k)
-            for i, (row, end) in enumerate(zip(rows, ends, strict=True))
-            for k in range(len(end))
-        ]
-        at = torch.tensor(places, device=device)
-        read = out.read_by(head)[at[:, 0], at[:, 1]]
-        labels = torch.tensor([token for end in ends for token in end], device=device)
-        logs, right = torch.empty(len(at), dtype=torch.float64), torch.empty(len(at), dtype=torch.bool)
-        for chunk in chunks_of(len(at), rows_at_once(read, model.spec.vocab_size)):
-            logits = head(read[chunk]).float()
-            logs[chunk] = logits.log_softmax(-1).gather(-1, labels[chunk, None])[:, 0].double().cpu()
-            right[chunk] = (logits.argmax(-1) == labels[chunk]).cpu()
+        made = out.read_by(model.head())
+        read = [made[i, len(row.before) - 1 :][: len(row.after)] for i, row in enumerate(rows)]
+        return _judged(model, torch.cat(read), [row.after for row in rows])
+
+
+@torch.no_grad()
+def _scores_alike(model: Transformer, rows: list[Row], precision: Precision) -> list[tuple[float, bool]]:
+    """The same of decoders' rows of which several begin alike: what they begin with is read once."""
+    device, head = next(model.parameters()).device, model.head()
+    numbers = {before: i for i, before in enumerate(dict.fromkeys(row.before for row in rows))}
+    ids, mask = (side.flip(1) for side in _padded([list(before[::-1]) for before in numbers], device))
+    longest = max(len(row.after) for row in rows) - 1
+    cache = model.new_cache(len(numbers), ids.shape[1], longest=ids.shape[1] + longest)
+    which = [numbers[row.before] for row in rows]
+    with autocast(precision, device):
+        made = model(ids, mask, cache=cache, output_logits=False).read_by(head)[which, -1:]
+        if longest:
+            cache.select(which)
+            ids, mask = _padded([row.after[:-1] for row in rows], device)
+            later = model(ids, mask, cache=cache, output_logits=False).read_by(head)
+            made = torch.cat((made, later), 1)
+        read = [made[i, : len(row.after)] for i, row in enumerate(rows)]
+        return _judged(model, torch.cat(read), [row.after for row in rows])
+
+
+def _judged(model: Transformer, read: Tensor, ends: list[list[int]]) -> list[tuple[float, bool]]:
+    """What the head says of the tokens of ends, all of them after each other, by what it reads [token, width]."""
+    labels = torch.tensor([token for end in ends for token in end], device=read.device)
+    logs, right = torch.empty(len(read), dtype=torch.float64), torch.empty(len(read), dtype=torch.bool)
+    for chunk in chunks_of(len(read), rows_at_once(read, model.spec.vocab_size)):
+        logits = model.head()(read[chunk]).float()
+        logs[chunk] = logits.log_softmax(-1).gather(-1, labels[chunk, None])[:, 0].double().cpu()
+        right[chunk] = (logits.argmax(-1) == labels[chunk]).cpu()
     sizes = [len(end) for end in ends]
-    return [float(each.sum()) for each in logs.split(sizes)], [bool(each.all()) for each in right.split(sizes)]
+    return [
+        (float(log.sum()), bool(each.all())) for log, each in zip(logs.split(sizes), right.split(sizes), strict=True)
+    ]
 
 
 def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:

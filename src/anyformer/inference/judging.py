@@ -24,7 +24,7 @@ from anyformer.training.objectives.answers.encoded import EncodedConversations
 from anyformer.training.objectives.architecture import RESTORED, usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
-from anyformer.training.objectives.objective import Objective, noise_of, objective_of
+from anyformer.training.objectives.objective import Objective, judging_noise_of, objective_of
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import Sources
 from anyformer.training.run.checks import check_positions, check_vocabulary, longest_row
@@ -161,6 +161,8 @@ def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, re
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     text = encode_corpus(corpus, tokenizer)
-    if noise_of(recipe, tokenizer) is None and len(text.tokens) < recipe.seq_len:  # noise hangs on a row's length
+    if (
+        judging_noise_of(recipe, tokenizer) is None and len(text.tokens) < recipe.seq_len
+    ):  # noise hangs on a row's length
         recipe = recipe.but(seq_len=len(text.tokens), batch_tokens=len(text.tokens))
     return text_validation(text, tokenizer, recipe)

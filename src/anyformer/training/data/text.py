@@ -10,7 +10,7 @@ from anyformer.text import EncodedCorpus, Sampler, StreamSampler, Tokenizer, pac
 from anyformer.training.data.feed import Feed, SampledFeed, TrainingData, Validation
 from anyformer.training.data.noise import PackedValidation, load_of, noisy
 from anyformer.training.data.segments import SegmentValidation, in_streams
-from anyformer.training.objectives.objective import noise_of
+from anyformer.training.objectives.objective import judging_noise_of, noise_of
 
 
 class TextData(TrainingData[EncodedCorpus, Tokenizer | None]):
@@ -58,11 +58,8 @@ def longest_of_text(spec: ModelSpec, recipe: Recipe, tokenizer: Tokenizer | None
 
 
 def text_validation(text: EncodedCorpus, tokenizer: Tokenizer | None, recipe: Recipe) -> Validation:
-    """The rows of a text by which a model of the recipe's objective is judged, with noise that is always the same.
-
-    Where every token is predicted from those before it, the text is judged as it is: its bits a byte compare with any other's.
-    """
-    noise = None if recipe.objective.whole else noise_of(recipe, tokenizer)
+    """The rows of a text by which a model of the recipe's objective is judged, with noise that is always the same."""
+    noise = judging_noise_of(recipe, tokenizer)
     if recipe.memory is not None:
         return SegmentValidation(text, recipe.seq_len, recipe.memory)
     rows = noise.rows(text, recipe.seq_len) if noise else pack_whole(text, recipe.seq_len)

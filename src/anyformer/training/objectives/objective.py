@@ -219,6 +219,11 @@ def noise_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Noise | None:
     return noise(said, recipe.seq_len, tokenizer)
 
 
+def judging_noise_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Noise | None:
+    """The same on rows that a model is judged by; None too where bits a byte mean something, and compare with any other's."""
+    return None if recipe.objective.whole else noise_of(recipe, tokenizer)
+
+
 def with_head_for(spec: ModelSpec, said: ObjectiveSpec, labels: Sequence[str] | None = None) -> ModelSpec:
     """The architecture with the head that an objective trains, a row for each of the data's `labels`, one for numbers.
 

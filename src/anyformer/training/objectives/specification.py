@@ -21,7 +21,7 @@ class ObjectiveSpec(Spec, abstract=True):
     # special tokens it needs, by what tokenizer_config.json calls them, and further ones
     roles: ClassVar[Mapping[str, str]] = {}
     specials: ClassVar[tuple[str, ...]] = ()
-    # every token of the text is predicted, from those before it: bits a byte mean something
+    # every token of the text is predicted, from those before it: bits a byte mean something, and it is judged without noise
     whole: ClassVar[bool] = True
     # what a batch is to learn is the sum of what its rows are: micro-batches change nothing
     divisible: ClassVar[bool] = True

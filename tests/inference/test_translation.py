@@ -102,7 +102,7 @@ def test_the_command_answers_a_file_line_by_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("Ja", "--beams", "0"), "0 is not in the range"),
+        (("Ja", "--beams", "0"), "'0' is less than 1"),
         (("Ja", "--beams", "3", "--temperature", "0.7"), "beams search for the likeliest text"),
         (("Ja", "--data", __file__), "--data takes no PROMPT"),
     ],

@@ -113,6 +113,13 @@ def test_bad_options_are_refused_in_one_line(directory: Path, options: tuple[str
     assert said in result.stderr
 
 
+def test_a_file_without_a_line_is_refused(directory: Path, tmp_path: Path) -> None:
+    (empty := tmp_path / "empty.txt").touch()
+    result = CliRunner().invoke(application, ["generate", "--model", str(directory), "--data", str(empty)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: {empty} is empty; give a file with a text a line\n"
+
+
 def test_files_say_how_lines_are_answered(directory: Path, both: tuple[Transformer, Tokenizer], tmp_path: Path) -> None:
     """As `generate` and `evaluate` are asked by --as-released; a file that draws is of no use there."""
     said, how = (

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("_quick")
         (("plan", "gpt2", "--hardware", "H100", "--precision", "bf17"), ("did you mean 'bf16'",)),
         (("plan", "gpt2"), ("--hardware",)),
         (("profile", "llama3-70b"), ("GB are free", "--params")),
-        (("profile", "gpt2", "--params", "1M", "--batch", "0"), ("--batch", "'0' is no number above 0")),
+        (("profile", "gpt2", "--params", "1M", "--batch", "0"), ("--batch", "'0' is less than 1")),
         (("profile", "gpt2", "--seq-len", "1025"), ("1,024 learned positions",)),
         (("profile", "bert-base", "--params", "1M", "--device", "cpux"), ("no device 'cpux'", "did you mean 'cpu'")),
         (("calibrate", "--dtype", "float23"), ("'float23'", "did you mean 'float32'")),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anyformer.errors import CheckpointError, SpecError
-from anyformer.families import FAMILIES, preset
+from anyformer.families import FAMILIES, preset, with_classifier
 from anyformer.families.compose import changed
 from anyformer.families.hf.mapping import TensorRow, fitting, fused, same, spec_of, their_shapes
 from anyformer.layers import (
@@ -283,3 +283,9 @@ def test_sinusoids_of_one_pair(d_model: int) -> None:
     spec = read({"model_type": "m2m_100", "vocab_size": 20, "d_model": d_model, **sizes, **heads})
     with pytest.raises(SpecError, match=f"'half-1' has no exponent for the one pair of a width of {d_model}; take d"):
         parameters(spec)
+
+
+def test_what_misfits_is_told_and_no_name_that_nothing_else_shares() -> None:
+    spec = with_classifier(preset("mamba-130m").spec, 2)
+    with pytest.raises(SpecError, match=r"MambaForCausalLM has 'lm' for heads\[0\].name = 'classes'"):
+        fitting(FAMILIES.values(), spec)

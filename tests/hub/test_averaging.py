@@ -122,7 +122,7 @@ def test_what_has_no_mean_is_refused(trained: Path, tmp_path: Path) -> None:
         ((first, "--with", own), f"{own} has its tensors in another form than {first}; bring both into one"),
         ((first, "--average", "2"), f"{first} holds 0 checkpoints, fewer than --average 2; name a run, or train"),
         ((trained, "--average", "6"), f"{trained} holds 5 checkpoints, fewer than --average 6"),
-        ((first, "--average", "1"), "1 is not in the range 2<=x<=1000000"),
+        ((first, "--average", "1"), "'1' is less than 2, the least that is taken here"),
         ((first, "--with", tmp_path / "nowhere"), "there is nothing at"),
     ):
         result = convert(given[0], tmp_path / "out", *given[1:])

@@ -117,7 +117,7 @@ def test_a_model_without_a_class_is_refused_where_one_is_asked_for(tmp_path: Pat
         (["nowhere", "out"], "error: there is nothing at nowhere; give a model's directory\n"),
         (["SOURCE", "SOURCE"], "exists already and is not empty; give a new directory\n"),
         (["SOURCE", "out", "--to", "gguf"], "'gguf' is not one of 'hf', 'anyformer'"),
-        (["SOURCE", "out", "--shard-size", "0"], "'0' is no number of bytes above 0; write it as 5GB or 500MB"),
+        (["SOURCE", "out", "--shard-size", "0"], "'0' is less than 1, the least that is taken here"),
         (["SOURCE", "out", "--shard-size", "5 apples"], "'5 apples' is not read here as a whole number of bytes"),
         (["SOURCE", "out", "--class", "gpt"], "error: no class of transformers has the model_type 'gpt' here"),
         (["SOURCE", "out", "--class", "llama"], "the nearest, LlamaForCausalLM"),

@@ -121,6 +121,9 @@ def test_half_a_gguf_file_is_refused(tmp_path: Path) -> None:
 def test_a_file_is_refused(directory: Path) -> None:
     with pytest.raises(CheckpointError, match="is a file; give the directory that holds it"):
         load(directory / FILE)
+    (graph := directory / "model.onnx").touch()
+    with pytest.raises(CheckpointError, match="is a file; give a model's directory or a GGUF file"):
+        load(graph)
 
 
 class TestShards:

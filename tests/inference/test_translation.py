@@ -102,7 +102,7 @@ def test_the_command_answers_a_file_line_by_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("Ja", "--beams", "0"), "0 is not in the range"),
+        (("Ja", "--beams", "0"), "'0' is less than 1"),
         (("Ja", "--beams", "3", "--temperature", "0.7"), "beams search for the likeliest text"),
         (("Ja", "--data", __file__), "--data takes no PROMPT"),
     ],
@@ -111,6 +111,13 @@ def test_bad_options_are_refused_in_one_line(directory: Path, options: tuple[str
     result = CliRunner().invoke(application, ["generate", "--model", str(directory), *options, "--device", "cpu"])
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_file_without_a_line_is_refused(directory: Path, tmp_path: Path) -> None:
+    (empty := tmp_path / "empty.txt").touch()
+    result = CliRunner().invoke(application, ["generate", "--model", str(directory), "--data", str(empty)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: {empty} is empty; give a file with a text a line\n"
 
 
 def test_files_say_how_lines_are_answered(directory: Path, both: tuple[Transformer, Tokenizer], tmp_path: Path) -> None:

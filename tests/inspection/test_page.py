@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from anyformer.disk import atomic
-from anyformer.errors import RunFailed
+from anyformer.errors import RunFailed, UsageError
 from anyformer.inspection.page import render_page, write_page
 from anyformer.inspection.page_figures import Scale, figure
 from anyformer.inspection.page_tokens import shown
@@ -31,6 +31,7 @@ from anyformer.inspection.results import (
     PartsFigures,
     Reading,
 )
+from tests.cli.running import refused, run
 
 VOID = {"meta", "br", "input"}
 HOSTILE = "</script><b>&\"'<!--"
@@ -428,5 +429,16 @@ def test_a_page_that_cannot_be_written_leaves_the_former_one(tmp_path: Path, mon
             write_page(decoder(), path, title="the new one")
     assert path.read_bytes() == former
     assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
-    with pytest.raises(RunFailed, match="No such file"):
-        write_page(decoder(), tmp_path / "missing" / "page.html", title="")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model.gguf", "a page is a file that ends in .html; name one"),
+        ("missing/page.html", "there is no folder .*missing; make it first"),
+    ],
+)
+def test_a_page_is_written_over_no_model_and_its_place_is_looked_at_first(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        write_page(decoder(), tmp_path / name, title="")
+    refused(run("inspect", "no", "--text", "a", "--out", tmp_path / name), "page")

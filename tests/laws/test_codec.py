@@ -80,6 +80,7 @@ def test_a_stack_of_many_kinds_of_layers_is_read_again(kinds: int) -> None:
         ("mask: Causal", "reads: [self]", "reads = ['self'] is none of 'self'"),
         ("mask: Causal", "reads: {a: 1}", "reads = {'a': 1} is none of 'self'"),
         ("pattern: a", 'pattern: "1"', "'1' is no repeat count and letter"),
+        ("pattern: a", "pattern: 0b a\n    b: {like: a}", "'0b' is no repeat count and letter"),
         ("pattern: a", "pattern: ²a", "'²a' is no repeat count and letter"),
         ("pattern: a", "pattern: [a]", "is no repeat count and letter"),
         ("pattern: a", "pattern: 999999999a", "makes 10,001 layers; 10,000 is the most"),

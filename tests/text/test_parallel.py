@@ -42,7 +42,7 @@ def test_lines_are_paired(tmp_path: Path) -> None:
         ("a\nb\n", "a\n", "left has 2 lines but .*right has 1"),
         ("a\nb", "a\n\n\n", "left has 2 lines but .*right has 3"),
         ("\nb\n", "a\n\n", "hold no pair of lines with text on both sides"),
-        ("", "", "hold no pair"),
+        ("", "", "left is empty; give a file with a text a line"),
         (None, "a", "no parallel text at .*left"),
     ],
 )

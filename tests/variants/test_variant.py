@@ -225,6 +225,8 @@ def test_labels_are_without_directories() -> None:
         ("llama2+n_kv_heads=5", ("n_kv_heads=5: GQA.n_heads = 32 must be a multiple of n_kv_heads = 5",)),
         ("llama2+attention=GQA(head_dim=7)", ("GQA takes n_kv_heads here; say head_dim as a change of its own",)),
         ("llama2+norm=LayerNorm+norm=RMSNorm", ("norm=RMSNorm: norm=LayerNorm is said before it",)),
+        ("llama2+norm", ("llama2+norm: a change is +ROW=VALUE, as in llama2+norm=…",)),
+        ("llama2+", ("llama2+: a change is +ROW=VALUE, as in llama2+norm=…",)),
         ("llama9+norm=LayerNorm", ("there is no preset 'llama9' (did you mean 'llama'?)",)),
         ("llama2+norm=./nowhere.yaml", ("there is nothing at nowhere.yaml",)),
         ("llama2+norm=" + "(" * 5000, ("cannot be read",)),

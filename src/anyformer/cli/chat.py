@@ -15,6 +15,7 @@ from anyformer.cli.options import (
     ONE_FILE,
     PATH,
     SEED,
+    Amount,
     as_option,
     cache_option,
     compile_option,
@@ -44,7 +45,7 @@ COMMANDS = {
 @click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
 @click.option("--tools", type=ONE_FILE, help="JSON list of the tools that it may call, each the schema of a function.")
 @click.option(
-    "--max-new-tokens", type=click.IntRange(1, 10**9), help="Of an answer.  [default: 1024, or what there is room for]"
+    "--max-new-tokens", type=Amount(most=10**9), help="Of an answer.  [default: 1024, or what there is room for]"
 )
 @sampling_options(temperature=0.7)
 @form_options

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 @click.option(
     "--lr", "learning_rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
 )
-@click.option("--seeds", type=click.IntRange(1, 10**6), default=1, show_default=True, help="Runs of each architecture.")
+@click.option("--seeds", type=Amount(most=10**6), default=1, show_default=True, help="Runs of each architecture.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile the models first.")
 @device_option
 @click.option(

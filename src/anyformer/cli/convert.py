@@ -49,7 +49,7 @@ OF_INTO |= {"sentences": "source", "translations": "target"}
 @click.option(
     "--average",
     metavar="N",
-    type=click.IntRange(2, 10**6),
+    type=Amount(2, 10**6),
     help="Of a run: write the mean of its last N checkpoints.",
 )
 @click.option(

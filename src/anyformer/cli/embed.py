@@ -37,7 +37,7 @@ SHORT = 40  # characters of a text that a table shows
 )
 @click.option("--prompt", help="What goes before each text, such as 'query: '; '' is nothing.")
 @click.option("--prompt-name", help="One of the prompts that a directory of sentence-transformers has.")
-@click.option("--dimensions", type=click.IntRange(min=1), help="How many numbers of a vector are kept.  [default: all]")
+@click.option("--dimensions", type=Amount(), help="How many numbers of a vector are kept.  [default: all]")
 @truncate_option
 @click.option("--batch-tokens", type=Amount(), default=4096, show_default=True, help="Tokens computed at once.")
 @device_option

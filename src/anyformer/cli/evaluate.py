@@ -64,7 +64,7 @@ BEAMS = 4
 )
 @click.option(
     "--beams",
-    type=click.IntRange(1, 10**4),
+    type=Amount(most=10**4),
     help=f"For --bleu: search so many translations side by side.  [default: {BEAMS}]",
 )
 @click.option("--length-penalty", type=Number(-100, 100), help="For --bleu: as of `anyformer generate`.  [default: 1]")

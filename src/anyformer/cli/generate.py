@@ -14,6 +14,7 @@ from anyformer.cli.names import import_option
 from anyformer.cli.options import (
     ONE_FILE_OF_TEXTS,
     SEED,
+    Amount,
     Number,
     as_option,
     cache_option,
@@ -46,7 +47,7 @@ SEARCH = ("beams", "length_penalty", "stopping")
 @click.option("--model", required=True, metavar="DIR", help="A model's directory: Hugging Face's, ours, or a run's.")
 @click.option(
     "--max-new-tokens",
-    type=click.IntRange(0, 10**9),
+    type=Amount(0, 10**9),
     help="Tokens to write.  [default: 50; with --data, by the length of the sources]",
 )
 @sampling_options(temperature=0.0)
@@ -54,7 +55,7 @@ SEARCH = ("beams", "length_penalty", "stopping")
 @form_options
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text. May be given several times.")
 @click.option(
-    "--beams", type=click.IntRange(1, 10**4), help="Search so many continuations side by side.  [default: 1, greedy]"
+    "--beams", type=Amount(most=10**4), help="Search so many continuations side by side.  [default: 1, greedy]"
 )
 @click.option(
     "--length-penalty",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import json_option
+from anyformer.cli.options import Amount, json_option
 from anyformer.cli.terminal import console, tell
 from anyformer.errors import UsageError
 from anyformer.screen import say
@@ -26,7 +26,7 @@ versions of this table; the reasons are below it.
 
 
 @click.command()
-@click.option("--since", type=int, metavar="YEAR", help="Only models of this year and later.")
+@click.option("--since", type=Amount(most=9999), metavar="YEAR", help="Only models of this year and later.")
 @click.option("--markdown", is_flag=True, help="A page of Markdown: docs/history.md.")
 @click.option("--claims", is_flag=True, help="What was measured here of claims about each part, instead of the table.")
 @json_option(help="One JSON object with the same cells.")

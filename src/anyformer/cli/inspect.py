@@ -43,9 +43,11 @@ def command(model: Path, out: Path | None, as_json: bool, **given: Any) -> None:
     anyformer inspect runs/first --text "The cat slept because it was tired."
     """  # noqa: D301
     from anyformer.inspection import inspect
-    from anyformer.inspection.page import write_page
+    from anyformer.inspection.page import refuse_page, write_page
     from anyformer.inspection.printed import sections
 
+    if out is not None:
+        refuse_page(out)  # before all is measured
     found = inspect(model, **given)
     if as_json:
         tell(found, as_json)

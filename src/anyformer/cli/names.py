@@ -16,8 +16,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from anyformer.disk.hub_cache import located
-from anyformer.errors import AnyformerError, CheckpointError, UsageError, did_you_mean
-from anyformer.spec import is_path, split_variant
+from anyformer.errors import AnyformerError, CheckpointError, UsageError
+from anyformer.spec import is_path, no_preset, split_variant
 from anyformer.spec.outside import installed
 
 if TYPE_CHECKING:
@@ -66,14 +66,7 @@ class PresetName(click.ParamType):
         if any(model["name"] == name for model in catalogue("undisclosed")):
             return whole  # `show` says what is public of it, everything else that it cannot be built
         if name not in known:
-            base, plus, row = name.rpartition("+")
-            if plus and base in known:
-                row = row.partition("=")[0] or "norm"
-                self.fail(f"{whole}: a change is +ROW=VALUE, as in {base}+{row}=…", param, ctx)
-            path = f"; if you mean the path, write './{'' if name == '.' else name}'" if Path(name).exists() else ""
-            self.fail(
-                f"no preset '{name}'{did_you_mean(name, known)}{path}; `anyformer presets` lists them", param, ctx
-            )
+            self.fail(no_preset(name, known), param, ctx)
         return whole
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -131,21 +131,23 @@ class Amount(click.ParamType):
     """A whole number from `least` to `most`, with k, M, B or T behind it or not."""
 
     name = "number"
-    pattern = r"((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?)\s*([kmbgt]?)"
+    pattern = r"(-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?)\s*([kmbgt]?)"
     what, remedy = "", "write it as 3000000, 3M or 1.5B"
 
     def __init__(self, least: int = 1, most: int = 10**15) -> None:
         self.least, self.most = least, most
+        if most <= 10**6:  # so few that a help text and a remedy have room for them
+            self.name, self.remedy = f"{least}…{most}", f"give one from {least} to {most}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         match = re.fullmatch(self.pattern, str(value).strip(), re.IGNORECASE)
         number = Decimal(re.sub("[_,]", "", match[1])) * _UNITS[match[2].lower()] if match else Decimal("nan")
-        if match is None or (number <= self.most and number % 1):
+        if match is None or (self.least <= number <= self.most and number % 1):
             self.fail(f"'{value}' is not read here as a whole number{self.what}; {self.remedy}", param, ctx)
         if number < self.least:
-            self.fail(f"'{value}' is no number{self.what} above {self.least - 1}; {self.remedy}", param, ctx)
+            self.fail(f"'{value}' is less than {self.least:,}, the least that is taken here", param, ctx)
         if number > self.most:
             self.fail(f"'{value}' is more than {self.most:,}, the most that is taken here", param, ctx)
         return int(number)
@@ -192,7 +194,10 @@ class Number(click.ParamType):
         self.least, self.most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = click.FLOAT.convert(value, param, ctx)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
         if not self.least <= number <= self.most:  # nor is what is no number at all
             self.fail(f"'{value}' is no number from {self.least:g} to {self.most:g}", param, ctx)
         return number
@@ -204,13 +209,13 @@ minutes_option = click.option(
     help="A budget in the place of --tokens: what steps timed here leave time for.",
 )
 SHARE, ABOVE_ZERO = Number(0, 1), Number(1e-30)
-SEED = click.IntRange(0, 2**62)
+SEED = Amount(0, 2**62)
 SAMPLING: dict[str, dict[str, Any]] = {  # what `Sampling` takes
     "temperature": {
         "type": Number(0),
         "help": "0 takes the likeliest token; 1 draws as the model says.",
     },
-    "top_k": {"type": click.IntRange(1, 10**9), "help": "Draw from the k likeliest tokens."},
+    "top_k": {"type": Amount(most=10**9), "help": "Draw from the k likeliest tokens."},
     "top_p": {"type": SHARE, "help": "Draw from the likeliest tokens that have this probability together."},
     "min_p": {"type": SHARE, "help": "Draw from tokens at least this share as likely as the likeliest."},
     "repetition_penalty": {
@@ -220,11 +225,11 @@ SAMPLING: dict[str, dict[str, Any]] = {  # what `Sampling` takes
     "presence_penalty": {"type": Number(-100, 100), "help": "Taken off the logit of each token written."},
     "frequency_penalty": {"type": Number(-100, 100), "help": "The same, each time that it was written."},
     "no_repeat_ngram_size": {
-        "type": click.IntRange(0, 10**9),
+        "type": Amount(0, 10**9),
         "metavar": "N",
         "help": "No N tokens in a row that prompt or text has already.",
     },
-    "min_new_tokens": {"type": click.IntRange(0, 10**9), "help": "Tokens before the text may end."},
+    "min_new_tokens": {"type": Amount(0, 10**9), "help": "Tokens before the text may end."},
 }
 
 
@@ -292,11 +297,11 @@ GUESSES: dict[str, dict[str, Any]] = {
         "help": "A smaller model of the same vocabulary guesses; the text is the same.",
     },
     "draft_tokens": {
-        "type": click.IntRange(1, 1000),
+        "type": Amount(most=1000),
         "help": "That it guesses before they are checked.  [default: 4]",
     },
     "lookup": {
-        "type": click.IntRange(1, 1000),
+        "type": Amount(most=1000),
         "metavar": "N",
         "help": "Guess N tokens by what the text said before.",
     },

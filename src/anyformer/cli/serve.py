@@ -32,7 +32,7 @@ EXTRA = ("starlette", "uvicorn")
 @click.command()
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is every network.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=Amount(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--name", help="What requests call the model.  [default: the directory's name]")
 @click.option("--api-key", envvar="ANYFORMER_API_KEY", show_envvar=True, help="What requests to /v1 must bring.")
 @click.option("--max-length", type=Amount(), help="Tokens of a prompt and its answer.  [default: the model's context]")
@@ -47,7 +47,7 @@ EXTRA = ("starlette", "uvicorn")
 @click.option("--max-body", type=Nbytes(), default=4 * 10**6, show_default=True, help="Bytes of a request.")
 @click.option("--rate", type=Amount(), help="Requests a minute of one client.  [default: any number]")
 @click.option("--timeout", type=Number(0.1, 10**6), default=600.0, show_default=True, help="Seconds of an answer.")
-@click.option("--grace", type=click.IntRange(0, 86400), default=30, show_default=True, help="Seconds to end in.")
+@click.option("--grace", type=Amount(0, 86400), default=30, show_default=True, help="Seconds to end in.")
 @as_released_option
 @language_options
 @device_option

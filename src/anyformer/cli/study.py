@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from anyformer.cli.names import IMPORTED, import_option
-from anyformer.cli.options import DIRECTORY, FILE, ONE_TEXT, device_option
+from anyformer.cli.options import DIRECTORY, FILE, ONE_TEXT, Amount, device_option
 from anyformer.screen import say
 
 
@@ -21,7 +21,7 @@ from anyformer.screen import say
     type=DIRECTORY,
     help="Where runs lie; studies may share it, equal runs are made once.  [default: OUT/runs]",
 )
-@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that make runs.")
+@click.option("--jobs", type=Amount(most=256), default=1, show_default=True, help="Processes that make runs.")
 @click.option("--dry-run", is_flag=True, help="Say what it takes and what it can see, and run nothing.")
 @click.option("--runs-only", is_flag=True, help="Make runs, beside other processes, and write no findings.")
 @device_option

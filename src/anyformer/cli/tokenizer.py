@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from anyformer.cli.options import DIRECTORY, FILE, ONE_TEXT, VOCABULARY, choice, json_option
+from anyformer.cli.options import DIRECTORY, FILE, ONE_TEXT, VOCABULARY, Amount, choice, json_option
 from anyformer.cli.terminal import console, tell
 from anyformer.screen import columns, say
 from anyformer.spec import is_path
@@ -37,7 +37,7 @@ def command() -> None:
 )
 @click.option(
     "--min-count",
-    type=click.IntRange(1, 2**31),
+    type=Amount(most=2**31),
     default=1,
     show_default=True,
     help="Rarer words or pairs are left out.",
@@ -110,7 +110,7 @@ def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[
 @command.command(epilog="Example: anyformer tokenizer audit --model my-run --data my-texts/")
 @click.option("--model", "path", required=True, help="A directory of ours or of Hugging Face, or a .gguf.")
 @click.option("--data", "text", **ONE_TEXT, help="A text in which to count the tokens: a file, a folder, or stdlib.")
-@click.option("--top", type=click.IntRange(1, 10**9), default=30, show_default=True, help="Tokens to show.")
+@click.option("--top", type=Amount(most=10**9), default=30, show_default=True, help="Tokens to show.")
 @json_option(
     help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}."
 )

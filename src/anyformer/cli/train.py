@@ -77,7 +77,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
 )
 @click.option(
     "--workers",
-    type=click.IntRange(0, 1000),
+    type=Amount(0, 1000),
     default=0,
     show_default=True,
     help="Processes that prepare rows ahead of the step; the result is the same.",
@@ -94,14 +94,12 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
 @click.option(
     "--keep",
     "keep_last",
-    type=click.IntRange(1, 10**6),
+    type=Amount(most=10**6),
     default=2,
     show_default=True,
     help="Checkpoints that stay, the last ones; beside them the one of the lowest validation loss.",
 )
-@click.option(
-    "--nproc", type=click.IntRange(1, 4096), help="Start so many processes here (torchrun) that share the run."
-)
+@click.option("--nproc", type=Amount(most=4096), help="Start so many processes here (torchrun) that share the run.")
 @click.option(
     "--mesh",
     metavar="AXES",
@@ -109,7 +107,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
 )
 @click.option(
     "--max-restarts",
-    type=click.IntRange(0, 10**6),
+    type=Amount(0, 10**6),
     default=0,
     show_default=True,
     help="With --nproc: go on by itself, from the last checkpoint, where a process dies.",

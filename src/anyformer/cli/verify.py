@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import ONE_FILE, PATH, as_option, json_option
+from anyformer.cli.options import ONE_FILE, PATH, Amount, as_option, json_option
 from anyformer.cli.terminal import tell
 from anyformer.screen import say
 
@@ -16,9 +16,7 @@ from anyformer.screen import say
 @click.command("verify")
 @click.argument("path", metavar="DIR", type=PATH)
 @click.option("--text", type=ONE_FILE, help="File to read; random tokens otherwise.")
-@click.option(
-    "--tokens", "n_tokens", default=256, show_default=True, type=click.IntRange(1, 10**6), help="How many to read."
-)
+@click.option("--tokens", "n_tokens", default=256, show_default=True, type=Amount(most=10**6), help="How many to read.")
 @json_option(help="The answer as one JSON object on stdout.")
 @as_option
 @import_option

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from anyformer.errors import SpecError, among, did_you_mean
+from anyformer.errors import SpecError, among
 from anyformer.families.classifier import with_classifier
 from anyformer.families.hf import FAMILIES, Family
 from anyformer.families.lineage import Lineage, Preset
 from anyformer.families.registry import ALIASES, PRESETS, find, register
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
-from anyformer.spec import Architecture
+from anyformer.spec import Architecture, no_preset
 from anyformer.spec.outside import load_installed
 
 
@@ -26,9 +26,7 @@ def preset(name: str) -> Preset:
         raise UNDISCLOSED[name].refusal()
     found = find(name)
     if found is None:
-        raise SpecError(
-            f"there is no preset {name!r}{did_you_mean(name, [*PRESETS, *ALIASES])}; `anyformer presets` lists them"
-        )
+        raise SpecError(no_preset(name, [*PRESETS, *ALIASES]))
     return found
 
 

@@ -192,7 +192,12 @@ def with_adapter(weights: Path) -> Path | None:
 def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any]]:
     if not directory.is_dir():
         if directory.suffix.lower() != SUFFIX:
-            raise CheckpointError(f"{directory} is a file; give the directory that holds it")
+            remedy = (
+                "give the directory that holds it"
+                if is_path(directory.name)
+                else "give a model's directory or a GGUF file"
+            )
+            raise CheckpointError(f"{directory} is a file; {remedy}")
         file, where = opened(directory), str(directory)
         family, spec = spec_of(FAMILIES, file.config, where)
         return pooled(spec, file.pooling_type, file.dense(), where), family, {}

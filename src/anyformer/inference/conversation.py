@@ -36,7 +36,8 @@ class Conversation:
     ) -> None:
         if found.model.encoder is not None:
             raise InputError(
-                "this model has an encoder and a decoder, and no template makes one text of both; `generate`"
+                "this model has an encoder and a decoder, and no template makes one text of both; give `generate` a prompt, "
+                "without --chat"
             )
         self.found, self.chat, self.tools = found, Chat(found.tokenizer), tools
         self.compiled, self.guessing, self.prefixes = compiled, guessing, Prefixes(found.model)

@@ -203,8 +203,6 @@ def prepared(
 def _lines(file: Path) -> list[str]:
     lines = read_lines(file)
     blank = next((i for i, line in enumerate(lines, 1) if not line.strip()), None)
-    if not lines:
-        raise UsageError(f"{file} is empty; give a file with a text a line")
     if blank is not None:
         raise UsageError(f"{file}, line {blank}: there is no text; every line gets a vector, so leave it out")
     return lines

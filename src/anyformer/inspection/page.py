@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anyformer.amounts import counted
 from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed
+from anyformer.errors import RunFailed, UsageError
 from anyformer.inspection.page_figures import (
     MEASURES,
     expert_grids,
@@ -24,12 +24,21 @@ from anyformer.inspection.results import Inspection
 from anyformer.screen import visible
 
 
+def refuse_page(target: Path) -> None:
+    """Raise UsageError for what is no name of a page, such as a model's, and for a folder that is not there."""
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--out {target}: a page is a file that ends in .html; name one")
+    if not target.parent.is_dir():
+        raise UsageError(f"--out {target}: there is no folder {target.parent}; make it first, or name another")
+
+
 def write_page(found: Inspection, path: str | Path, *, title: str) -> Path:
     """Write the page of `found` to `path` (an .html file, replaced as a whole) and return the path.
 
-    Raises RunFailed if the file cannot be written; a former page is then still there.
+    Raises RunFailed if the file cannot be written; a former page is then still there; and what `refuse_page` does.
     """
     target = Path(path)
+    refuse_page(target)
     try:
         replace_file(target, render_page(found, title).encode(errors="replace"))
     except OSError as error:

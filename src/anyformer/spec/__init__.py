@@ -2,7 +2,7 @@
 
 # `X as X`: offered from here, as PEP 484 marks it.
 from anyformer.spec.architecture import Architecture as Architecture, HasSpec as HasSpec, is_path as is_path
-from anyformer.spec.architecture import label as label
+from anyformer.spec.architecture import label as label, no_preset as no_preset
 from anyformer.spec.architecture import specification as specification, split_variant as split_variant
 from anyformer.spec.codec import decode as decode, decode_file as decode_file, dumps as dumps, encode as encode
 from anyformer.spec.codec import loads as loads, read as read

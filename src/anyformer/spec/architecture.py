@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from anyformer.errors import SpecError, errors_of
+from anyformer.errors import SpecError, did_you_mean, errors_of
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Place, tensors
 
@@ -47,6 +49,15 @@ def split_variant(name: str | Path) -> tuple[str, tuple[str, ...]]:
         if ("/" in path or "\\" in path) and Path(path).exists():
             return path, tuple(words[n:])
     return words[0], tuple(words[1:])
+
+
+def no_preset(name: str, known: Collection[str]) -> str:
+    """What is said of a name that is not among the presets': a change without its value, a path without its slash, or a slip."""
+    base, plus, row = name.rpartition("+")
+    if plus and base in known:
+        return f"{name}: a change is +ROW=VALUE, as in {base}+{row.partition('=')[0] or 'norm'}=…"
+    path = f"; if you mean the path, write './{'' if name == '.' else name}'" if os.path.exists(name) else ""
+    return f"there is no preset {name!r}{did_you_mean(name, known)}{path}; `anyformer presets` lists them"
 
 
 def sized(spec: ModelSpec, name: str) -> ModelSpec:

@@ -187,7 +187,7 @@ def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any
     used = {changes["like"] for changes in alike.values()}
     for word in str(data["pattern"]).split():
         times, letter = word[:-1] or "1", word[-1]
-        if not re.fullmatch(r"[0-9]{1,9}", times) or letter not in (*kinds, *LETTERS):
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", times) or letter not in (*kinds, *LETTERS):
             raise SpecError(
                 f"{path}.pattern: {word!r} is no repeat count and letter among {', '.join(map(str, kinds))}"
             )

@@ -52,7 +52,7 @@ class PairBatch(NamedTuple):
 def read_parallel(source: str | Path, target: str | Path) -> ParallelCorpus:
     """The pairs of two files (plain or .gz) of equally many lines; a pair with a blank line is dropped and counted.
 
-    Raises TextError where a file is missing or not UTF-8, the counts differ, or no pair is left.
+    Raises TextError where a file is missing, empty or not UTF-8, the counts differ, or no pair is left.
     """
     sides = [read_lines(Path(path)) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
@@ -177,10 +177,12 @@ class PairSampler:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file (plain or .gz), without their ends. Raises TextError where it is missing or not UTF-8."""
+    """The lines of a file (plain or .gz), without their ends. Raises TextError where it is missing, empty or not UTF-8."""
     if not path.is_file():
         raise TextError(f"no parallel text at {path}: it is not a file")
-    lines = read_text(path).split("\n")  # str.splitlines would also cut at U+2028 and form feeds, inside a sentence
+    if not (text := read_text(path)):
+        raise TextError(f"{path} is empty; give a file with a text a line")
+    lines = text.split("\n")  # str.splitlines would also cut at U+2028 and form feeds, inside a sentence
     if lines[-1] == "":
         lines.pop()
     return [line.removesuffix("\r") for line in lines]

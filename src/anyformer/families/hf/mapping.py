@@ -6,7 +6,6 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -229,10 +228,9 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
     except SpecError:
         users = Counter[str | None](_shared_names(spec))
         alone = edited(spec, PartSpec, lambda part: part.but(shared=None) if users[part.shared] == 1 else part)
-        with suppress(SpecError):
-            if alone != spec:
-                return _fitting(families, alone)
-        raise
+        if alone == spec:
+            raise
+    return _fitting(families, alone)  # which says what misfits beside a name that is of no account
 
 
 def _fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:

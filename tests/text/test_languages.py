@@ -194,5 +194,5 @@ def test_the_command_line(directory: Path, tmp_path: Path) -> None:
 
 def test_a_decoder_alone_is_told_to_have_its_languages_in_the_prompt() -> None:
     spec = changed(shrink(preset("llama2-7b").spec), TableSpec, rows=270)
-    with pytest.raises(UsageError, match="this model has no encoder; say them in the prompt"):
+    with pytest.raises(UsageError, match="this model has no encoder; say it in the prompt"):
         af.generate(filled(spec, telling(spec)), Tokenizer.train(TEXTS, 270), "a", target_language="<en>")

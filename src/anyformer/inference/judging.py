@@ -72,7 +72,7 @@ def goal_of(found: Opened, given: Sources, objective: str | None = None, *, trun
     if learnt is not None and not fits(learnt, given.reads):
         try:
             objective_of(goal, spec)
-            noise_of(Recipe(objective=goal), found.tokenizer)
+            judging_noise_of(Recipe(objective=goal), found.tokenizer)
         except (UsageError, TextError):
             how = "from pairs; give --source and --target" if learnt.reads == "pairs" else "not from pairs; give --data"
             raise UsageError(f"this run learnt by {learnt.kind}, {how}") from None
@@ -161,8 +161,7 @@ def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, re
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     text = encode_corpus(corpus, tokenizer)
-    if (
-        judging_noise_of(recipe, tokenizer) is None and len(text.tokens) < recipe.seq_len
-    ):  # noise hangs on a row's length
+    plain = judging_noise_of(recipe, tokenizer) is None  # noise hangs on a row's length
+    if plain and len(text.tokens) < recipe.seq_len:
         recipe = recipe.but(seq_len=len(text.tokens), batch_tokens=len(text.tokens))
     return text_validation(text, tokenizer, recipe)

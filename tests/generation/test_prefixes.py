@@ -256,6 +256,20 @@ def test_memory_is_bounded_and_those_used_last_stay(model: Transformer) -> None:
     assert not prefixes.texts
 
 
+def test_where_memory_has_no_room_nothing_stays(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: object) -> KVCache:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    batch = Batch(model, LONGEST, Prefixes(model, 1e9))
+    written(batch, Wanted((7, 8), 3))
+    assert batch.prefixes is not None
+    assert batch.prefixes.texts
+    monkeypatch.setattr(KVCache, "alone", refusing)
+    wanted = Wanted((1, 2, 3), 4)
+    assert written(batch, wanted) == ([alone(model, wanted)], [0])
+    assert not batch.prefixes.texts
+
+
 @pytest.mark.parametrize("name", ["llama2-7b", "mistral-7b-v0.1", "mamba2-2.7b", "deepseek-v4-flash"])
 def test_a_copy_is_its_own(name: str) -> None:
     """Of one row of several, padded by the longer ones: it goes on as the row does, and what it reads nobody else sees."""

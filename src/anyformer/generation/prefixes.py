@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from anyformer.cache import KVCache
 from anyformer.capacity import free_nbytes
+from anyformer.errors import out_of_memory
 from anyformer.generation.prompt import parting
 from anyformer.model import Transformer
 
@@ -66,7 +67,10 @@ class Prefixes:
         return found.cache
 
     def keep(self, token_ids: Sequence[int], cache: KVCache, row: int | None = None) -> None:
-        """Keep a text, which a cache begins with: in a copy of that row, or in the cache of one row, which nobody else uses."""
+        """Keep a text, which a cache begins with: in a copy of that row, or in the cache of one row, which nobody else uses.
+
+        Where memory has no room for a copy, nothing stays.
+        """
         n = len(token_ids)
         if parting(self.model.spec, n) or any(each.beginning(token_ids) == n for each in self.texts):
             return
@@ -74,7 +78,13 @@ class Prefixes:
             if cache.gone(cache.n - n) is not None:
                 return
             cache.rewind(cache.n - n)
-        read = Read(tuple(token_ids), cache if row is None else cache.alone(row, n))
+        try:
+            read = Read(tuple(token_ids), cache if row is None else cache.alone(row, n))
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            self.texts.clear()  # whoever writes needs the memory more
+            return
         # What the longer text can go back to needs no cache of its own.
         self.texts = [each for each in self.texts if read.beginning(each.token_ids) < len(each.token_ids)]
         self.texts.append(read)

@@ -251,9 +251,8 @@ def test_memory_is_bounded_and_those_used_last_stay(model: Transformer) -> None:
     prefixes.copied((4, 2, 3, 1))
     prefixes.keep((6, 2, 3), read(model, 6, 2, 3))
     assert [each.token_ids[0] for each in prefixes.texts] == [4, 6]
-    prefixes = Prefixes(model, size - 1)
-    prefixes.keep((4, 2, 3), read(model, 4, 2, 3))
-    assert not prefixes.texts
+    prefixes.keep(range(1, 9), read(model, *range(1, 9)))  # takes more than all may
+    assert [each.token_ids[0] for each in prefixes.texts] == [4, 6]
 
 
 def test_where_memory_has_no_room_nothing_stays(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +350,12 @@ def test_refused(model: Transformer) -> None:
     with pytest.raises(CacheError, match="nothing is kept without a cache"):
         Decoding(model, ids, max_new_tokens=2, cache=False).read()
     for given in ({"cache": False}, {"search": BeamSearch(2)}):
-        with pytest.raises(InputError, match="what was read before serves one prompt, through the cache"):
+        with pytest.raises(
+            InputError, match="what was read before serves one prompt of a decoder alone, through the cache"
+        ):
             generate_text(model, Tokenizer.train(TEXTS, 280), ["a"], prefixes=Prefixes(model), **given)  # type: ignore[arg-type]
+    t5 = randomised(shrink(preset("t5-base").spec))
+    with pytest.raises(InputError, match="serves one prompt of a decoder alone"):
+        generate_text(t5, Tokenizer.train(TEXTS, 280), ["a"], prefixes=Prefixes(t5))
     with pytest.raises(InputError, match="own modules read what it makes of every token"):
         SpeculativeDecoding(model, torch.tensor([[1, 2, 3, 4]]), None, OwnModules(), max_new_tokens=2, begun=cache)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -14,7 +15,7 @@ import openai
 import pytest
 import torch
 
-from anyformer.generation import Sampling, encode_prompt, generate_text
+from anyformer.generation import Prefixes, Sampling, encode_prompt, generate_text
 from anyformer.inference import embed, generate
 from anyformer.inference.opened import Opened
 from anyformer.serving import Limits
@@ -137,6 +138,25 @@ def test_what_was_read_stays_for_prompts_that_begin_alike(start: Start, found: O
             assert cached == known(one) + before - 1 if stays else cached == 0, (
                 "the second choice has the prompt from the first"
             )
+
+
+def test_what_cannot_stay_ends_no_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong between two requests is nobody's answer, and the next one is answered."""
+    with start() as server:
+        told = openai.OpenAI(base_url=server.v1, api_key="none", max_retries=0, timeout=30)
+        kept, keep = list[int](), Prefixes.keep
+
+        def failing(prefixes: Prefixes, ids: Sequence[int], *rest: Any) -> None:
+            kept.append(len(ids))
+            if len(kept) == 2:  # after the prompt the whole, once nobody waits
+                raise RuntimeError("a device is gone")
+            keep(prefixes, ids, *rest)
+
+        monkeypatch.setattr(Prefixes, "keep", failing)
+        for _ in range(2):
+            one = told.completions.create(model="tiny", prompt="if x", max_tokens=4, temperature=0)
+            assert one.choices[0].text == text_of(server, "if x", 4, 0)
+        assert len(kept) >= 3
 
 
 def test_log_probabilities(client: openai.OpenAI, running: Running) -> None:

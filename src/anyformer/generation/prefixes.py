@@ -85,6 +85,8 @@ class Prefixes:
                 raise
             self.texts.clear()  # whoever writes needs the memory more
             return
+        if read.cache.nbytes > self.most_nbytes:
+            return
         # What the longer text can go back to needs no cache of its own.
         self.texts = [each for each in self.texts if read.beginning(each.token_ids) < len(each.token_ids)]
         self.texts.append(read)

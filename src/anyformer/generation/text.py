@@ -70,8 +70,10 @@ def generate_text(
         raise InputError(
             "a compiled step writes a token of each row, and searches nothing; leave the search or the guesses out"
         )
-    if prefixes is not None and (search is not None or not cache or len(prompts) != 1):
-        raise InputError("what was read before serves one prompt, through the cache and without beam search")
+    if prefixes is not None and (search is not None or not cache or len(prompts) != 1 or model.encoder is not None):
+        raise InputError(
+            "what was read before serves one prompt of a decoder alone, through the cache and without beam search"
+        )
     check_writes(model.spec)
     reads_source = model.encoder is not None
     ids = [encode_read(model, tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]

@@ -104,7 +104,7 @@ class Engine:
             if self.growing:
                 self._step()
             if not self.growing:
-                self.batch.drop_ended()  # an idle engine has no batch
+                self._rest()
         self._end_all(RuntimeError("the server is ending"))
 
     def _begin(self, ticket: Ticket) -> None:
@@ -133,6 +133,13 @@ class Engine:
             ticket = self.growing.pop(row, None)
             if ticket is not None:
                 self._tell(row, ticket, token)
+
+    def _rest(self) -> None:
+        """Leave the batch, as an idle engine does: with what of it stays, or, where that fails, without."""
+        try:
+            self.batch.drop_ended()
+        except Exception:
+            self.batch.clear()
 
     def _tell(self, row: Row, ticket: Ticket, token: Chosen | None) -> None:
         if token is not None:

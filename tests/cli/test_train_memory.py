@@ -53,7 +53,7 @@ def test_a_run_with_a_memory_is_evaluated_with_it(text: Path, tmp_path: Path) ->
     ("arguments", "said"),
     [
         (("gpt2", "--memory", "8"), "its positions are absolute (LearnedPositions)"),
-        (("llama2", "--memory", "0"), "no number above 0"),
+        (("llama2", "--memory", "0"), "less than 1, the least that is taken here"),
         (("llama2", "--memory", "8", "--recompute", "full"), "--recompute full would add to the memory"),
         (("llama2", "--workers", "-1"), "--workers"),
     ],

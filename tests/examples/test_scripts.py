@@ -119,6 +119,7 @@ def test_hybrid(tmp_path: Path, tiny: Tiny) -> None:
     assert mixers[:2] == ["GatedDeltaNet", "Attention"]
 
 
+@pytest.mark.slow
 def test_merging(tmp_path: Path, tiny: Tiny) -> None:
     said = {"cows": "slept below a tree", "birds": "flew over the sea"}
     for name, does in said.items():

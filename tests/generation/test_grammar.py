@@ -202,8 +202,8 @@ def test_every_way_writes_the_same(
         rows.append((row, [first.token_id]))
         batch.step()
         for row, found in rows:  # which rows went on is known by what they say
-            if found[-1] not in closing and row.written > len(found):
-                found.append(row.last)
+            if found[-1] not in closing and len(row.written) > len(found):
+                found.append(row.written[-1])
     while any(not row.ended for row, _ in rows):
         step = batch.step()
         for row, found in rows:

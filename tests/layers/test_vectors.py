@@ -19,6 +19,7 @@ from anyformer.generation import CompiledStep, generate_ids
 from anyformer.layers import linear
 from anyformer.resizing import shrink
 from tests.laws.models import ids_for, randomised
+from tests.sample import in_turn
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton comes with PyTorch for GPUs")
 
@@ -41,7 +42,8 @@ def fresh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("name", "of_layer"), [("llama3.2-1b", [3, 1, 2, 1]), ("gpt2", [1] * 6), ("gemma3-1b", [3, 1, 2, 1])]
+    ("name", "of_layer"),
+    [("llama3.2-1b", [3, 1, 2, 1]), in_turn("gpt2", [1] * 6), in_turn("gemma3-1b", [3, 1, 2, 1])],
 )
 def test_maps_of_one_input_are_one_product(name: str, of_layer: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """q, k and v, gate and up; with biases each by itself. Of two rows a library is asked."""
@@ -116,6 +118,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from anyformer.layers.vectors import WARPS, _rows
+from tests.sample import in_turn
 kinds = dict(dict.fromkeys(_rows.arg_names[:5], "*{dtype}"), n0="i32", n1="i32", n2="constexpr")
 kinds |= dict.fromkeys(("width", "rows", "columns"), "constexpr")
 aligned = {{(i,): [["tt.divisibility", 16]] for i in range(5)}}

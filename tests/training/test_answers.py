@@ -412,8 +412,8 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     assert json.loads(succeeded(run("evaluate", tmp_path / "tuned", *text)).stdout)["objective"] == "CausalLM"
     refused(
         run("evaluate", tmp_path / "better", "--data", prefs),
-        "have it validate on them",
-        "--objective sft or causal-lm",
+        "which it judges itself while it learns",
+        "--objective sft where they are conversations",
     )
     plain_tokenizer = Tokenizer(tokenizer()._inner, {"eos_token": "<|endoftext|>"})
     plain_tokenizer.save(tmp_path / "own")

@@ -164,7 +164,7 @@ def test_a_vocabulary_without_marks_is_refused_naming_all_three() -> None:
 
 
 def test_models_that_write_no_text_from_the_left_are_refused() -> None:
-    with pytest.raises(UsageError, match="FillInTheMiddle cannot train this architecture: it has an encoder"):
+    with pytest.raises(UsageError, match="FillInTheMiddle does not go with this architecture: it has an encoder"):
         objective_of(FillInTheMiddle(), encoder_decoder())
     with pytest.raises(UsageError, match="by CausalLM; FillInTheMiddle reads them otherwise"):
         train(spec(), recipe(FillInTheMiddle(), memory=8), text_data(), options=RunOptions(device=CPU))

@@ -338,6 +338,7 @@ def questions(n: int, seed: int, *lengths: int) -> EncodedCorpus:
     return EncodedCorpus(np.concatenate(documents), offsets, np.diff(offsets) - 2, 61, f"questions {n} {seed}")
 
 
+@pytest.mark.slow
 def test_what_was_said_before_the_segment_is_learned() -> None:
     data = TextData(questions(400, 0, LONG, SHORT), questions(100, 1, LONG), None)
     said = Recipe(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError, RunFailed
-from anyformer.generation.decode import next_logits
+from anyformer.generation.decode import growing_cache, next_logits
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.prefixes import Prefixes
 from anyformer.generation.prompt import check_prompts, prompt_types
@@ -103,8 +103,7 @@ class Batch:
         length = start.shape[1] + wanted.max_new_tokens
         # Of what it echoes all probabilities are asked for.
         begun = None if self.prefixes is None or wanted.echo else self.prefixes.copied(wanted.token_ids)
-        cache = self.model.new_cache(1, length, longest=self.longest) if begun is None else begun
-        cache.make_room(length)
+        cache = growing_cache(self.model, 1, length, self.longest, room=0, begun=begun)
         row.known = cache.n
         types = prompt_types(self.model.spec, start)
         if wanted.echo and answer is None:

@@ -26,9 +26,10 @@ from anyformer.kernels.plan import plan
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers import BlockEnds, Causal, Heads, Mask, SameBlock, SlidingWindow, Strided
+from anyformer.layers.context import How, Kernel
 from anyformer.layers.global_blocks import GlobalBlocks
 from anyformer.layers.mask import visible
-from anyformer.layers.tokens import How, Kernel, Tokens, plain_tokens
+from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.spec import Count, Window
 from benchmarks.measure import arguments, cpu_seconds, native_bfloat16, record, rounded, row, speed_ratio, turns
 

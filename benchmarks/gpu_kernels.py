@@ -24,7 +24,8 @@ from anyformer.kernels.eager import Eager
 from anyformer.kernels.flex import Flex
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers import ALiBiSpec, Causal, Mask
-from anyformer.layers.tokens import Bias, How, Kernel, Tokens
+from anyformer.layers.context import How, Kernel
+from anyformer.layers.tokens import Bias, Tokens
 from benchmarks import blocked, measure
 
 # By part of the card's name: dense products in bfloat16 a second, bytes of memory a second (NVIDIA's datasheets).

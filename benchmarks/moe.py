@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RouterSpec, SiLU
-from anyformer.layers.tokens import ForwardContext, Store, plain_tokens
+from anyformer.layers.context import ForwardContext, Store
+from anyformer.layers.tokens import plain_tokens
 from anyformer.spec import Count, MixerSpec, Place, Width
 from anyformer.training.step.device import keep_heap
 from benchmarks import measure

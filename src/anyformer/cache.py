@@ -16,9 +16,10 @@ from torch import Tensor
 
 from anyformer.errors import CacheError
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.context import Store
 from anyformer.layers.int8_vectors import SCALE, group, nbytes, packed, unpacked
 from anyformer.layers.slots import BlockIndex, SlotIndex, taken
-from anyformer.layers.tokens import Store, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import KeptCall, ModelSpec, StackSpec, cached_calls
 
 STATE_NBYTES = 4  # a number of a state: float32, in which rounding does not add up

@@ -20,24 +20,16 @@ from anyformer.layers.ahead import run_ahead
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import Stack, mapped
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.context import Dropout, ForwardContext, KeepNothing, Kernel, Notes, Store
 from anyformer.layers.cross_entropy import mean_loss
+from anyformer.layers.execution import recorded
 from anyformer.layers.head import Head
 from anyformer.layers.indexer import IndexerSpec
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part, SharedParts
 from anyformer.layers.scores import ScoreSpec
 from anyformer.layers.stretch import Stretches, stretched
-from anyformer.layers.tokens import (
-    Dropout,
-    ForwardContext,
-    KeepNothing,
-    Kernel,
-    Notes,
-    Store,
-    Tokens,
-    plain_tokens,
-    recorded,
-)
+from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.new_tokens import make_tokens
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, parameters, specification
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.layers.tokens import Tokens, numberless, plain_tokens, recorded, transformed
+from anyformer.layers.execution import numberless, recorded, transformed
+from anyformer.layers.tokens import Tokens, plain_tokens
 
 
 def make_tokens(

@@ -18,7 +18,8 @@ from anyformer.kernels.eager import Eager
 from anyformer.kernels.flex import TILE, Flex
 from anyformer.kernels.sdpa import PLANNED, SDPA
 from anyformer.layers import Causal, Mask
-from anyformer.layers.tokens import How, Kernel, Tokens
+from anyformer.layers.context import How, Kernel
+from anyformer.layers.tokens import Tokens
 from anyformer.resizing import shrink
 from tests.gpu.machine import DEVICE, REHEARSED, on_gpu, there
 from tests.gpu.test_presets import both_passes

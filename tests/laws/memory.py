@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from anyformer.layers.context import Dropout
 from anyformer.layers.cross_entropy import cross_entropy
-from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer, build
 from anyformer.recipe import DropoutSpec
 from anyformer.spec import ModelSpec

@@ -33,10 +33,11 @@ from anyformer.layers import (
     Strided,
     SymmetricWindow,
 )
+from anyformer.layers.context import How
 from anyformer.layers.global_blocks import GlobalBlocks
 from anyformer.layers.local_global import MarkedKeys, MarkedQueries
 from anyformer.layers.mask import visible
-from anyformer.layers.tokens import How, Tokens, plain_tokens
+from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.observation.passes import forward_pass, training_pass
 from anyformer.resizing import shrink
 from anyformer.spec import Count, Window

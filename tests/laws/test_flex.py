@@ -17,7 +17,8 @@ from anyformer.kernels.eager import Eager
 from anyformer.kernels.fastest import FastestOnGPU
 from anyformer.kernels.flex import TILE, Flex
 from anyformer.layers import AttentionSpec, Causal, Mask
-from anyformer.layers.tokens import Bias, How, Tokens, plain_tokens
+from anyformer.layers.context import How
+from anyformer.layers.tokens import Bias, Tokens, plain_tokens
 from anyformer.resizing import shrink
 from tests.laws.models import ids_for, randomised, runner
 from tests.laws.test_blocked import HEADS, KV_HEADS, MASKS, PACKINGS, WIDTH, each_mask, seen_of, tokens, window

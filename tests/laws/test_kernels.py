@@ -14,7 +14,7 @@ from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.eager import Dense, Eager
 from anyformer.kernels.sdpa import SDPA, Fused
 from anyformer.layers import AttentionSpec, BottleneckSpec, BySegmentSpec, ReversibleSpec, RouterSpec
-from anyformer.layers.tokens import How
+from anyformer.layers.context import How
 from anyformer.model import Output, Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec

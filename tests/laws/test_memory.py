@@ -13,7 +13,7 @@ from anyformer.costs import activations, state_nbytes
 from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.layers import BatchNormSpec
-from anyformer.layers.tokens import Dropout
+from anyformer.layers.context import Dropout
 from anyformer.model import Transformer, build
 from anyformer.observation.passes import training_pass
 from anyformer.recipe import DropoutSpec

@@ -31,8 +31,8 @@ from anyformer.generation.static_cache import StaticCache
 from anyformer.generation.tape import taped
 from anyformer.hub import load, save
 from anyformer.layers import MoESpec
+from anyformer.layers.execution import recorded, recording
 from anyformer.layers.held import HeldWeight
-from anyformer.layers.tokens import recorded, recording
 from anyformer.model import Transformer
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec

@@ -14,7 +14,8 @@ from anyformer.kernels.eager import Dense, Eager
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import Fused
 from anyformer.layers import AttentionSpec, Causal, SlidingWindow
-from anyformer.layers.tokens import How, Kernel, plain_tokens
+from anyformer.layers.context import How, Kernel
+from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import Window
 from tests.laws.models import ids_for, randomised

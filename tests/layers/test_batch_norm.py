@@ -11,7 +11,8 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import BatchNormSpec, ChainSpec, Dropout, GQASpec, LayerNormSpec, RMSNormSpec
 from anyformer.layers.batch_norm import BatchNorm
-from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.layers.context import ForwardContext
+from anyformer.layers.tokens import Tokens
 from anyformer.model import build
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.resizing import shrink

@@ -26,8 +26,9 @@ from anyformer.layers import (
     SlidingWindow,
 )
 from anyformer.layers.block_indexer import BlockIndexer
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.rotary import Rotation
-from anyformer.layers.tokens import ForwardContext, plain_tokens
+from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Count, ModelSpec, Place, Width, Window, Workload, parameters
 from tests.laws.models import ids_for, randomised, waiving

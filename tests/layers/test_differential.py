@@ -24,7 +24,8 @@ from anyformer.layers import (
     SlidingWindow,
 )
 from anyformer.layers.attention import Attention
-from anyformer.layers.tokens import ForwardContext, Store, plain_tokens
+from anyformer.layers.context import ForwardContext, Store
+from anyformer.layers.tokens import plain_tokens
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import Count, ModelSpec, Place, Width, Window

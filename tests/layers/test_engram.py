@@ -17,7 +17,8 @@ from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import CausalConvolutionSpec, EngramSpec, Steps
-from anyformer.layers.tokens import ForwardContext, Store, Tokens, plain_tokens
+from anyformer.layers.context import ForwardContext, Store
+from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import Place, Vocab, Width, parameters
 from tests.laws.models import randomised

@@ -11,7 +11,8 @@ from torch import Tensor
 import anyformer as af
 from anyformer.layers import FourierSpec
 from anyformer.layers.causality import later_tokens_seen
-from anyformer.layers.tokens import ForwardContext, Store, Tokens
+from anyformer.layers.context import ForwardContext, Store
+from anyformer.layers.tokens import Tokens
 
 
 def by_sums(x: Tensor) -> Tensor:

@@ -17,8 +17,9 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.hub.saving import convert
 from anyformer.layers import MoESpec, RouterSpec
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.router import Router
-from anyformer.layers.tokens import ForwardContext, plain_tokens
+from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Count, ModelSpec, Place, Vocab, parameters, tensors
 from tests.laws.models import ids_for, randomised

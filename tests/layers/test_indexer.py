@@ -29,10 +29,11 @@ from anyformer.layers import (
     SymmetricWindow,
     indexer,
 )
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.indexer import Indexer, chosen_pairs
 from anyformer.layers.mask import visible
 from anyformer.layers.rotary import Rotation
-from anyformer.layers.tokens import ForwardContext, plain_tokens
+from anyformer.layers.tokens import plain_tokens
 from anyformer.observation.passes import thinned
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Count, ModelSpec, Place, Width, Window, Workload, parameters

@@ -16,8 +16,9 @@ from anyformer.families.hf import FAMILIES
 from anyformer.families.hf.mapping import ours_of
 from anyformer.families.reformer import reformer as small
 from anyformer.layers import AxialPositionsSpec, LSHAttentionSpec, sorted_chunks
+from anyformer.layers.context import Dropout, ForwardContext
 from anyformer.layers.lsh import lsh_attention, sorted_by_bucket
-from anyformer.layers.tokens import Dropout, ForwardContext, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.model import Transformer, build
 from anyformer.spec import Count, ModelSpec, Width, Window
 from tests.reformer_directions import draw_in_float32

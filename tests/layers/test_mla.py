@@ -30,8 +30,9 @@ from anyformer.layers import (
     SiLU,
     SlidingWindow,
 )
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.mla import MLA
-from anyformer.layers.tokens import ForwardContext, plain_tokens
+from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Transformer, build
 from anyformer.observation.passes import forward_pass
 from anyformer.resizing import resize, shrink

@@ -10,8 +10,9 @@ from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import mixing, with_layers
 from anyformer.layers import AttentionSpec, Causal, MoASpec, RouterSpec, RouterStreamSpec, experts
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.experts import of_choices
-from anyformer.layers.tokens import ForwardContext, plain_tokens
+from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Transformer
 from anyformer.recipe import LoadBalance
 from anyformer.resizing import shrink

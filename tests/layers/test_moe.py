@@ -21,8 +21,9 @@ from anyformer.layers import (
     experts,
     grouped,
 )
+from anyformer.layers.context import Dropout, ForwardContext, Store
 from anyformer.layers.moe import MoE
-from anyformer.layers.tokens import Dropout, ForwardContext, Store, Tokens, plain_tokens
+from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.spec import Count, Place, Width, Workload, tensors
 from tests.laws.tolerance import FLOAT32, close, distance, gradient_distance
 from tests.oracles import moe as oracle

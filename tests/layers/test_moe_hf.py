@@ -10,8 +10,9 @@ import transformers
 from torch import Tensor, nn
 
 from anyformer.layers import FeedForwardSpec, FixedCapacity, GatedFeedForwardSpec, MoESpec, ReLU, RouterSpec, SiLU
+from anyformer.layers.context import ForwardContext, Store
 from anyformer.layers.moe import MoE
-from anyformer.layers.tokens import ForwardContext, Store, plain_tokens
+from anyformer.layers.tokens import plain_tokens
 from anyformer.spec import Count, Place, Width
 from tests.laws.tolerance import FLOAT32, close, gradient_distance
 

@@ -9,7 +9,8 @@ from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import AddByDepthSpec, AddSpec, ReversibleSpec, RMSNormSpec
-from anyformer.layers.tokens import ForwardContext, Notes, plain_tokens
+from anyformer.layers.context import ForwardContext, Notes
+from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import Place, ScaleSpec
 from tests.laws.models import ids_for, randomised

@@ -18,7 +18,7 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.hub import vary
 from anyformer.layers import ReversibleSpec, reversible
-from anyformer.layers.tokens import Dropout, ForwardContext
+from anyformer.layers.context import Dropout, ForwardContext
 from anyformer.model import Transformer
 from anyformer.observation.passes import training_pass
 from anyformer.resizing import resize, shrink

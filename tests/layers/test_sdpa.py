@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from anyformer.kernels import sdpa
 from anyformer.layers import Causal
-from anyformer.layers.tokens import How, plain_tokens
+from anyformer.layers.context import How
+from anyformer.layers.tokens import plain_tokens
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, GQASpec, SpanConvolutionSpec
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.context import ForwardContext, Store
 from anyformer.layers.span_convolution import SpanConvolution
-from anyformer.layers.tokens import ForwardContext, Store, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import Count, Place
 
 D_MODEL, HEADS, WIDTH, SIZE = 8, 2, 2, 5

@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers.models.phimoe import modeling_phimoe as theirs
 
 from anyformer.layers import RouterSpec
+from anyformer.layers.context import Dropout, ForwardContext
 from anyformer.layers.router import Router
-from anyformer.layers.tokens import Dropout, ForwardContext, plain_tokens
+from anyformer.layers.tokens import plain_tokens
 from anyformer.model import build
 from anyformer.recipe import Constant, Recipe
 from anyformer.spec import Count, Place

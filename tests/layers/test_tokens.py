@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from anyformer.layers.tokens import constant
+from anyformer.layers.execution import constant
 from tests.laws.parity import InDouble
 
 

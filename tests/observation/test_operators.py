@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.costs import activations
 from anyformer.families.compose import changed, repeat
 from anyformer.layers import Part, RMSNormSpec
-from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import forward_pass, thinned, training_pass
 from anyformer.spec import Cost, MixerSpec, ModelSpec, Place, Weight, Width, Workload
@@ -127,7 +127,7 @@ def test_a_part_without_any_accounting_has_right_figures(recompute: str) -> None
 
 def test_what_a_gpu_does_otherwise() -> None:
     """Dropout keeps a byte a number instead of a factor, and attention with a learned bias is one operator."""
-    from anyformer.layers.tokens import Dropout
+    from anyformer.layers.context import Dropout
 
     spec = af.shrink(af.preset("t5-small").spec)
     cpu, gpu = (

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 import anyformer as af
 from anyformer.errors import CheckpointError, TextError, UsageError
 from anyformer.hub import load_into
+from anyformer.layers.context import Dropout
 from anyformer.layers.cross_entropy import LossOptions
-from anyformer.layers.tokens import Dropout
 from anyformer.model import build
 from anyformer.recipe import (
     AdamW,

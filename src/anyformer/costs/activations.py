@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from anyformer.errors import SpecError, unknown
-from anyformer.layers.tokens import Dropout
+from anyformer.layers.context import Dropout
 from anyformer.observation.passes import DeviceKind, training_pass
 from anyformer.recipe import DropoutSpec, Precision
 from anyformer.spec import Architecture, Recompute, specification

@@ -24,9 +24,9 @@ from anyformer.generation.compiled import not_in_slots, step_logits
 from anyformer.generation.reading import Reading
 from anyformer.generation.static_cache import StaticCache, static_nbytes
 from anyformer.generation.tape import taped
+from anyformer.layers.execution import autocast_dtype, recording
 from anyformer.layers.experts import Experts
 from anyformer.layers.held import HeldWeight
-from anyformer.layers.tokens import autocast_dtype, recording
 from anyformer.model import Transformer
 
 LEAST_STEPS = {"cuda": 8, "cpu": 16}  # from which on recording one, some hundredths of a second, is worth it

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.inspection.sites import Forward, instead, watched
 from anyformer.layers.block import Block, Branch
-from anyformer.layers.tokens import Notes
+from anyformer.layers.context import Notes
 from anyformer.model import Transformer
 
 Made = tuple[Any, list[Notes]]  # the residual's state behind a layer, and notes

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from anyformer.layers.block import Block, Branch
-from anyformer.layers.tokens import KeepNothing, Notes
+from anyformer.layers.context import KeepNothing, Notes
 from anyformer.model import Transformer
 from anyformer.spec import BranchSpec, MixerSpec, ModelSpec
 from anyformer.surgery import Anatomy

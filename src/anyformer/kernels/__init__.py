@@ -13,7 +13,7 @@ from anyformer.kernels.flex import Flex
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.tokens import Kernel
+from anyformer.layers.context import Kernel
 
 BLOCKED, FLEX = Blocked(), Flex()
 IN_ORDER: tuple[Kernel, ...] = (BLOCKED, SDPA(), Eager())  # fastest first; eager, the oracle, takes everything

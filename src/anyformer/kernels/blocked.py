@@ -15,8 +15,10 @@ from anyformer.kernels import blocks
 from anyformer.kernels.intervals import Numbers
 from anyformer.kernels.plan import TILE, Piece, Section, beyond_a_plan, ends, plan
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.context import How
+from anyformer.layers.execution import numberless, product_dtype
 from anyformer.layers.mask import Mask, shown
-from anyformer.layers.tokens import Bias, How, Tokens, numberless, product_dtype
+from anyformer.layers.tokens import Bias, Tokens
 
 AT_ONCE = 2**18  # pairs whose mask is written together
 NOTHING = np.empty(0, dtype=np.int64)

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from anyformer.kernels.blocks import Scores
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.context import How
 from anyformer.layers.mask import Mask, visible
-from anyformer.layers.tokens import Bias, How, Tokens
+from anyformer.layers.tokens import Bias, Tokens
 
 
 class Dense(NamedTuple):

@@ -20,8 +20,10 @@ from anyformer.kernels.plan import Section
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.context import How, Kernel
+from anyformer.layers.execution import exporting, product_dtype, transformed
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, How, Kernel, Tokens, exporting, product_dtype, transformed
+from anyformer.layers.tokens import Bias, Tokens
 
 # Queries from which on blocks take less time than the other kernel, each pass's plan included.
 LEAST = {"sdpa": 1024, "eager": 512}

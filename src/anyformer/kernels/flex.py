@@ -21,8 +21,9 @@ from anyformer.kernels.plan import beyond_a_plan, ends, tiles
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import keep_graphs
+from anyformer.layers.context import How
 from anyformer.layers.mask import Mask, shown
-from anyformer.layers.tokens import Bias, How, Tokens
+from anyformer.layers.tokens import Bias, Tokens
 
 TILE = 128  # queries, and keys, of a block: what PyTorch's kernels work on
 LEAST = 16  # features of a head that a GPU's matrix units multiply

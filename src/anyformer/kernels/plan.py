@@ -15,8 +15,9 @@ from torch import Tensor
 
 from anyformer.kernels.intervals import FAR, Bits, Interval, Numbers, Verdict, bounds
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.execution import numberless
 from anyformer.layers.mask import Mask, shown
-from anyformer.layers.tokens import FACTS, Span, Tokens, numberless
+from anyformer.layers.tokens import FACTS, Span, Tokens
 
 TILE = 64  # queries, and keys, that are looked at together
 # From so many times as many keys in whole blocks as in others on, those have a call of their own, without a mask.

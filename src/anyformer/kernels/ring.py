@@ -18,9 +18,11 @@ from torch.autograd.function import once_differentiable
 from anyformer.kernels import blocks
 from anyformer.kernels.blocked import Blocked, Planned
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.context import How
+from anyformer.layers.execution import product_dtype
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths
-from anyformer.layers.tokens import Bias, How, Tokens, product_dtype
+from anyformer.layers.tokens import Bias, Tokens
 
 
 class Ring:

@@ -16,8 +16,10 @@ from torch.nn import functional as F
 
 from anyformer.kernels.blocks import Scores, by_group, drawn, kept, products, seeded
 from anyformer.kernels.sdpa import SDPA, Fused, flagged
+from anyformer.layers.context import How
+from anyformer.layers.execution import product_dtype
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Bias, How, Tokens, product_dtype
+from anyformer.layers.tokens import Bias, Tokens
 
 QUERIES = 128  # whose scores are made at once: those of all heads lie in a core's cache
 

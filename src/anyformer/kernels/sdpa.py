@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.context import How
+from anyformer.layers.execution import at_every_length, product_dtype
 from anyformer.layers.mask import Causal, Everything, Mask, visible
-from anyformer.layers.tokens import Bias, How, Tokens, at_every_length, product_dtype
+from anyformer.layers.tokens import Bias, Tokens
 
 HALF = (torch.bfloat16, torch.float16)
 # cuDNN takes .05 to .1 s to plan for each new shape: it is given lengths of so many tokens and their multiples.

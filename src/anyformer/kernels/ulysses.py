@@ -16,9 +16,11 @@ from torch.autograd.function import once_differentiable
 
 from anyformer.kernels.ring import Ring
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.context import Dropout, How, Kernel
+from anyformer.layers.execution import product_dtype
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths, meeting
-from anyformer.layers.tokens import Bias, Dropout, How, Kernel, Tokens, product_dtype
+from anyformer.layers.tokens import Bias, Tokens
 
 
 class Ulysses:

@@ -107,7 +107,12 @@ from anyformer.layers.short_convolution import ResidualConvolutionSpec as Residu
 from anyformer.layers.short_convolution import ShortConvolutionSpec as ShortConvolutionSpec
 from anyformer.layers.token_dropout import TokenDropoutSpec as TokenDropoutSpec
 from anyformer.layers.token_shift import TokenShiftSpec as TokenShiftSpec
-from anyformer.layers.tokens import Dropout as Dropout, ForwardContext as ForwardContext, Notes as Notes, Store as Store
+from anyformer.layers.context import (
+    Dropout as Dropout,
+    ForwardContext as ForwardContext,
+    Notes as Notes,
+    Store as Store,
+)
 from anyformer.layers.tokens import Tokens as Tokens
 from anyformer.layers.two_streams import BlanksSpec as BlanksSpec, TwoStreams as TwoStreams
 from anyformer.layers.wkv import WKVSpec as WKVSpec

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.layers.block import Block, mapped
+from anyformer.layers.context import ForwardContext, KeepNothing, Memo, Notes, Store
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, KeepNothing, Memo, Notes, Store, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import AheadSpec
 
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers.block import in_turn
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.residual import AddSpec, Branches
 from anyformer.layers.streams import SideBySideSpec, several
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import (
     ConnectionSpec,
     Cost,

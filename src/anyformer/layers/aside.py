@@ -13,9 +13,9 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.block import in_turn
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.part import Part
 from anyformer.layers.residual import AddSpec
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import ConnectionSpec, Few, Place, Placed
 
 

@@ -14,7 +14,9 @@ from anyformer.errors import SpecError
 from anyformer.layers.blocks_beside import block_pairs, kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
 from anyformer.layers.choice import choice, choice_misfit, heads_of, index_keys, unread
 from anyformer.layers.compression import Compressor, CompressorSpec
+from anyformer.layers.context import ForwardContext, How, Kernel, Notes, Store
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
+from anyformer.layers.execution import product_dtype
 from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
 from anyformer.layers.mask import And, Causal, Everything, Mask, ignores_heads
 from anyformer.layers.memory_efficient import checkpointed
@@ -24,7 +26,7 @@ from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec, Rotation
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec, memo_key
-from anyformer.layers.tokens import ForwardContext, How, Kernel, Notes, Store, Tokens, product_dtype
+from anyformer.layers.tokens import Tokens
 from anyformer.layers.transient_global import TransientGlobal, TransientGlobalSpec, keys_beside, with_sums
 from anyformer.layers.value_convolution import ValueConvolution, ValueConvolutionSpec
 from anyformer.spec import (

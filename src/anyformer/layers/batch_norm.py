@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import SpecError
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.norm import NormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext
 from anyformer.spec import Caveat, Place, Positive, SomeShare, Weight
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.layers.context import ForwardContext, KeepNothing, Notes, Store
 from anyformer.layers.embedding import Embedding
 from anyformer.layers.head import Head
 from anyformer.layers.memory_efficient import made_again
 from anyformer.layers.part import Part
 from anyformer.layers.stage import Stage
-from anyformer.layers.tokens import ForwardContext, KeepNothing, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, MapSpec, StackSpec, SublayerSpec
 
 # Of a function in a process: of layers, each kind makes one, and one more where they have numbers of their own or lend keys; of a

@@ -12,10 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext
+from anyformer.layers.execution import as_given
 from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best, chosen_pairs
 from anyformer.layers.mask import Causal, Mask
 from anyformer.layers.rotary import Rotation
-from anyformer.layers.tokens import ForwardContext, Tokens, as_given
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import Count, Sizes, Width, Window
 
 

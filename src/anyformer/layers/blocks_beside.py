@@ -16,10 +16,11 @@ from torch.nn import functional as F
 
 from anyformer.layers.choice import choice, index_rotation
 from anyformer.layers.compression import COUNT, Blocks, beside, blocks_of
+from anyformer.layers.context import ForwardContext, Store
 from anyformer.layers.indexer import INDEX
 from anyformer.layers.local_global import MarkedKeys, MarkedQueries
 from anyformer.layers.mask import Causal, Mask
-from anyformer.layers.tokens import ForwardContext, Store, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import KeptBeside, Place, Workload
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from anyformer.errors import SpecError
 from anyformer.layers.block import in_turn, mapped
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import ConnectionSpec, Cost, MapSpec, Place, Placed, Workload
 
 

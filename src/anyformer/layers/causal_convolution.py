@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
+from anyformer.layers.context import ForwardContext, Store
 from anyformer.layers.memory_efficient import MemoryEfficientConvolution, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.recurrence import Steps, steps_of
-from anyformer.layers.tokens import ForwardContext, Store
 from anyformer.spec import Few, PartSpec, Place, Weight
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.indexer import INDEX
 from anyformer.layers.mask import Causal, Everything, Mask, ignores_heads, visible
 from anyformer.layers.rotary import Rotation
-from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import MixerSpec, Place
 
 if TYPE_CHECKING:

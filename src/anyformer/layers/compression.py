@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from anyformer.layers.context import ForwardContext, Store
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.recurrence import Steps, steps_of
-from anyformer.layers.tokens import ForwardContext, Store, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Weight, Width, Window, Workload
 
 COUNT = "count"  # in the state of a row: tokens of its last document so far

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, Few, MixerSpec, Place, Weight, Workload
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
+from anyformer.layers.context import ForwardContext, Store
 from anyformer.layers.part import Part
 from anyformer.layers.recurrence import steps_of
-from anyformer.layers.tokens import ForwardContext, Store
 from anyformer.spec import Cost, Few, PartSpec, Place, Placed, Weight, Workload
 
 

@@ -18,11 +18,11 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.errors import InputError
 from anyformer.layers.compiled_loss import compiled
 from anyformer.layers.distillation import Answers, Taught
+from anyformer.layers.execution import numberless, sent_to
 from anyformer.layers.head import Head, chunks_of, exact, rows_at_once
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
-from anyformer.layers.tokens import numberless, sent_to
 
 MOST_PICKED = 0.75  # of places that have a label: what the others cost the head is worth a copy of those
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.layers.execution import constant
 from anyformer.layers.gqa import GQASpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
-from anyformer.layers.tokens import Tokens, constant
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import Cost, Count, Length, MapSpec, PartSpec, Place, Placed, Weight, Workload
 
 

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.convolution import neighbours
+from anyformer.layers.execution import constant, numberless, recorded
 from anyformer.layers.part import Part
 from anyformer.layers.ranks import SplitRows
 from anyformer.layers.token_dropout import TokenDropoutSpec
-from anyformer.layers.tokens import ForwardContext, Tokens, constant, numberless, recorded
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import (
     Count,
     EmbeddingSpec,

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from anyformer.layers.activation import SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.embedding import Table
+from anyformer.layers.execution import constant
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, steps_of
-from anyformer.layers.tokens import ForwardContext, Notes, Store, constant
 from anyformer.spec import Cost, Few, MapSpec, Place, Placed, Sizes, TableSpec, Vocab, Width, Workload
 
 LEAST = 1e-6  # that a product counts as, before its root

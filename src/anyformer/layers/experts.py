@@ -13,13 +13,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from anyformer.errors import SpecError
+from anyformer.layers.context import ForwardContext
+from anyformer.layers.execution import as_given, exporting, numberless, recorded, transformed
 from anyformer.layers.feed_forward import ExpertSpec, between
 from anyformer.layers.grouped import add_products, outer, products, sums
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.linear import LinearSpec, products_each
 from anyformer.layers.memory_efficient import operands
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, as_given, exporting, numberless, recorded, transformed
 from anyformer.layers.travel import Travel, travelling
 from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight, tensors
 

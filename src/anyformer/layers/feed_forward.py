@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import Activation, ActivationSpec
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.grouped_linear import in_groups
 from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
 from anyformer.layers.part import Part, is_plain
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, Count, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
 
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext, Notes, Store
+from anyformer.layers.execution import as_given
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store, as_given
 from anyformer.spec import MixerSpec
 
 

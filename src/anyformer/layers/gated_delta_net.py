@@ -17,11 +17,11 @@ from anyformer.layers.activation import ActivationSpec, SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
 from anyformer.layers.delta_rule import by_head, delta_rule, delta_rule_flops
 from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
+from anyformer.layers.execution import as_given
 from anyformer.layers.linear import ChainSpec, Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
 from anyformer.layers.ssd import first_steps
-from anyformer.layers.tokens import as_given
 from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
 
 

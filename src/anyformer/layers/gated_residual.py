@@ -12,12 +12,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.layers.context import ForwardContext, Notes
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.residual import AddSpec, Branches
 from anyformer.layers.streams import EachSublayer, EachSublayerSpec, EqualStreams, SideBySideSpec, several
-from anyformer.layers.tokens import ForwardContext, Notes
 from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Width, Workload
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import SpecError
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec, with_last
+from anyformer.layers.context import ForwardContext, Store
 from anyformer.layers.convolved_heads import ConvolvedHeads, ConvolvedHeadsSpec
 from anyformer.layers.linear import (
     Linear,
@@ -23,7 +24,6 @@ from anyformer.layers.linear import (
 )
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext, Store
 from anyformer.spec import (
     Cost,
     Count,

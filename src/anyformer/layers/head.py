@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers.activation import soft_capped
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.embedding import Table
 from anyformer.layers.linear import product
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import Stretches
-from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import HeadLayersSpec, HeadSpec, Place, UnembeddingSpec
 
 # Of one chunk; fewer rows where the vocabulary is large. A GPU multiplies so fast that adding each chunk's share of the

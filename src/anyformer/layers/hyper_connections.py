@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.layers.context import ForwardContext, Notes
+from anyformer.layers.execution import as_given
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.residual import Branches
 from anyformer.layers.streams import EachSublayer, EachSublayerSpec, EqualStreams, SideBySideSpec, several
-from anyformer.layers.tokens import ForwardContext, Notes, as_given
 from anyformer.spec import (
     Cost,
     Count,

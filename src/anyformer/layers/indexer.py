@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.compression import Blocks, Compressor, CompressorSpec, blocks_seen, gathered
+from anyformer.layers.context import ForwardContext
+from anyformer.layers.execution import as_given, exporting
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import TILE, Everything, Mask, SlidingWindow, unmarked
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec, Rotation, fraction_of
-from anyformer.layers.tokens import ForwardContext, Tokens, as_given, exporting
+from anyformer.layers.tokens import Tokens
 from anyformer.layers.whole_blocks import WholeBlocks, whole_blocks
 from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Weight, Width, Window, Workload
 

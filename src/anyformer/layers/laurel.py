@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Width, Workload
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid, SiLU
+from anyformer.layers.execution import as_given, constant
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
-from anyformer.layers.tokens import as_given, constant
 from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Width, Workload
 
 LEAST = 1e-5  # of the share of a rate that is left at the last layer, and beside the depth that it is of

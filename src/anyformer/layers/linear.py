@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.layers.execution import autocast_dtype, exporting
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.memory_efficient import MemoryEfficientLinear, norm_of, operands
 from anyformer.layers.part import Part, is_plain
-from anyformer.layers.tokens import autocast_dtype, exporting
 from anyformer.spec import Cost, MapSpec, Place, Placed, Positive, Weight, Width, Workload, in_turn
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.layers.tokens import transformed
+from anyformer.layers.execution import transformed
 
 
 def linear_scan(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import SpecError
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.projection import Projection, ProjectionSpec
-from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import Cost, Count, HeadMap, Place, Placed, Sizes, Width, Workload
 
 Unsaid = Literal["none", "first"]  # what counts as marked where a pass marks nothing: no token, or each text's first

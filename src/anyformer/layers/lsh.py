@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import SpecError
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.sorted_chunks import Sorted, sorted_attention
-from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import Caveat, Cost, Count, HeadMap, MixerSpec, Place, Placed, Sizes, Whole, Width, Window, Workload
 
 HIDDEN = -1e9  # the score of a key that is not seen

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from anyformer.layers.execution import as_given, transformed
 from anyformer.layers.gated_recurrence import GatedRecurrence, GatedRecurrenceSpec, outer, shifted, stepped
-from anyformer.layers.tokens import as_given, transformed
 
 
 class LSTMSpec(GatedRecurrenceSpec):

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.layers.tokens import Span, Tokens, at_every_length, plain_tokens
+from anyformer.layers.execution import at_every_length
+from anyformer.layers.tokens import Span, Tokens, plain_tokens
 from anyformer.spec import Caveat, Count, Range, Spec, Window
 
 Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all

@@ -16,8 +16,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from anyformer.layers.context import ForwardContext, Memo
+from anyformer.layers.execution import autocast_dtype, transformed
 from anyformer.layers.held import HeldWeight
-from anyformer.layers.tokens import ForwardContext, Memo, autocast_dtype, transformed
 
 
 class MemoryEfficientDown(torch.autograd.Function):

@@ -12,12 +12,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import is_plain
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext
 from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Sizes, Width, Workload
 
 

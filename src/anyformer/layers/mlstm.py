@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid, soft_capped
+from anyformer.layers.execution import as_given
 from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
-from anyformer.layers.tokens import as_given
 from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
 
 # The biases of gates that heads start with, whose matrices start from 0: the reference implementation's.

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext, Notes
 from anyformer.layers.experts import StackedLinear, StackedLinearSpec, of_choices
 from anyformer.layers.linear import Linear, LinearSpec, side_by_side
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.router import Router, RouterSpec, Routing, noted
-from anyformer.layers.tokens import ForwardContext, Notes
 from anyformer.spec import Caveat, Cost, Count, Place, Placed, Sizes, Weight, Width, Workload
 
 ROUTED = "routed"  # what a layer decided of its tokens, from its queries to its output

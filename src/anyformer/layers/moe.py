@@ -15,12 +15,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.experts import Experts, ExpertsSpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.router import Router, RouterSpec, noted
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import (
     Caveat,
     Cost,

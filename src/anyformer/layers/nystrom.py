@@ -13,9 +13,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext, Notes, Store
+from anyformer.layers.execution import as_given, numberless, recorded
 from anyformer.layers.gqa import GQASpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens, as_given, numberless, recorded
+from anyformer.layers.tokens import Tokens
 from anyformer.layers.value_convolution import ValueConvolution, ValueConvolutionSpec
 from anyformer.spec import Cost, Count, Few, MixerSpec, Place, Placed, ScaleSpec, Workload
 

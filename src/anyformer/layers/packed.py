@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from anyformer.errors import KernelError
+from anyformer.layers.execution import autocast_dtype
 from anyformer.layers.grouped import spans
 from anyformer.layers.held import REFUSED, HeldWeight
 from anyformer.layers.reordered import Blocks
-from anyformer.layers.tokens import autocast_dtype
 
 WORKSPACE = 1 << 18  # numbers in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 import torch
 from torch import Tensor, nn
 
-from anyformer.layers.tokens import ForwardContext
+from anyformer.layers.context import ForwardContext
 from anyformer.spec import PartSpec, Place
 from anyformer.spec import part as parts
 from anyformer.spec.difference import unlike

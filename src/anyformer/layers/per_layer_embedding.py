@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers.activation import GELU, ActivationSpec
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.embedding import Table
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, TableSpec, Width, Workload
 
 

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import LearnedFrequencies, RotarySpec, Rotation
-from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import HeadMap, KeptBeside, PartSpec, Place, Placed
 
 

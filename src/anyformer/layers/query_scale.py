@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext
 from anyformer.spec import Length, PartSpec, Place, Positive, Weight
 
 

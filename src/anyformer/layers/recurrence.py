@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
+from anyformer.layers.context import Dropout, ForwardContext, KeepNothing, Notes, Store
+from anyformer.layers.execution import recorded
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Dropout, ForwardContext, KeepNothing, Notes, Store, recorded
 from anyformer.spec import Caveat, HeadMap, Kept, MixerSpec
 
 

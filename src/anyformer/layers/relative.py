@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.execution import recorded
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import Span, Tokens, recorded
+from anyformer.layers.tokens import Span, Tokens
 from anyformer.spec import Cost, PartSpec, Place, Positive, Weight, Window, Workload
 
 

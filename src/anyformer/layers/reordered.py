@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
+from anyformer.layers.execution import product_dtype
 from anyformer.layers.held import HeldWeight
-from anyformer.layers.tokens import product_dtype
 
 FEWEST = 4  # rows: fewer take longer than these
 aten = torch.ops.aten

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext, Notes
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes
 from anyformer.spec import Exponent, ResidualSpec, ScaleSpec
 
 # What the branches of a sublayer make [batch, token, d_model] of what they read, of that shape, and a note of each.

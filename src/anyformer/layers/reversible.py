@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anyformer.layers.context import Decisions, ForwardContext, Notes
+from anyformer.layers.execution import autocast_dtype
 from anyformer.layers.memory_efficient import made_again, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.residual import Branches
-from anyformer.layers.tokens import Decisions, ForwardContext, Notes, autocast_dtype
 from anyformer.spec import ResidualSpec
 
 

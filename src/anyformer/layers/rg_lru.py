@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import GELU, ActivationSpec
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
+from anyformer.layers.execution import as_given
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_scan import linear_scan
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
-from anyformer.layers.tokens import as_given
 from anyformer.spec import Cost, Count, Place, Placed, Sizes, Weight, Width, Workload
 
 SHARPNESS = 8.0  # c, of the decay's exponent

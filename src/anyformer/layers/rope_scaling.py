@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from anyformer.layers.tokens import constant
+from anyformer.layers.execution import constant
 from anyformer.spec import Caveat, Length, Positive, SomeShare, Spec
 from anyformer.spec.ranges import MOST
 

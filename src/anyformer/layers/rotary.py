@@ -9,9 +9,11 @@ from typing import Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext
+from anyformer.layers.execution import constant
 from anyformer.layers.part import Part
 from anyformer.layers.rope_scaling import RotaryScalingSpec, ScalingByLength
-from anyformer.layers.tokens import ForwardContext, Tokens, constant
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import PartSpec, Place, Positive, SomeShare, Spec, Weight
 
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import soft_capped
+from anyformer.layers.context import Decided, ForwardContext
+from anyformer.layers.execution import as_given
 from anyformer.layers.part import Part
 from anyformer.layers.router_stream import STREAM, RouterStream, RouterStreamSpec
-from anyformer.layers.tokens import Decided, ForwardContext, as_given
 from anyformer.spec import (
     Cost,
     Count,

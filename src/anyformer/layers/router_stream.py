@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext
 from anyformer.spec import Cost, PartSpec, Place, Placed, Weight, Width, Workload
 
 STREAM = "router"  # what a layer lends and another borrows

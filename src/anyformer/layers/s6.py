@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
+from anyformer.layers.execution import as_given
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.selective_scan import selective_scan
 from anyformer.layers.ssd import first_steps
-from anyformer.layers.tokens import as_given
 from anyformer.spec import Cost, MapSpec, Place, Placed, Weight, Width, Workload
 
 

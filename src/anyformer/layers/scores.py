@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.execution import constant
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Tokens, constant
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import Count, PartSpec, Place, ScaleSpec, Sizes, Weight, Window
 
 

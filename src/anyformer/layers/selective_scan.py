@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.layers.execution import transformed
 from anyformer.layers.linear_scan import linear_scan
-from anyformer.layers.tokens import transformed
 
 CHUNK = 32  # tokens: of 1,024 channels with states of 16, two megabytes; it changes time and memory, no number
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext
 from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Sizes, Weight, Width, Workload
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.convolution import neighbours
 from anyformer.layers.linear import Linear, LinearSpec, shared_width
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, Count, Few, MixerSpec, Place, Placed, Sizes, TrueShare, Weight, Width, Workload
 
 

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
+from anyformer.layers.execution import as_given
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
-from anyformer.layers.tokens import as_given
 from anyformer.spec import (
     Cost,
     Count,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyformer.layers.tokens import ForwardContext, Store
+from anyformer.layers.context import ForwardContext, Store
 
 
 class Carried(NamedTuple):

@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.tokens import Store, Tokens
+from anyformer.layers.context import Store
+from anyformer.layers.tokens import Tokens
 
 
 class Stretches(Protocol):

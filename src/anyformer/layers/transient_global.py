@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers.compression import beside
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import RelativeBuckets, RelativeBucketsSpec
-from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import MapSpec, PartSpec, Place, Placed, Sizes, Window
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyformer.layers.tokens import as_given, product_dtype
+from anyformer.layers.execution import as_given, product_dtype
 
 # (rows, which expert of those here [row, 1], weights) -> what it makes
 Served = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid
+from anyformer.layers.execution import as_given
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.token_shift import TokenShift, TokenShiftSpec
-from anyformer.layers.tokens import as_given
 from anyformer.layers.wkv_scan import wkv
 from anyformer.spec import Cost, Place, Placed, Share, Weight, Width, Workload
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.layers.tokens import transformed
+from anyformer.layers.execution import transformed
 
 SEGMENT = 64  # tokens; it changes time and memory, no number
 LOWEST = -1e38  # the logarithm of no weight

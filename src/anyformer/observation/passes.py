@@ -19,9 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from anyformer.cache import KVCache
 from anyformer.errors import SpecError
 from anyformer.layers.causality import has_prefix
+from anyformer.layers.context import Dropout
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout
 from anyformer.model import Output, Transformer
 from anyformer.observation.gpu import GPU
 from anyformer.observation.observer import Observer, Where

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from anyformer.families import PRESETS
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.experts import Experts
 from anyformer.layers.router import Router
-from anyformer.layers.tokens import ForwardContext, plain_tokens
+from anyformer.layers.tokens import plain_tokens
 from anyformer.layers.travel import travelling
 from anyformer.model import build
 from anyformer.resizing import shrink

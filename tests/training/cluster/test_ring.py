@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anyformer.families import PRESETS
 from anyformer.kernels.ring import Ring, _turns
 from anyformer.kernels.ulysses import over_stretches
+from anyformer.layers.context import Dropout, How
 from anyformer.layers.mask import Causal
 from anyformer.layers.stretch import stretch
-from anyformer.layers.tokens import Dropout, How, Tokens, plain_tokens
+from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.model import Transformer
 from anyformer.observation.passes import thinned
 from anyformer.resizing import shrink

@@ -14,10 +14,11 @@ from anyformer.families import PRESETS
 from anyformer.kernels import choose
 from anyformer.kernels.ulysses import Ulysses, over_stretches
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.context import How
 from anyformer.layers.gqa import GQASpec
 from anyformer.layers.mask import SlidingWindow
 from anyformer.layers.stretch import stretch
-from anyformer.layers.tokens import How, Tokens, plain_tokens
+from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import Count, Window

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from anyformer.errors import SpecError
 from anyformer.layers.attention import Attention
 from anyformer.layers.block import Branch
+from anyformer.layers.context import ForwardContext, Notes
 from anyformer.layers.embedding import Table
 from anyformer.layers.experts import StackedLinear
 from anyformer.layers.head import Unembedding
@@ -22,7 +23,6 @@ from anyformer.layers.linear import Linear
 from anyformer.layers.moa import MoA
 from anyformer.layers.moe import MoE
 from anyformer.layers.ranks import Ranks, SplitRows, alike, entering, summed
-from anyformer.layers.tokens import ForwardContext, Notes
 from anyformer.model import Transformer
 from anyformer.training.cluster.narrowing import Cut
 

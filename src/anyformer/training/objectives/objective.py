@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
+from anyformer.layers.context import Dropout, Notes
 from anyformer.layers.cross_entropy import NOT_PREDICTED, PLAIN, LossOptions, cross_entropy, distillation
 from anyformer.layers.distillation import Taught
+from anyformer.layers.execution import sent_to
 from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout, Notes, sent_to
 from anyformer.memory import SegmentMemory
 from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec, Workload

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.layers.context import Dropout
 from anyformer.layers.cross_entropy import PLAIN, LossOptions
 from anyformer.layers.stage import with_loss
-from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.training.cluster.sharding import device_mesh, last_of_step

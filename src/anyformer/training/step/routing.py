@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
+from anyformer.layers.context import Notes
 from anyformer.layers.router import Router
-from anyformer.layers.tokens import Notes
 from anyformer.model import Transformer
 from anyformer.recipe import LoadBalance, Recipe, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
 from anyformer.spec import ModelSpec

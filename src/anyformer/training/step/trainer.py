@@ -17,9 +17,9 @@ from anyformer.disk.run_layout import AUXILIARY
 from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.block import compile_layers
+from anyformer.layers.context import Dropout
 from anyformer.layers.cross_entropy import LossOptions
 from anyformer.layers.router import RouterSpec
-from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import ModelSpec, Recompute

@@ -33,19 +33,22 @@ def agreement(losses: Mapping[str, Mapping[int, float]], published: Mapping[str,
     theirs = rankdata([published[name] for name in names])
     ours = np.array([[losses[name][one] for one in seeds] for name in names])
 
-    def rho(values: NDArray[np.float64]) -> float:
-        return float(np.corrcoef(rankdata(values), theirs)[0, 1])
+    def rho(ranks: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:  # [..., model]; NaN for equal ranks
+        mine, of_them = ranks - ranks.mean(axis, keepdims=True), theirs - theirs.mean()
+        with np.errstate(invalid="ignore"):
+            return mine @ of_them / (np.linalg.norm(mine, axis=axis) * np.linalg.norm(of_them))
 
     mean = ours.mean(1)
     if not np.ptp(mean) or not np.ptp(theirs):
         return None
+    ranks = rankdata(mean)
+    value = float(rho(ranks))
     test = permutation_test(
-        (mean,), rho, permutation_type="pairings", alternative="greater", n_resamples=N_RESAMPLES,
+        (ranks,), rho, permutation_type="pairings", alternative="greater", n_resamples=N_RESAMPLES, vectorized=True,
         rng=np.random.default_rng(0),
     )  # fmt: skip
     if len(seeds) == 1:
-        return Agreement(Interval(rho(mean)), len(names), float(test.pvalue))
-    rng = np.random.default_rng(0)
-    drawn = (ours[:, rng.integers(0, len(seeds), len(seeds))].mean(1) for _ in range(N_RESAMPLES // 10))
-    low, high = np.nanpercentile([rho(each) for each in drawn], [2.5, 97.5])
-    return Agreement(Interval(rho(mean), float(low), float(high)), len(names), float(test.pvalue))
+        return Agreement(Interval(value), len(names), float(test.pvalue))
+    drawn = np.random.default_rng(0).integers(0, len(seeds), (N_RESAMPLES // 10, len(seeds)))
+    low, high = np.nanpercentile(rho(rankdata(ours[:, drawn].mean(2).T, axis=-1)), [2.5, 97.5])
+    return Agreement(Interval(value, float(low), float(high)), len(names), float(test.pvalue))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anyformer.study.statistics import CONFIDENCE, Interval, holm
 
@@ -152,7 +153,7 @@ def _where(shown: Callable[[float], float]) -> float:
 
 def least_margin(n: int, df: int) -> float:
     """The least δ, in standard deviations of the pairs, that two equal models are shown to be within four times in five."""
-    from scipy.integrate import quad
+    from scipy.integrate import fixed_quad
     from scipy.stats import chi, norm, t
 
     limit = float(t.ppf(CONFIDENCE, df))
@@ -163,10 +164,10 @@ def least_margin(n: int, df: int) -> float:
         """Over the deviations s that could be found: the chance that the mean lies within margin - limit · s."""
         most = min(margin * math.sqrt(n) / limit, greatest)
 
-        def at(s: float) -> float:
+        def at(s: NDArray[np.float64]) -> NDArray[np.float64]:
             room = margin * math.sqrt(n) - limit * s
-            return float((2 * norm.cdf(room) - 1) * chi.pdf(s * math.sqrt(df), df) * math.sqrt(df))
+            return (2 * norm.cdf(room) - 1) * chi.pdf(s * math.sqrt(df), df) * math.sqrt(df)
 
-        return float(quad(at, least, most, limit=200)[0]) if most > least else 0.0
+        return float(fixed_quad(at, least, most, n=100)[0]) if most > least else 0.0
 
     return _where(shown)

@@ -55,14 +55,13 @@ def fit_law(
 
     def objective(at: Array) -> tuple[Array, Array]:  # at [5, …]: values […] and slopes [5, …]
         a, b, e, alpha, beta = at[..., None]
-        terms = np.stack(np.broadcast_arrays(a - alpha * n, b - beta * d, e))
+        terms = np.stack((a - alpha * n, b - beta * d, e + np.zeros_like(y)))
         top = terms.max(0)
         each = np.exp(terms - top)
-        share = each / each.sum(0)
-        error = top + np.log(each.sum(0)) - y
-        near = np.abs(error) <= HUBER
-        value = np.where(near, 0.5 * error**2, HUBER * (np.abs(error) - 0.5 * HUBER)).sum(-1)
-        slope = np.where(near, error, HUBER * np.sign(error)) * share
+        total = each.sum(0)
+        error = top + np.log(total) - y
+        bounded = np.clip(error, -HUBER, HUBER)
+        value, slope = (bounded * (error - 0.5 * bounded)).sum(-1), bounded * each / total
         return value, np.stack((*slope.sum(-1), -(slope[0] * n).sum(-1), -(slope[1] * d).sum(-1)))
 
     if starts is None:

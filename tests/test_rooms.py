@@ -53,7 +53,7 @@ ROOMS: dict[str, set[str]] = {
     "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"}
     | {"new_tokens"},
 }
-ROOMS["serving"] = {"generation", "inference", "layers", "model", "text"}
+ROOMS["serving"] = {"generation", "inference", "layers", "model", "spec", "text"}
 ROOMS["inspection"] = {"disk", "hub", "inference", "layers", "model", "recipe", "spec", "surgery", "text", "training"}
 ROOMS["measure"] = set(ROOMS)
 ROOMS["study"] = set(ROOMS)

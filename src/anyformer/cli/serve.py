@@ -78,6 +78,7 @@ def command(
     cache_dtype: Any,
 ) -> None:
     """Serve the model in DIR as OpenAI's interface has it: completions, chats, embeddings, models; /health, /metrics.
+    Its address in a browser is a page to try it on, token by token.
 
     Requests grow in one batch, which they join and leave between two tokens; each is answered as it would be alone.
 

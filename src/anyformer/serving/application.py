@@ -11,6 +11,7 @@ from anyformer.generation import Sampling
 from anyformer.inference.opened import Opened
 from anyformer.serving.asked import USUAL
 from anyformer.serving.limits import Limits, Refusal
+from anyformer.serving.page import Page
 from anyformer.serving.service import Service
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def application(
         )
 
     routes = [
+        Route("/", Page(service).get),
         Route("/v1/completions", service.guarded(service.completions), methods=["POST"]),
         Route("/v1/chat/completions", service.guarded(service.chat), methods=["POST"]),
         Route("/v1/embeddings", service.guarded(service.embeddings), methods=["POST"]),

@@ -40,7 +40,8 @@ def serve(app: Starlette, host: str, port: int, *, grace_seconds: int = 30) -> N
     shown = f"[{host}]" if ":" in host else host
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        say(f"serving at http://{shown}:{listener.getsockname()[1]}/v1; Ctrl-C or SIGTERM ends it")
+        url = f"http://{shown}:{listener.getsockname()[1]}"
+        say(f"serving at {url}/v1; a page for the browser is {url}; Ctrl-C or SIGTERM ends it")
         server.run(sockets=[listener])
     finally:
         for number, handler in before.items():

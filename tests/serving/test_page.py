@@ -161,6 +161,13 @@ def test_the_tokens_of_a_chat_are_found_in_its_text(running: Running) -> None:
         assert encoded[2 * each["at"] : 2 * after].decode("utf-16-le").endswith(each["text"])
 
 
+def test_a_token_that_a_chat_leaves_out_is_not_looked_for_further_on() -> None:
+    said = {"content": [{"token": each, "logprob": -1.0, "top_logprobs": []} for each in ("a", "z", "b")]}
+    tokens, end = in_node("chatted(given.said, given.content, 0)", {"said": said, "content": "a b, then z"})
+    assert [each["text"] for each in tokens] == ["a", "b"]
+    assert end == 3
+
+
 def test_events_come_whole_however_they_are_cut(running: Running) -> None:
     body = {"prompt": PROMPT, "stream": True, **ASKED}
     sent = httpx.post(f"{running.v1}/completions", json=body, timeout=60).content

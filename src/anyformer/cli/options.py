@@ -267,7 +267,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "regex": {"metavar": "PATTERN", "help": "Write a text that this regular expression matches from end to end."},
     "grammar": {
         "type": ONE_FILE,
-        "callback": lambda context, option, file: None if file is None else _text(file),
+        "callback": lambda context, option, file: None if file is None else _grammar(file),
         "help": "Write a text of this grammar, in Lark's notation or in llama.cpp's (GBNF).",
     },
 }
@@ -283,10 +283,12 @@ def _schema(given: str) -> Any:
     return read_json(ONE_FILE.convert(given, None, None), InputError)
 
 
-def _text(file: Path) -> str:
+def _grammar(file: Path) -> str:
     from anyformer.text.sources import read_text
 
-    return read_text(file)
+    if not (text := read_text(file)).strip():
+        raise click.BadParameter(f"{file} is empty; write the rules of a grammar into it")
+    return text
 
 
 form_options = together("forms", FORMS)  # what a text is held to

@@ -12,6 +12,7 @@ from anyformer.disk.hub_cache import located
 from anyformer.errors import UsageError
 from anyformer.families import find as find_preset
 from anyformer.generation import Form, Grammar, grammars_of
+from anyformer.generation.prompt import check_writes
 from anyformer.hub import load
 from anyformer.hub.loading import load_tokenizer
 from anyformer.hub.prompts import Prompts, prompts_of
@@ -76,10 +77,11 @@ class Opened(NamedTuple):
     def grammar(self, forms: Mapping[Form, Any]) -> Grammar | None:
         """What texts are held to: the one form that is given, or nothing.
 
-        Raises UsageError for several forms, and as `Grammars` does.
+        Raises UsageError for several forms, InputError for a model that writes nothing, and as `Grammars` does.
         """
         if not forms:
             return None
+        check_writes(self.model.spec)
         if len(forms) > 1:
             raise UsageError(f"a text is held to one form: leave one of {' and '.join(forms)} out")
         ((form, content),) = forms.items()

@@ -155,9 +155,10 @@ def profile(
 ) -> Profile:
     """What training and decoding take with a new model of an architecture, at another size if asked, seen for some seconds.
 
-    A training step scores every token by the first head, as `cost` counts it; `dtype` is of weights and cache in decoding,
-    or how weights are packed. Times are predicted where this machine is calibrated. Raises UsageError for a model that does not fit the memory that is
-    free, or has no head; SpecError for sizes that make no sense.
+    A training step scores every token by the first head, as `cost` counts it; `dtype` is of weights and cache in decoding, or
+    how weights are packed. Times are predicted where this machine is calibrated. Raises UsageError for a model that does not
+    fit the memory that is free, or has no head; SpecError for sizes that make no sense; KernelError for weights in few bits that
+    the device does not multiply.
     """
     spec, where = resized(specification(architecture), n_params, vocab_size), choose_device(device)
     if batch < 1 or seq_len < 1:

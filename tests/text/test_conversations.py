@@ -203,9 +203,6 @@ def test_files_of_each_form(tmp_path: Path) -> None:
     )
     packed = tmp_path / "talk.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    zstandard = pytest.importorskip("zstandard")
-    (tmp_path / "talk.jsonl.zst").write_bytes(zstandard.compress(path.read_bytes()))
-    assert read_preferences(tmp_path / "talk.jsonl.zst").rows == read_preferences(packed).rows
     one, two, three, told_again = read_preferences(packed).rows
     assert one[:2] == two[:2] == told_again[:2] == (tuple(ask), (tuple(say), tuple(no)))
     assert three[:2] == ("a", ("b", "c"))

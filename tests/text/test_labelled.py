@@ -48,9 +48,6 @@ def test_tables_say_the_same(tmp_path: Path) -> None:
     ]
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(b"text\ttext_pair\tlabel\na\tb\t1.5\nc\td\t-2\n"))
     pairs = read_labelled(tmp_path / "b.tsv.gz")
-    zstandard = pytest.importorskip("zstandard")
-    (tmp_path / "b.tsv.zst").write_bytes(zstandard.compress(gzip.decompress((tmp_path / "b.tsv.gz").read_bytes())))
-    assert read_labelled(tmp_path / "b.tsv.zst").rows == pairs.rows
     assert [(row.texts, row.label) for row in pairs.rows] == [(("a", "b"), 1.5), (("c", "d"), -2.0)]
     (tmp_path / "c.csv").write_text("text,label\na,1\nb,0\n", encoding="utf-8")
     assert read_labelled(tmp_path / "c.csv").names() == ("0", "1")

@@ -7,8 +7,8 @@ from math import isfinite
 from pathlib import Path
 
 from anyformer.amounts import counted
-from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed, UsageError
+from anyformer.disk.atomic import write_named
+from anyformer.errors import UsageError
 from anyformer.inspection.page_figures import (
     MEASURES,
     expert_grids,
@@ -39,10 +39,7 @@ def write_page(found: Inspection, path: str | Path, *, title: str) -> Path:
     """
     target = Path(path)
     refuse_page(target)
-    try:
-        replace_file(target, render_page(found, title).encode(errors="replace"))
-    except OSError as error:
-        raise RunFailed(f"could not write the page {target}: {error.strerror}; choose another place") from error
+    write_named(target, render_page(found, title).encode(errors="replace"), "the page ")
     return target
 
 

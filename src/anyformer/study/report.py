@@ -4,8 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from anyformer.amounts import count, counted, gigabytes, prefixed, signed
-from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed
+from anyformer.disk.atomic import write_named
 from anyformer.study.plots import difference_chart, loss_chart, score_chart
 from anyformer.study.results import Study
 from anyformer.study.statistics import Analysis
@@ -20,10 +19,7 @@ def write_report(study: Study, path: str | Path, analysis: Analysis) -> Path:
     Raises RunFailed if the file cannot be written; a former report is then still there.
     """
     target = Path(path)
-    try:
-        replace_file(target, render_report(study, analysis).encode())
-    except OSError as error:
-        raise RunFailed(f"could not write the report {target}: {error.strerror}; choose another place") from error
+    write_named(target, render_report(study, analysis).encode(), "the report ")
     return target
 
 

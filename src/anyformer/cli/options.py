@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -41,10 +41,39 @@ run_option = click.option("--model", required=True, type=PATH, metavar="DIR", he
 truncate_option = click.option(
     "--truncate", is_flag=True, help="Cut texts that the model has no room for.  [default: as trained]"
 )
-_SOURCE = click.option(
-    "--source-language", metavar="TOKEN", help="Special token of the language that is translated from."
+
+
+def one_after_the_other(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that several commands have, in this order in their help."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+language_options = one_after_the_other(
+    click.option("--source-language", metavar="TOKEN", help="Special token of the language that is translated from."),
+    click.option("--target-language", metavar="TOKEN", help="Of the language that answers are in."),
 )
-_TARGET = click.option("--target-language", metavar="TOKEN", help="Of the language that answers are in.")
+pair_options = one_after_the_other(
+    click.option("--source", type=FILE, help="For translation: a file of sentences, one a line."),
+    click.option("--target", type=FILE, help="Their translations, line by line."),
+)
+judging_options = one_after_the_other(  # how a trained model is judged by data
+    click.option("--tokenizer", type=FILE, help="Where the model's directory has none."),
+    click.option(
+        "--objective",
+        metavar="NAME",
+        help="sft (the answers of conversations) or causal-lm, of any decoder.  [default: as trained]",
+    ),
+    click.option(
+        "--chat-template",
+        type=FILE,
+        help="Jinja file that writes conversations.  [default: what the tokenizer brings]",
+    ),
+    click.option(
+        "--truncate",
+        is_flag=True,
+        help="Cut labelled texts, pairs or conversations longer than a row.  [default: as trained]",
+    ),
+)
 
 
 def _one(context: click.Context, option: click.Parameter, given: Sequence[str | Path]) -> str | Path | None:
@@ -60,11 +89,6 @@ def _one(context: click.Context, option: click.Parameter, given: Sequence[str | 
 # How click is told of a text, and of a file of texts, that a command reads alone: of two it would take the last without a word.
 ONE_TEXT: Mapping[str, Any] = {"metavar": "TEXT", "multiple": True, "callback": _one}
 ONE_FILE_OF_TEXTS: Mapping[str, Any] = {**ONE_TEXT, "type": ONE_FILE, "metavar": "FILE"}
-
-
-def language_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`source_language` and `target_language`."""
-    return _SOURCE(_TARGET(command))
 
 
 DTYPES = ("float32", "bfloat16", "float16")

@@ -28,8 +28,8 @@ from anyformer.cli.options import (
     minutes_option,
     pair_options,
     params_option,
-    recipe_options,
 )
+from anyformer.cli.recipe_options import recipe_options
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyformer.errors import LONGEST, LONGEST_WORD, RunFailed, SpecError, did_you_mean, unknown
+from anyformer.errors import LONGEST, LONGEST_WORD, RunFailed, SpecError, did_you_mean, first_line, unknown
 
 
 @pytest.mark.parametrize("kind", [SpecError, RunFailed])
@@ -41,3 +41,10 @@ def test_suggestions_take_anything() -> None:
     assert did_you_mean("x" * 10**6, ["x" * 10]) == ""
     assert did_you_mean(["norm"], ["norm"]) == " (did you mean 'norm'?)"
     assert unknown("mode", {"a": 1}, ["a"]).startswith("mode = {'a': 1} is unknown")
+
+
+def test_the_first_line_of_what_others_say() -> None:
+    """Of an error that says nothing there is none: a device without words was a traceback."""
+    assert first_line(RuntimeError("no driver\nat line 3")) == "no driver"
+    assert first_line(AssertionError()) == first_line(AssertionError("")) == "AssertionError"
+    assert len(first_line(ValueError("x" * 10_000))) < LONGEST_WORD + 50

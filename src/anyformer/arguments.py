@@ -120,8 +120,5 @@ def _word(value: Any, option: Any) -> str:
 def _said(value: object) -> str:
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         return f"a whole number of {value.bit_length():,} bits"
-    return repr(value) if isinstance(value, bool | int | float | str | None) else _of(value)
-
-
-def _of(value: object) -> str:
-    return f"a value of the class {type(value).__name__}"
+    plain = isinstance(value, bool | int | float | str | None)
+    return repr(value) if plain else f"a value of the class {type(value).__name__}"

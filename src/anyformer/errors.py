@@ -137,6 +137,11 @@ def _first_word(name: str) -> str:
     return "".join(itertools.takewhile(str.isalpha, name))
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of others says, cut where it is long; of one that says nothing, its kind."""
+    return cut(next(iter(str(error).splitlines()), "") or type(error).__name__, LONGEST_WORD)
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, as Python says it, and PyTorch of a CPU's and of a GPU's."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))

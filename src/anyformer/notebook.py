@@ -1,10 +1,14 @@
-"""How results show themselves: what `as_json` says, as tables; in a notebook of HTML in which every text is escaped."""
+"""How results show themselves: what `as_json` says, as tables; in HTML, of a notebook or a page, every text is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 MOST_ROWS = 100  # of a table; how many more there are is said
 
@@ -25,6 +29,20 @@ class ShowsItself:
 
     def __str__(self) -> str:
         return as_text(self.as_json(), type(self).__name__)
+
+
+def page_template(package: str, name: str) -> Template:
+    """NAME.html of a package, to be rendered to a page that opens offline: its `css` and `js` are the files beside it."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=PackageLoader(package, ""), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    beside = {kind: (files(package) / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")}
+    made.globals |= {kind: Markup(text) for kind, text in beside.items()}  # ours, not the user's
+    return made.get_template(f"{name}.html")
 
 
 def as_html(value: Any, title: str = "") -> str:

@@ -47,7 +47,7 @@ PAPERS = {
         "rope_scaling": "5 × none : 1 × linear scaling × 8", "direction": "causal",
     },
     "gemma2-9b": {"attention_softcap": "50", "logit_softcap": "30", "keys_seen": "1 × window of 4,096 : 1 × full"},
-    "olmo2-7b": {"norm_placement": "output norm (after each branch)", "qk_norm": "RMSNorm over all heads together"},
+    "olmo2-7b": {"norm_placement": "output norm (after each branch)", "qk_norm": "RMSNorm of all heads together"},
     "olmo-7b": {"norm": "LayerNorm (no weights)"},
     "deepseek-v3": {  # DeepSeek-AI 2024, section 4.2
         "n_layers": "61", "d_model": "7,168", "n_heads": "128", "head_dim": "128", "kv_rank": "512", "query_rank": "1,536",

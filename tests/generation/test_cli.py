@@ -89,6 +89,8 @@ def test_texts_are_held_to_a_form(directory: Path, tmp_path: Path) -> None:
     assert run(*asked, "--regex", "[^ -~]x")[1].endswith("x\n")
     binary = tmp_path / "binary"
     binary.write_bytes(b"\x00\xff")
+    empty = tmp_path / "empty.gbnf"
+    empty.write_text("\n")
     for arguments, words in (
         (("--json-schema", "{"), "--json-schema is not JSON"),
         (("--json-schema", str(grammar)), "answer.gbnf is not JSON"),
@@ -97,6 +99,7 @@ def test_texts_are_held_to_a_form(directory: Path, tmp_path: Path) -> None:
         (("--regex", "(a"), "unclosed group"),
         (("--grammar", str(binary)), "is binary, not text"),
         (("--grammar", str(schema)), "error: grammar: "),
+        (("--grammar", str(empty)), "empty.gbnf is empty; write the rules of a grammar into it"),
         (("--regex", "a", "--grammar", str(grammar)), "leave one of regex and grammar out"),
     ):
         status, stdout, stderr = run(*asked, *arguments)
@@ -130,6 +133,11 @@ def test_what_cannot_start_is_one_line(directory: Path, tmp_path: Path) -> None:
         (("--model", str(directory), "--min-p", "0.5"), "give a temperature"),
         (("--model", str(directory), "--repetition-penalty", "0"), "'0' is no number from"),
         (("--model", str(directory), "--beams", "2", "--temperature", "1"), "beams search for the likeliest text"),
+        (
+            ("--model", str(directory), "--min-new-tokens", "60"),
+            "min_new_tokens = 60 is more than the 50 that are written",
+        ),
+        (("--model", str(directory), "--min-new-tokens", "3", "--max-new-tokens", "2"), "is more than the 2 that are"),
     ):
         status, stdout, stderr = run(*arguments, "prompt")
         assert (status, stdout.removeprefix("prompt")) == (2, ""), stderr

@@ -132,6 +132,9 @@ def test_generate_answers(directory: Path) -> None:
     assert told["text"] == written(found, f"system: hm\n{said}", 12, temperature=1.0, seed=3)
     refused(run(*ask, "--beams", 2), "leave --beams and --data out")
     refused(run("generate", "a", "--model", directory, "--system", "x"), "give --chat too")
+    refused(
+        run("chat", directory, "--min-new-tokens", 2000, typed="the fox?\n"), "more than the 1,024 that are written"
+    )
 
 
 @pytest.mark.parametrize("how", [("--lookup", 3), ("--draft", "{}", "--draft-tokens", 2)])

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import anyformer as af
-from anyformer.errors import AnyformerError, UsageError
+from anyformer.errors import AnyformerError, InputError, UsageError
 from anyformer.inference.opened import opened
 from anyformer.text import Tokenizer
 from tests.laws.models import randomised
@@ -71,6 +71,13 @@ def test_a_model_is_used_where_it_is(spec: af.ModelSpec, tokenizer: Tokenizer) -
 def test_a_language_is_a_translations(spec: af.ModelSpec, tokenizer: Tokenizer) -> None:
     with pytest.raises(UsageError, match=r"a language \(<de>\) is a translation's, and this model has no encoder"):
         af.generate(randomised(spec), tokenizer, "the", target_language="<de>")
+
+
+def test_a_form_is_of_what_writes(tokenizer: Tokenizer) -> None:
+    """An encoder's vocabulary was complained of: it has no token that ends a text, or is not spelled in bytes."""
+    encoder = opened(randomised(af.shrink("bert-base")), tokenizer)
+    with pytest.raises(InputError, match="this model cannot generate text"):
+        encoder.grammar({"regex": "a"})
 
 
 def test_no_token_is_not_the_usual_number(spec: af.ModelSpec, tokenizer: Tokenizer, tmp_path: Path) -> None:

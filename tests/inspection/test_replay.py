@@ -73,7 +73,7 @@ def test_losses_are_those_of_evaluations_one_by_one(name: str, memory: int | Non
     path.write_text(TEXT * (80 if memory is None else 4), encoding="utf-8")
     model, given = small(name, n_layers=4), Sources(path)
     found = opened(model, tokenizer(), device=None, dtype=None)
-    judge = judging(found, goal_of(found, given), given, directory=None, seq_len=ROW, memory=memory)
+    judge = judging(found, goal_of(found, given), given, seq_len=ROW, memory=memory)
     changes = {i: Change(i, partial(without_layers, model, [i])) for i in range(4)}
     changes |= {4 + i: Change(i // 2, partial(without_branch, model, i)) for i in range(4)}
     labels, losses = judged(model, judge, 10_000, changes)

@@ -8,9 +8,13 @@ import torch
 
 import anyformer as af
 from anyformer.errors import SpecError, UsageError
+from anyformer.layers.packed import PackedWeight
+from anyformer.layers.packing import Packing
 from anyformer.measure import profile as module
 from anyformer.measure.classes import CLASSES, class_of, flops_by_class, shares_of_time
 from anyformer.measure.profile import profile
+from anyformer.measure.runs import decoding_step
+from anyformer.model import Transformer
 from anyformer.observation.operators import Operator
 from anyformer.spec import Place, Workload
 
@@ -44,6 +48,8 @@ def test_memory_and_cache_are_as_predicted(monkeypatch: pytest.MonkeyPatch, tmp_
         ("aten::mm", "contraction"),
         ("aten::addmm_", "contraction"),
         ("aten::bmm", "contraction"),
+        ("aten::_weight_int8pack_mm", "contraction"),
+        ("aten::_weight_int4pack_mm_for_cpu", "contraction"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", "contraction"),
         ("aten::native_layer_norm", "normalisation"),
         ("aten::_fused_rms_norm", "normalisation"),
@@ -135,6 +141,23 @@ def test_further_tokens_are_predicted_in_a_step() -> None:
     assert spec.ahead
     found = profile(spec, batch=1, seq_len=16, device="cpu", budget_seconds=0.001)
     assert found.activation_nbytes.measured == found.activation_nbytes.predicted
+
+
+@pytest.mark.usefixtures("unprofiled")
+@pytest.mark.parametrize("packing", ["int8", "int4", "nf4"])
+def test_decoding_by_weights_in_few_bits(packing: Packing) -> None:
+    """It is measured, and no calibration would predict it."""
+    spec, sizes = af.shrink(af.preset("gpt2")), {"batch": 1, "seq_len": 8, "device": "cpu", "budget_seconds": 0.001}
+    found = profile(spec, dtype=packing, **sizes)
+    assert (found.dtype, found.seconds["decoding"].predicted) == (packing, None)
+    assert found.cache_nbytes == profile(spec, **sizes).cache_nbytes
+    assert "run `anyformer calibrate --dtype float32` once" in str(found)
+    model = decoding_step(spec, 1, 8, torch.device("cpu"), packing).__closure__  # what the step runs
+    assert any(isinstance(each.cell_contents, Transformer) and is_packed(each.cell_contents) for each in model or ())
+
+
+def is_packed(model: Transformer) -> bool:
+    return any(isinstance(each, PackedWeight) for each in model.parameters())
 
 
 @pytest.mark.usefixtures("unprofiled")

@@ -92,6 +92,13 @@ def test_states_of_other_places_are_refused(name: str, tmp_path: Path) -> None:
         verify(tmp_path / "model")
 
 
+def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"\xff\xfe")
+    refused = CliRunner().invoke(application, ["verify", "nowhere", "--text", str(tmp_path / "text")])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "text is not UTF-8 text: byte 0xff at offset 0" in refused.stderr
+
+
 def test_the_first_place_that_differs_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the scaling of rotary positions is computed wrongly, so the first layer is the first to differ."""
     monkeypatch.setattr(Llama3Scaling, "scaled", lambda self, frequencies: frequencies)

@@ -391,6 +391,7 @@ def test_what_a_request_does_not_say_is_as_usual(start: Start) -> None:
         ({"extra_body": {"banana": 1}}, "banana is unknown"),
         ({"logprobs": 99}, "logprobs must be"),
         ({"seed": "x"}, "seed must be"),
+        ({"extra_body": {"min_tokens": 3}}, "min_tokens is more than the 2 of max_tokens"),
         ({"prompt": []}, "prompt must be"),
         ({"extra_body": {"suffix": 3}}, "suffix must be a text"),
         ({"suffix": "b", "prompt": [5, 6]}, "suffix goes with prompts that are texts, without echo"),

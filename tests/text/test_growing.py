@@ -72,7 +72,7 @@ from anyformer.text import Tokenizer, ahead, encode_corpus, encoded, growing, re
 text, tokenizer, cache, kill_at = sys.argv[1:]
 encoded.processes_for = lambda nbytes: 2
 ahead._LOT, growing.SETTLED = 4_000, 8_000
-noted, note = 0, growing.Grown._note
+noted, note = 0, growing.Grown.note
 def counted(self, content):
     global noted
     note(self, content)
@@ -80,7 +80,7 @@ def counted(self, content):
     if noted == int(kill_at):
         print(*Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(), flush=True)
         os.kill(os.getpid(), 9)
-growing.Grown._note = counted
+growing.Grown.note = counted
 encode_corpus(read_corpus(text), Tokenizer.load(tokenizer), cache)
 print("whole")
 """

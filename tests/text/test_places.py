@@ -13,7 +13,8 @@ import fsspec
 import pytest
 
 from anyformer.errors import TextError
-from anyformer.text import Corpus, read_corpus
+from anyformer.text import Corpus, read_corpus, read_labelled
+from anyformer.text.conversations import read_preferences
 
 TEXTS = ["one\r\nline", "", "é 東京 🙂", "x" * 70_000, "last"]
 NUMBERED = [(i, text) for i, text in enumerate(TEXTS, start=1) if text]
@@ -204,3 +205,11 @@ def test_whatever_a_client_raises_is_one_line(memory: Any, monkeypatch: pytest.M
     monkeypatch.setattr(type(memory), "_open", fail)
     with pytest.raises(TextError, match=r"^cannot read memory://texts/a.txt: the token has expired$"):
         read_corpus("memory://texts")
+
+
+@pytest.mark.parametrize("read", [read_labelled, read_preferences])
+def test_other_files_of_lines_are_unpacked_by_the_same(read: Any, tmp_path: Path) -> None:
+    """Whether the package is there or not it is what is asked: this was a name of no kind."""
+    (tmp_path / "a.jsonl.zst").write_bytes(b"no zstd")
+    with pytest.raises(TextError, match=r"a.jsonl.zst(: unpacking .zst needs the package| is not a whole zstd file)"):
+        read(tmp_path / "a.jsonl.zst")

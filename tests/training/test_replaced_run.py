@@ -117,6 +117,15 @@ def test_judged_again(run: tuple[Path, TrainingResult]) -> None:
     assert found[0].parts.keys() == {"generator", "replaced"}
 
 
+def test_a_text_is_read_beside_the_data_that_it_is_inspected_on(
+    run: tuple[Path, TrainingResult], tmp_path: Path
+) -> None:
+    """The generator is in the run's directory for both; for the text it was asked for, as of a model without one."""
+    (tmp_path / "text.txt").write_text("\n".join(noisy.sentences(8, 2)))
+    found = af.inspect(run[0], tmp_path / "text.txt", text="The cat sits on a roof.", tokens=64)
+    assert found.objective == "ReplacedTokens"
+
+
 def test_the_baseline_is_the_frequency_of_what_was_replaced(run: tuple[Path, TrainingResult]) -> None:
     out, result = run
     model, generator = load(out)[0], load_auxiliary(out)

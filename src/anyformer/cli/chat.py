@@ -80,9 +80,10 @@ def command(
       anyformer chat path/to/smollm2-instruct --system "Answer in one sentence."
     """
     from anyformer.generation import Sampling, lay_out_for_decoding
-    from anyformer.inference.conversation import Conversation
+    from anyformer.inference.conversation import USUAL, Conversation
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
+    from anyformer.inference.writing import refuse_too_few
     from anyformer.text.conversations import read_tools
 
     refuse_guesses(guesses, compiled)
@@ -92,6 +93,7 @@ def command(
     refuse_search(search)
     if max_new_tokens is None:
         max_new_tokens = said.most
+    refuse_too_few(sampling.get("min_new_tokens"), USUAL if max_new_tokens is None else max_new_tokens)
     prepare = partial(lay_out_for_decoding, several=bool(guesses), compiled=compiled)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
     found = opened(directory, **options)

@@ -23,8 +23,8 @@ from anyformer.cli.options import (
     device_option,
     json_option,
     minutes_option,
-    recipe_options,
 )
+from anyformer.cli.recipe_options import recipe_options
 from anyformer.cli.terminal import console, tell
 
 if TYPE_CHECKING:

@@ -12,14 +12,12 @@ from anyformer.cli.options import DTYPES, FILE, ONE_TEXT, PATH, SEED, Amount, Nb
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
-# What an option of --into is called by `transplant`.
-OF_INTO = {name: name for name in ("layers", "tokenizer", "data", "tokens", "seed")}
-OF_INTO |= {"sentences": "source", "translations": "target"}
+OF_INTO = ("layers", "tokenizer", "data", "tokens", "seed", "source", "target")  # as `transplant` calls them
 
 
 @click.command("convert")
-@click.argument("source", metavar="SRC", type=PATH)
-@click.argument("target", metavar="DST", type=PATH)
+@click.argument("src", metavar="SRC", type=PATH)
+@click.argument("dst", metavar="DST", type=PATH)
 @click.option(
     "--to",
     "form",
@@ -90,15 +88,15 @@ OF_INTO |= {"sentences": "source", "translations": "target"}
     **ONE_TEXT,
     help="Of --into: of what is to be fewer, layers, heads, neurons, experts, those stay that matter most for SRC's loss here.",
 )
-@click.option("--source", "sentences", type=FILE, help="The same for translation: a file of sentences, one a line.")
-@click.option("--target", "translations", type=FILE, help="Their translations, line by line.")
+@click.option("--source", type=FILE, help="The same for translation: a file of sentences, one a line.")
+@click.option("--target", type=FILE, help="Their translations, line by line.")
 @click.option("--tokens", type=Amount(), help="Of --data: about so many.  [default: 4,096]")
 @click.option("--seed", type=SEED, help="Of --into: what is drawn.  [default: 0]")
 @as_option
 @import_option
 def command(
-    source: Path,
-    target: Path,
+    src: Path,
+    dst: Path,
     dtype: str | None,
     into: str | None,
     **given: Any,
@@ -135,18 +133,17 @@ def command(
         options = {each.name: each.opts[0] for each in click.get_current_context().command.params}
         if said := [name for name, value in others.items() if value not in (None, False, ())]:
             what = f"--into leaves no room for {options[said[0]]}"
-            may = ", ".join(options[name] for name in OF_INTO)
-            raise UsageError(f"{what}; leave all but --to, {may} out, and convert {target} afterwards")
-        refuse_in_use(target)
+            may = ", ".join(f"--{name}" for name in OF_INTO)
+            raise UsageError(f"{what}; leave all but --to, {may} out, and convert {dst} afterwards")
+        refuse_in_use(dst)
         from anyformer.inspection import transplant  # which plain conversions have no use for
 
-        found = transplant(into, source, **{OF_INTO[name]: value for name, value in own.items() if value is not None})
-        say(f"{save(found.model, target, found.tokenizer, form=given['form'])}; {found}")
+        found = transplant(into, src, **{name: value for name, value in own.items() if value is not None})
+        say(f"{save(found.model, dst, found.tokenizer, form=given['form'])}; {found}")
         return
     if alone := [name for name, value in own.items() if value is not None]:
-        option = f"--{OF_INTO[alone[0]].replace('_', '-')}"
-        raise UsageError(f"{option} is of what --into makes; give --into too, or leave {option} out")
+        raise UsageError(f"--{alone[0]} is of what --into makes; give --into too, or leave --{alone[0]} out")
     kind, weights = getattr(torch, dtype) if dtype else None, dict[Path, float]()
     for path, weight in (weighed(str(each)) for each in given.pop("others")):
         weights[Path(path)] = weights.get(Path(path), 0.0) + (1.0 if weight is None else weight)
-    say(str(convert(source, target, dtype=kind, others=weights, **given)))
+    say(str(convert(src, dst, dtype=kind, others=weights, **given)))

@@ -9,7 +9,6 @@ import click
 
 from anyformer.cli.names import import_option
 from anyformer.cli.options import (
-    FILE,
     ONE_FILE,
     ONE_TEXT,
     PATH,
@@ -19,16 +18,19 @@ from anyformer.cli.options import (
     as_option,
     device_option,
     json_option,
+    judging_options,
     language_options,
+    pair_options,
     precision_option,
     weights_option,
 )
 from anyformer.cli.terminal import tell, what_is_released
 from anyformer.errors import UsageError
 
-# Options that no task has.
-LANGUAGES = ("source_language", "target_language")
-OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate", "objective", "chat_template", *LANGUAGES)
+OF_TEXTS = (  # options that no task has
+    *("data", "source", "target", "held_out", "memory", "truncate", "objective", "chat_template"),
+    *("source_language", "target_language"),
+)
 YAML = (".yaml", ".yml")
 BEAMS = 4
 
@@ -36,8 +38,7 @@ BEAMS = 4
 @click.command()
 @click.argument("model", metavar="DIR", type=PATH)
 @click.option("--data", **ONE_TEXT, help="A file, a folder, or stdlib.")
-@click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
-@click.option("--target", type=FILE, help="Their translations, line by line.")
+@pair_options
 @click.option("--tasks", type=ONE_FILE, help="Questions with known answers: .jsonl, or .yaml as lm-eval reads it.")
 @click.option("--held-out", type=SHARE, metavar="SHARE", help="Only what training with --validation SHARE sets aside.")
 @click.option("--seq-len", type=Amount(), help="Tokens a row; a longer text is read in windows.  [default: as trained]")
@@ -46,15 +47,7 @@ BEAMS = 4
     type=Amount(least=0),
     help="Windows of one text see so many tokens before them, as Transformer-XL's do.  [default: as trained]",
 )
-@click.option("--tokenizer", type=FILE, help="Where the model's directory has none.")
-@click.option(
-    "--objective",
-    metavar="NAME",
-    help="sft (the answers of conversations) or causal-lm, of any decoder.  [default: as trained]",
-)
-@click.option(
-    "--chat-template", type=FILE, help="Jinja file that writes conversations.  [default: what the tokenizer brings]"
-)
+@judging_options
 @language_options
 @precision_option
 @weights_option
@@ -69,11 +62,6 @@ BEAMS = 4
 )
 @click.option("--length-penalty", type=Number(-100, 100), help="For --bleu: as of `anyformer generate`.  [default: 1]")
 @click.option("--as-released", is_flag=True, help="For --bleu: as the model's generation_config.json says.")
-@click.option(
-    "--truncate",
-    is_flag=True,
-    help="Cut labelled texts, pairs or conversations longer than a row.  [default: as trained]",
-)
 @json_option(help="One JSON object on stdout.")
 @as_option
 @import_option

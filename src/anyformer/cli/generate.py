@@ -129,7 +129,7 @@ def command(
     from anyformer.inference.conversation import Conversation
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
-    from anyformer.inference.writing import USUAL
+    from anyformer.inference.writing import USUAL, refuse_too_few
     from anyformer.text.filling import prompt_between
 
     searched = {name: value for name in SEARCH if (value := given.pop(name)) is not None}
@@ -175,6 +175,8 @@ def command(
         how, search = here.chosen(sampling, searched)
     if given["max_new_tokens"] is None:
         given["max_new_tokens"] = USUAL if here.most is None and data is None else here.most
+    if (most := given["max_new_tokens"]) is not None:
+        refuse_too_few(sampling.get("min_new_tokens"), most)
     how = replace(how, grammar=found.grammar(forms))
     if as_released:
         say(f"as released: {said}", stderr=True)

@@ -8,7 +8,17 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import FILE, NEW_FILE, ONE_TEXT, PATH, Amount, as_option, device_option, json_option
+from anyformer.cli.options import (
+    NEW_FILE,
+    ONE_TEXT,
+    PATH,
+    Amount,
+    as_option,
+    device_option,
+    json_option,
+    judging_options,
+    pair_options,
+)
 from anyformer.cli.terminal import console, tell
 from anyformer.screen import say
 
@@ -17,14 +27,10 @@ from anyformer.screen import say
 @click.argument("model", metavar="DIR", type=PATH)
 @click.option("--data", **ONE_TEXT, help="A file, a folder, or stdlib: what figures are the means over.")
 @click.option("--text", help="A text itself, which is read token by token; without --data the figures are of it too.")
-@click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
-@click.option("--target", type=FILE, help="Their translations, line by line.")
+@pair_options
 @click.option("--tokens", type=Amount(), default=4096, show_default=True, help="About so many tokens, always the same.")
 @click.option("--seq-len", type=Amount(), help="Tokens a row.  [default: as trained]")
-@click.option("--tokenizer", type=FILE, help="Where the model's directory has none.")
-@click.option("--objective", metavar="NAME", help="As of `anyformer evaluate`.  [default: as trained]")
-@click.option("--chat-template", type=FILE, help="Jinja file that writes conversations.")
-@click.option("--truncate", is_flag=True, help="Cut labelled texts, pairs or conversations longer than a row.")
+@judging_options
 @device_option
 @click.option("--out", type=NEW_FILE, help="A page with all of it and the attention of each head, which opens offline.")
 @json_option(help="One JSON object on stdout.")

@@ -1,24 +1,20 @@
-"""What options take: amounts as people write them, devices by name, learning rates, and the fields of a recipe."""
+"""What options take: amounts as people write them, devices by name, learning rates; and options that commands share."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from anyformer.recipe import OBJECTIVES, OPTIMIZERS, ObjectiveSpec, OptimizerSpec, Recipe, weighed
+from anyformer.recipe import weighed
 
-# The words by which a field of such a type is named.
-NAMED: Mapping[Any, Collection[str]] = {ObjectiveSpec: OBJECTIVES, OptimizerSpec: OPTIMIZERS}
 PATH = click.Path(path_type=Path)
 FILE = click.Path(exists=True, path_type=Path)  # or a directory
 ONE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -41,10 +37,39 @@ run_option = click.option("--model", required=True, type=PATH, metavar="DIR", he
 truncate_option = click.option(
     "--truncate", is_flag=True, help="Cut texts that the model has no room for.  [default: as trained]"
 )
-_SOURCE = click.option(
-    "--source-language", metavar="TOKEN", help="Special token of the language that is translated from."
+
+
+def one_after_the_other(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that several commands have, in this order in their help."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+language_options = one_after_the_other(
+    click.option("--source-language", metavar="TOKEN", help="Special token of the language that is translated from."),
+    click.option("--target-language", metavar="TOKEN", help="Of the language that answers are in."),
 )
-_TARGET = click.option("--target-language", metavar="TOKEN", help="Of the language that answers are in.")
+pair_options = one_after_the_other(
+    click.option("--source", type=FILE, help="For translation: a file of sentences, one a line."),
+    click.option("--target", type=FILE, help="Their translations, line by line."),
+)
+judging_options = one_after_the_other(  # how a trained model is judged by data
+    click.option("--tokenizer", type=FILE, help="Where the model's directory has none."),
+    click.option(
+        "--objective",
+        metavar="NAME",
+        help="sft (the answers of conversations) or causal-lm, of any decoder.  [default: as trained]",
+    ),
+    click.option(
+        "--chat-template",
+        type=FILE,
+        help="Jinja file that writes conversations.  [default: what the tokenizer brings]",
+    ),
+    click.option(
+        "--truncate",
+        is_flag=True,
+        help="Cut labelled texts, pairs or conversations longer than a row.  [default: as trained]",
+    ),
+)
 
 
 def _one(context: click.Context, option: click.Parameter, given: Sequence[str | Path]) -> str | Path | None:
@@ -60,11 +85,6 @@ def _one(context: click.Context, option: click.Parameter, given: Sequence[str | 
 # How click is told of a text, and of a file of texts, that a command reads alone: of two it would take the last without a word.
 ONE_TEXT: Mapping[str, Any] = {"metavar": "TEXT", "multiple": True, "callback": _one}
 ONE_FILE_OF_TEXTS: Mapping[str, Any] = {**ONE_TEXT, "type": ONE_FILE, "metavar": "FILE"}
-
-
-def language_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`source_language` and `target_language`."""
-    return _SOURCE(_TARGET(command))
 
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -267,7 +287,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "regex": {"metavar": "PATTERN", "help": "Write a text that this regular expression matches from end to end."},
     "grammar": {
         "type": ONE_FILE,
-        "callback": lambda context, option, file: None if file is None else _text(file),
+        "callback": lambda context, option, file: None if file is None else _grammar(file),
         "help": "Write a text of this grammar, in Lark's notation or in llama.cpp's (GBNF).",
     },
 }
@@ -283,10 +303,12 @@ def _schema(given: str) -> Any:
     return read_json(ONE_FILE.convert(given, None, None), InputError)
 
 
-def _text(file: Path) -> str:
+def _grammar(file: Path) -> str:
     from anyformer.text.sources import read_text
 
-    return read_text(file)
+    if not (text := read_text(file)).strip():
+        raise click.BadParameter(f"{file} is empty; write the rules of a grammar into it")
+    return text
 
 
 form_options = together("forms", FORMS)  # what a text is held to
@@ -331,50 +353,3 @@ class Rates(click.ParamType):
         if not rates or not all(0 < rate < math.inf for rate in rates):
             self.fail(f"'{value}' is no list of learning rates above 0; write 3e-4,1e-3", param, ctx)
         return rates
-
-
-class OrNone(click.ParamType):
-    """What another type takes, or the word none."""
-
-    def __init__(self, inner: click.ParamType) -> None:
-        self.inner, self.name = inner, inner.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return None if value == "none" else self.inner.convert(value, param, ctx)
-
-
-def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for each field of a recipe that has help; those given come as one argument, `changes`."""
-    hints = get_type_hints(Recipe, include_extras=True)
-    said = {name: get_args(hint)[-1] for name, hint in hints.items() if get_origin(hint) is Annotated}
-    fields = {name: help_text for name, help_text in said.items() if isinstance(help_text, str)}
-
-    @wraps(command)
-    def gathered(**values: Any) -> Any:
-        source = click.get_current_context().get_parameter_source
-        given = {name: values.pop(name) for name in fields}
-        changes = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
-        return command(changes=changes, **values)
-
-    found: Callable[..., Any] = gathered
-    for name, help_text in reversed(fields.items()):
-        option = _option_type(Recipe.types()[name], least=0 if getattr(Recipe, name) == 0 else 1)
-        words = option.choices if isinstance(option, click.Choice) else ()
-        told = {"type": option, "help": f"{help_text}  [default: the recipe's]"}
-        told |= chosen(words, help_text) if "|".join(words)[CHOICE_WIDTH:] else {}
-        found = click.option(f"--{name.replace('_', '-')}", **told)(found)
-    return found
-
-
-def _option_type(kind: Any, least: int) -> click.ParamType:
-    """What takes a value of this type; whole numbers from `least`."""
-    if kind is int:
-        return Amount(least)
-    if kind is float:
-        return Number()
-    if get_origin(kind) is Literal:
-        return click.Choice(get_args(kind))
-    if kind in NAMED:
-        return click.Choice(list(NAMED[kind]))
-    (inner,) = (each for each in get_args(kind) if each is not NoneType)
-    return OrNone(_option_type(inner, least))

@@ -168,13 +168,13 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
             )
             by_stage = [planned(spec, mesh, step, stage) for stage in range(mesh.pp)]
             stage = max(range(mesh.pp), key=lambda stage: sum(by_stage[stage].values()))
-            foreseen = seen = by_stage[stage]
-            if simulate:
-                from anyformer.training.cluster.simulated import simulated
+            foreseen = by_stage[stage]
+            if not simulate:
+                return [_Sent(stage, *key, foreseen[key], None) for key in sorted(foreseen)]
+            from anyformer.training.cluster.simulated import simulated
 
-                seen = simulated(spec, mesh, step, stage).traffic
-            rows = [_Sent(stage, *key, foreseen.get(key, 0), seen.get(key, 0)) for key in sorted({**foreseen, **seen})]
-            return rows if simulate else [row._replace(simulated_nbytes=None) for row in rows]
+            seen = simulated(spec, mesh, step, stage).traffic
+            return [_Sent(stage, *key, foreseen.get(key, 0), seen.get(key, 0)) for key in sorted({**foreseen, **seen})]
         except AnyformerError as error:
             why = str(error)
     if simulate:
@@ -204,7 +204,7 @@ def _write(plan: Plan, path: Path, model: str, same: Sequence[str]) -> str:
 
     best = plan.best
     assert best is not None
-    processes = _processes(plan)
+    before, behind = _processes(plan)
     # Products in bf16 with state in float32 hold no more than weights twice, as mixed precision has them.
     precision = "float32" if plan.precision == "float32" else "bf16"
     tokens = plan.tokens or int(plan.tokens_reached or plan.optimal_tokens["20_per_parameter"])
@@ -221,14 +221,7 @@ def _write(plan: Plan, path: Path, model: str, same: Sequence[str]) -> str:
     words = ["train", model, "--data", "TEXT", "--recipe", str(path), *same]
     words += ["--micro-tokens", str(best.micro_batch * plan.seq_len)]
     words += ["--recompute", best.recompute] if best.recompute != "none" else []
-    return shlex.join([*processes.before, *words, *processes.behind, "--out", "run"])
-
-
-class _Processes(NamedTuple):
-    """The words before `train`, and behind it, that start as many processes as there are devices."""
-
-    before: tuple[str, ...]
-    behind: tuple[str, ...] = ()
+    return shlex.join([*before, *words, *behind, "--out", "run"])
 
 
 def _mesh(plan: Plan) -> Mesh:
@@ -252,18 +245,21 @@ def _mesh(plan: Plan) -> Mesh:
     return Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2, mesh.pp)
 
 
-def _processes(plan: Plan) -> _Processes:
-    """How `train` is started on the devices of a plan. Raises UsageError for a mesh that it cannot run."""
+def _processes(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the words before `train`, those behind it) that start it on the devices of a plan.
+
+    Raises UsageError for a mesh that it cannot run.
+    """
     n, node = plan.hardware.devices, plan.hardware.device.devices_per_node
     if n == 1:
-        return _Processes(("anyformer",))
+        return ("anyformer",), ()
     try:
         axes = str(_mesh(plan))
     except UsageError as error:
         raise UsageError(f"--write: {error}") from None
     if n <= node:
-        return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", axes))
+        return ("anyformer",), ("--nproc", str(n), "--mesh", axes)
     at = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500")
     nodes = next(nodes for nodes in range(-(-n // node), n + 1) if n % nodes == 0)  # each starts as many as any other
     torchrun = ("torchrun", "--nnodes", str(nodes), "--nproc-per-node", str(n // nodes), *at, "-m", "anyformer")
-    return _Processes(torchrun, ("--mesh", axes))
+    return torchrun, ("--mesh", axes)

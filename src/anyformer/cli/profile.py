@@ -9,6 +9,7 @@ import click
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import (
     DTYPES,
+    PACKINGS,
     Amount,
     as_dtype,
     as_option,
@@ -28,7 +29,9 @@ from anyformer.cli.terminal import console, tell
 @click.option("--seq-len", type=Amount(), default=256, show_default=True, help="Tokens of a sequence.")
 @click.option("--batch", type=Amount(), default=4, show_default=True, help="Sequences.")
 @precision_option
-@choice("--dtype", DTYPES, DTYPES[0], "Of weights and cache in decoding.")
+@choice(
+    "--dtype", (*DTYPES, *PACKINGS), DTYPES[0], "Of weights and cache in decoding; int8, int4 and nf4: of weights alone"
+)
 @click.option("--device", "name", help="cpu, cuda …; the best there is by default.")
 @json_option(help="One JSON object with the same figures.")
 @as_option

@@ -26,14 +26,16 @@ from anyformer.cli.options import (
     json_option,
     language_options,
     minutes_option,
+    pair_options,
     params_option,
-    recipe_options,
 )
+from anyformer.cli.recipe_options import recipe_options
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
 LOGS = ("tensorboard", "wandb", "mlflow", "csv")
 HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every", "keep_last")  # fields of RunOptions
+OF_RECIPE = ("lora", "distillation", "source_language", "target_language")  # beside `recipe_options`
 
 
 @click.command()
@@ -45,8 +47,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
     help="A file, a folder, an address (s3://…), or stdlib: the text to train on. Several with weights, --data a/=0.7 --data "
     "b.jsonl=0.3, or the .yaml of a mixture.",
 )
-@click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
-@click.option("--target", type=FILE, help="Their translations, line by line.")
+@pair_options
 @language_options
 @click.option(
     "--validation", type=SHARE, default=0.05, show_default=True, help="Share of the text set aside to validate on."
@@ -130,6 +131,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every",
 )
 @click.option(
     "--teacher",
+    "distillation",
     metavar="DIRECTORY,weight=1,temperature=1",
     help="Learn what a trained model says of each token (distillation), by a share of the loss, at a temperature.",
 )
@@ -155,10 +157,6 @@ def command(
     mesh: str | None,
     max_restarts: int,
     time_limit: float,
-    lora: str | None,
-    teacher: str | None,
-    source_language: str | None,
-    target_language: str | None,
     changes: dict[str, Any],
     **given: Any,
 ) -> int:
@@ -190,12 +188,7 @@ def command(
         if nproc not in (None, world.size):
             raise UsageError(f"--nproc {nproc}: torchrun has started {world.size} processes; leave --nproc out")
         options = RunOptions(world=world, **{name: given.pop(name) for name in HOW})
-        written = {
-            "lora": lora,
-            "distillation": teacher,
-            "source_language": source_language,
-            "target_language": target_language,
-        }
+        written = {name: given.pop(name) for name in OF_RECIPE}
         changes |= {name: text for name, text in written.items() if text is not None}
         training = prepare_training(spec, data or None, out=out, options=options, **given, **changes)
         if dry_run:

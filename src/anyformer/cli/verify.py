@@ -29,8 +29,9 @@ def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None
     first_difference (a place's name, or null) and places (name, ours, theirs).
     """
     from anyformer.measure.verify import TIMES, verify
+    from anyformer.text.sources import read_text
 
-    found = verify(path, text.read_text(encoding="utf-8") if text else None, n_tokens)
+    found = verify(path, None if text is None else read_text(text), n_tokens)
     differs = found.first_difference
     if as_json:
         tell(found, as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.descriptions.words import norm, number, phrase
+from anyformer.descriptions.words import each, norm, number, phrase
 from anyformer.layers import (
     AttentionSpec,
     BlockIndexerSpec,
@@ -11,11 +11,18 @@ from anyformer.layers import (
     IndexerSpec,
     LogN,
     LogSteps,
+    MLASpec,
     OutputGateSpec,
     QueryScaleSpec,
     SSMaxSpec,
     ValueConvolutionSpec,
 )
+
+NORM_OVER = {
+    "head": "of each head",
+    "heads": "of each head, a gain for each",
+    "projection": "of all heads together",
+}
 
 
 def keys(value: AttentionSpec) -> str | None:
@@ -25,6 +32,19 @@ def keys(value: AttentionSpec) -> str | None:
     if value.reads == "layer":
         return f"those of an earlier layer ({value.keys})"
     return f"read by later layers ({value.keys})"
+
+
+def qk_norm(attention: AttentionSpec, *, exact: bool = False) -> str | None:
+    """The norms of queries and keys: "RMSNorm of each head, after the rotation"; those of MLA's latents are others."""
+    projection = attention.projection
+    found = [getattr(projection, name, None) for name in ("norm_query", "norm_key")]
+    if isinstance(projection, MLASpec) or not any(found):
+        return None
+    said = each(norm(value, exact=exact) for value in found if value)
+    over = NORM_OVER.get(getattr(projection, "norm_over", ""), "")
+    last = ", after the rotation" if getattr(projection, "norm_last", False) else ""
+    which = "" if all(found) else " (queries alone)" if found[0] else " (keys alone)"
+    return f"{said} {over}{last}{which}".strip()
 
 
 def gate(value: OutputGateSpec) -> str:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from anyformer.disk.lock import hold
+from anyformer.errors import RunFailed
 
 ASIDE = ".tmp-"  # what begins so is unfinished or on its way out: nobody reads it, and the next writer removes it
 _DAY_SECONDS = 86_400.0
@@ -110,6 +111,15 @@ def replace_file(path: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             error.filename = str(path)  # nobody knows the file aside
         raise
+
+
+def write_named(path: Path, content: bytes, what: str = "") -> None:
+    """`replace_file` of a file that a user has named, `what` says for what ("the page "). Raises RunFailed; a former one is then
+    still there."""
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise RunFailed(f"could not write {what}{path}: {error.strerror or error}; choose another place") from None
 
 
 def write_all(descriptor: int, content: bytes) -> None:

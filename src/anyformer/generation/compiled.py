@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from anyformer.cache import KVCache
-from anyformer.errors import UsageError
+from anyformer.errors import UsageError, first_line
 from anyformer.generation.static_cache import StaticCache
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import keep_graphs
@@ -75,11 +75,11 @@ class CompiledStep:
             return self._logits(self.model, ids, types, cache)
         except Unsupported as error:
             raise UsageError(
-                f"this model's step is no one graph ({_first_line(error)}); decode without compiling"
+                f"this model's step is no one graph ({first_line(error)}); decode without compiling"
             ) from None
         except BackendCompilerFailed as error:
             inner = error.inner_exception
-            said = f"{type(inner).__name__}: {_first_line(inner)}"
+            said = f"{type(inner).__name__}: {first_line(inner)}"
             raise UsageError(f"the compiler failed ({said}); decode without compiling") from None
 
 
@@ -143,7 +143,3 @@ def _refuse_without_compiler() -> None:
         raise UsageError(
             "compiling for a CPU takes a C++ compiler, and none is found; install g++ or clang, or decode without compiling"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed, SpecError, of_extra
+from anyformer.disk.atomic import write_named
+from anyformer.errors import SpecError, of_extra
 from anyformer.layers import LSHAttentionSpec, MoESpec, NystromAttentionSpec
 from anyformer.layers.embedding import n_segments
 from anyformer.layers.recurrence import RecurrentSpec
@@ -107,10 +107,7 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     sizes = [size for value in program.model_proto.graph.input for size in value.type.tensor_type.shape.dim]
     if not all(size.dim_param for size in sizes):
         raise SpecError(f"PyTorch makes an ONNX graph of this model for one batch and length alone; {REMEDY}")
-    try:
-        replace_file(target, program.model_proto.SerializeToString())
-    except OSError as error:
-        raise RunFailed(f"could not write {target}: {error.strerror or error}") from None
+    write_named(target, program.model_proto.SerializeToString())
     return SavedGraph(target, tuple(names), ("last_hidden_state", *heads))
 
 

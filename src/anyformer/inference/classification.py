@@ -21,6 +21,7 @@ from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer, read_labelled
 from anyformer.text.labelled import EncodedLabelled
 from anyformer.text.labelled_files import SUFFIXES
 from anyformer.text.parallel import read_lines
+from anyformer.text.sources import suffix_of
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
@@ -132,7 +133,7 @@ def _lines(lines: Sequence[str], words: bool) -> list[LabelledRow]:
 
 
 def _rows(data: Path, words: bool) -> list[LabelledRow]:
-    if Path(data.name.removesuffix(".gz")).suffix.lower() not in SUFFIXES:
+    if suffix_of(data) not in SUFFIXES:
         return _lines(read_lines(data), words)
     corpus = read_labelled(data, unlabelled=True)
     if (corpus.kind == "words") != words:

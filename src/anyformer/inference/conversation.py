@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from anyformer.disk.atomic import replace_file
-from anyformer.errors import InputError, RunFailed, UsageError
+from anyformer.disk.atomic import write_named
+from anyformer.errors import InputError, UsageError
 from anyformer.generation import GREEDY, CompiledStep, Continuation, Guessing, Prefixes, Sampling, generate_text
 from anyformer.inference.opened import Opened
 from anyformer.layers.embedding import learned_positions
@@ -102,8 +102,5 @@ class Conversation:
         """Write the messages as JSON. Raises UsageError for a file that somebody else wrote, RunFailed where it cannot be."""
         if file.exists() and file.resolve() not in self._saved:
             raise UsageError(f"{file} exists already; give a new name")
-        try:
-            replace_file(file, (json.dumps(self.messages, indent=1, ensure_ascii=False) + "\n").encode())
-        except OSError as error:
-            raise RunFailed(f"could not write {file}: {error.strerror or error}") from None
+        write_named(file, (json.dumps(self.messages, indent=1, ensure_ascii=False) + "\n").encode())
         self._saved.add(file.resolve())

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.amounts import counted
-from anyformer.disk.atomic import replace_file
-from anyformer.errors import InputError, RunFailed, UsageError, among
+from anyformer.disk.atomic import write_named
+from anyformer.errors import InputError, UsageError, among
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.inference.classification import longest_of
 from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened
@@ -216,10 +216,7 @@ def _write(vectors: Tensor, file: Path) -> None:
         content = held.getvalue()
     else:
         content = save({TENSOR: vectors.contiguous()}, {"format": "pt"})
-    try:
-        replace_file(file, content)
-    except OSError as error:
-        raise RunFailed(f"could not write {file}: {error.strerror or error}") from None
+    write_named(file, content)
 
 
 def pool_of(spec: ModelSpec, pool: Pool | None = None) -> PoolSpec:

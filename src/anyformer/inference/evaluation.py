@@ -18,11 +18,9 @@ from anyformer.inference.judging import Judging, goal_of, judging, refuse_unknow
 from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened
 from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
-from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive, Labelled, Precision
 from anyformer.text import Tokenizer
-from anyformer.text.sources import read_text
 from anyformer.training.data.feed import Validation
 from anyformer.training.objectives.contrastive.data import ContrastValidation
 from anyformer.training.objectives.labelled.data import LabelledValidation
@@ -165,14 +163,12 @@ def evaluate(
         raise UsageError("--source-language and --target-language are of translations: give --source and --target too")
     at_least_one("--seq-len", seq_len)
     refuse_unknown(objective, given)
-    found = opened(model, tokenizer, device=device, dtype=dtype).between(source_language, target_language)
-    if chat_template is not None:
-        found = found._replace(tokenizer=found.tokenizer.with_chat_template(read_text(Path(chat_template))))
+    found = opened(model, tokenizer, device=device, dtype=dtype).by_template(chat_template)
+    found = found.between(source_language, target_language)
     goal = goal_of(found, given, objective, truncate=truncate)
     if bleu is not None and isinstance(goal, Contrastive):
         raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
-    beside = None if isinstance(model, Transformer) else Path(model)
-    judge = judging(found, goal, given, directory=beside, held_out=held_out, seq_len=seq_len, memory=memory)
+    judge = judging(found, goal, given, held_out=held_out, seq_len=seq_len, memory=memory)
     losses = evaluate_rows(
         found.model, judge.objective, judge.validation, precision=precision, auxiliary=judge.auxiliary
     )

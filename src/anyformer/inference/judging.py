@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from anyformer.errors import TextError, UsageError
@@ -89,12 +88,11 @@ def judging(
     goal: ObjectiveSpec,
     given: Sources,
     *,
-    directory: Path | None,
     held_out: float | None = None,
     seq_len: int | None = None,
     memory: int | None = None,
 ) -> Judging:
-    """What a goal judges a model by on data; `directory` is where the model came from, None for a model in memory.
+    """What a goal judges a model by on data; `held_out` takes only what training with such a share of validation set aside.
 
     Raises UsageError and TextError for data that does not go together with model or options.
     """
@@ -145,11 +143,11 @@ def judging(
     validation = _validation(given, held_out, found.tokenizer, recipe)
     beside = None
     if objective.auxiliary() is not None:
-        if directory is None:
+        if found.directory is None:
             raise UsageError(
                 "this model is judged together with what was trained beside it; give the directory of the run"
             )
-        beside = load_auxiliary(directory, device=next(found.model.parameters()).device)
+        beside = load_auxiliary(found.directory, device=next(found.model.parameters()).device)
     return Judging(objective, validation, beside, length, memory)
 
 

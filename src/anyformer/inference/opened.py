@@ -12,6 +12,7 @@ from anyformer.disk.hub_cache import located
 from anyformer.errors import UsageError
 from anyformer.families import find as find_preset
 from anyformer.generation import Form, Grammar, grammars_of
+from anyformer.generation.prompt import check_writes
 from anyformer.hub import load
 from anyformer.hub.loading import load_tokenizer
 from anyformer.hub.prompts import Prompts, prompts_of
@@ -22,6 +23,7 @@ from anyformer.spec import split_variant
 from anyformer.text import Tokenizer
 from anyformer.text.filling import ending_middles
 from anyformer.text.prompts import encode_prompt
+from anyformer.text.sources import read_text
 from anyformer.training.step.device import choose_device
 
 TrainedModel = Transformer | str | Path
@@ -35,6 +37,7 @@ class Opened(NamedTuple):
     tokenizer: Tokenizer
     recipe: Recipe | None  # that it was trained by; None where it came without
     prompts: Prompts = Prompts({})  # that its directory has for texts whose vectors it makes
+    directory: Path | None = None  # where it was read from; None: it was given itself
 
     def framing(self, objective: type[FramedTexts], truncate: bool) -> tuple[int | None, bool]:
         """(tokens of the longest text, whether longer ones are cut): as the model was trained by such an objective."""
@@ -52,6 +55,12 @@ class Opened(NamedTuple):
                 f"a language ({named}) is a translation's, and this model has no encoder; say it in the prompt"
             )
         return self._replace(tokenizer=self.tokenizer.between(source, target))
+
+    def by_template(self, file: str | Path | None) -> Opened:
+        """With the tokenizer by which conversations are written as a Jinja file says; None: as its own files do."""
+        if file is None:
+            return self
+        return self._replace(tokenizer=self.tokenizer.with_chat_template(read_text(Path(file))))
 
     def filling(self) -> Opened:
         """To write what stands between two texts (`text.filling`): with a tokenizer by which a text ends where a middle does.
@@ -76,10 +85,11 @@ class Opened(NamedTuple):
     def grammar(self, forms: Mapping[Form, Any]) -> Grammar | None:
         """What texts are held to: the one form that is given, or nothing.
 
-        Raises UsageError for several forms, and as `Grammars` does.
+        Raises UsageError for several forms, InputError for a model that writes nothing, and as `Grammars` does.
         """
         if not forms:
             return None
+        check_writes(self.model.spec)
         if len(forms) > 1:
             raise UsageError(f"a text is held to one form: leave one of {' and '.join(forms)} out")
         ((form, content),) = forms.items()
@@ -111,17 +121,18 @@ def opened(
             raise UsageError(
                 f"device {device!r}: the model is on {there}, and is used where it is; move it by model.to({device!r})"
             )
-        found, beside, recipe, prompts = model, None, None, Prompts({})
+        found, beside, recipe, prompts, directory = model, None, None, Prompts({}), None
     else:
         place, _ = split_variant(model)
         if not Path(place).exists() and find_preset(place) is not None:
             raise UsageError(f"{model} is an architecture without weights; give the directory of a trained model")
         found, beside = load(model, device=choose_device(device), dtype=dtype)
         found, recipe, prompts = prepare(found) if prepare else found, of_run(place), prompts_of(located(place))
+        directory = Path(model)
     if (known := known or beside) is None:
         what = "the model" if isinstance(model, Transformer) else str(model)
         raise UsageError(f"{what} has no tokenizer beside its weights, so no text can be read; give its tokenizer.json")
-    return Opened(found, known, recipe, prompts)
+    return Opened(found, known, recipe, prompts, directory)
 
 
 def at_least_one(option: str, number: int | None) -> int | None:

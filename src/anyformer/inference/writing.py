@@ -111,13 +111,15 @@ def generate(
     if as_released:
         said = released(found.tokenizer.generation).behind(*found.before(prompts), max_new_tokens)
     sampling, search = said.chosen(given, searched)
+    most = USUAL if said.most is None else said.most
+    refuse_too_few(min_new_tokens, most)
     forms: dict[Form, Any] = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
     held_to = found.grammar({form: content for form, content in forms.items() if content is not None})
     written = generate_text(
         found.model,
         found.tokenizer,
         prompts,
-        max_new_tokens=USUAL if said.most is None else said.most,
+        max_new_tokens=most,
         sampling=replace(sampling, grammar=held_to),
         seed=seed,
         stop=stop,
@@ -129,6 +131,14 @@ def generate(
     if isinstance(prompt, str):
         return written[0].text
     return [each.text for each in written]
+
+
+def refuse_too_few(least: int | None, most: int) -> None:
+    """Raise UsageError where a text is to have more new tokens than it may have: it would have these, and end in the midst."""
+    if least is not None and least > most:
+        raise UsageError(
+            f"min_new_tokens = {least:,} is more than the {most:,} that are written at most; give max_new_tokens, or fewer"
+        )
 
 
 def translate(

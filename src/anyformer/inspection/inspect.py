@@ -63,6 +63,6 @@ def inspect(
         labels, loss, layers = of_layers(inner, judge, sites, tokens)
         heads = of_heads(inner, judge, sites, tokens, matters)
         parts = of_parts(inner.spec, sites, matters)
-        row = judge if said is None or said is given else judging(one.found, one.goal, said, directory=None)
+        row = judge if said is None or said is given else judging(one.found, one.goal, said)
         reading = read(inner, one.found.tokenizer, row, sites)
     return Inspection(one.goal.kind, one.goal.unit, loss, labels, layers, heads, parts, matters, reading)

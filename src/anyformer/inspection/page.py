@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 
 from anyformer.amounts import counted
-from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed, UsageError
+from anyformer.disk.atomic import write_named
+from anyformer.errors import UsageError
 from anyformer.inspection.page_figures import (
     MEASURES,
     expert_grids,
@@ -21,6 +20,7 @@ from anyformer.inspection.page_figures import (
 )
 from anyformer.inspection.page_tokens import lens_rows, map_data, shown
 from anyformer.inspection.results import Inspection
+from anyformer.notebook import page_template
 from anyformer.screen import visible
 
 
@@ -39,26 +39,15 @@ def write_page(found: Inspection, path: str | Path, *, title: str) -> Path:
     """
     target = Path(path)
     refuse_page(target)
-    try:
-        replace_file(target, render_page(found, title).encode(errors="replace"))
-    except OSError as error:
-        raise RunFailed(f"could not write the page {target}: {error.strerror}; choose another place") from error
+    write_named(target, render_page(found, title).encode(errors="replace"), "the page ")
     return target
 
 
 def render_page(found: Inspection, title: str) -> str:
     """The page as one HTML document. All text of `found` is escaped, and what does not print is spelled out."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    template = Environment(
-        loader=PackageLoader("anyformer.inspection", ""), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    ).get_template("page.html")  # fmt: skip
-    own = files("anyformer.inspection")
     measures = [each for each in MEASURES if any(getattr(head, each.name) is not None for head in found.heads)]
     reading = found.reading
-    return template.render(
+    return page_template("anyformer.inspection", "page").render(
         found=found, title=visible(title), headline=_headline(found), measures=measures, reading=reading,
         stacks=layer_tables(found.layers), grids=head_grids(found.heads, measures), lens=lens_rows(reading) if reading else [],
         experts=expert_grids(found.parts), neurons=neuron_tables(found.parts),
@@ -66,8 +55,6 @@ def render_page(found: Inspection, title: str) -> str:
               "heads": [[known(getattr(head, each.name)) for each in measures] for head in found.heads],
               "maps": map_data(reading.maps, found.heads) if reading else []},
         counted=counted, figure=figure, shown=shown,
-        css=Markup((own / "page.css").read_text(encoding="utf-8")),  # ours, not the user's
-        js=Markup((own / "page.js").read_text(encoding="utf-8")),
     )  # fmt: skip
 
 

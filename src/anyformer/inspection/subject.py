@@ -20,7 +20,7 @@ from anyformer.text import Corpus, LabelledCorpus, Tokenizer
 from anyformer.text.conversations import ExchangeCorpus
 from anyformer.text.labelled import Kind
 from anyformer.text.places import refuse_surrogates
-from anyformer.text.sources import Document, read_text
+from anyformer.text.sources import Document
 from anyformer.training.prepare import Sources
 
 TOKENS = 4096  # that figures are the mean over
@@ -79,13 +79,9 @@ def subject(
     refuse_unknown(objective, given)
     at_least_one("--tokens", tokens)
     at_least_one("--seq-len", seq_len)
-    given_itself = isinstance(model, Transformer)
-    found = opened(model, tokenizer, device=device, dtype=None if given_itself else torch.float32)
-    if chat_template is not None:
-        found = found._replace(tokenizer=found.tokenizer.with_chat_template(read_text(Path(chat_template))))
+    found = opened(model, tokenizer, device=device, dtype=torch.float32).by_template(chat_template)
     goal = goal_of(found, given, objective, truncate=truncate)
-    directory = None if isinstance(model, Transformer) else Path(model)
-    judge = judging(found, goal, given, directory=directory, seq_len=seq_len)
+    judge = judging(found, goal, given, seq_len=seq_len)
     training = found.model.training
     found.model.eval()
     try:

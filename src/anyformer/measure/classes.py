@@ -22,7 +22,7 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("normalisation", re.compile(r"(?<!vector_)norm(?!al_|ByRoot_)|softmax|NormByRoot|logsumexp", re.IGNORECASE)),
     (
         "contraction",
-        re.compile(r"::(add|b|ba)?(mm|mv|ddbmm)_?$|attention|::linear$|::matmul$|einsum|grouped_mm|outer_op"),
+        re.compile(r"::(add|b|ba)?(mm|mv|ddbmm)_?$|pack_mm|attention|::linear$|::matmul$|einsum|grouped_mm|outer_op"),
     ),
     (
         "movement",

@@ -18,6 +18,7 @@ from anyformer.costs.hardware.roofline import roofline
 from anyformer.costs.report import lengths_of
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import InputError, UsageError
+from anyformer.layers.packing import PACKINGS, Packing
 from anyformer.measure.calibrate import dtype_name, fastest
 from anyformer.measure.classes import flops_by_class, shares_of_time
 from anyformer.measure.here import kept
@@ -96,14 +97,15 @@ class Profile(ShowsItself):
 
     @property
     def calibrated(self) -> bool:
-        """Whether all times are predicted."""
-        return all(beside.predicted is not None for beside in self.seconds.values())
+        """Whether all times are predicted that can be."""
+        return not self._lacking
 
-    def _calibration(self) -> str:
-        """The command after which no time lacks a prediction."""
+    @property
+    def _lacking(self) -> list[str]:
+        """The dtypes to calibrate, so that no time lacks a prediction; products in few bits have none."""
         of = {"training": dtype_name(compute_dtype(self.precision)), "decoding": self.dtype}
         lacking = dict.fromkeys(of[phase] for phase, beside in self.seconds.items() if beside.predicted is None)
-        return " --dtype ".join(["anyformer calibrate", *lacking])
+        return [name for name in lacking if name not in PACKINGS]
 
     def __str__(self) -> str:
         return printed(*self.sections())
@@ -122,8 +124,9 @@ class Profile(ShowsItself):
         if self.cache_nbytes is not None:
             table.add_row("cache", *_beside(self.cache_nbytes, gigabytes))
         yield table
-        if not self.calibrated:
-            yield Text(f"no predicted times: run `{self._calibration()}` once, while nothing else runs", style="dim")
+        if self._lacking:
+            command = " --dtype ".join(["anyformer calibrate", *self._lacking])
+            yield Text(f"no predicted times: run `{command}` once, while nothing else runs", style="dim")
         for phase, classes in self.as_json()["classes"].items():
             table = columns(phase, "", "FLOPs", "share of FLOPs", "time", "share of time")
             for name, found in classes.items():
@@ -146,15 +149,16 @@ def profile(
     batch: int = 4,
     seq_len: int = 256,
     precision: Precision = "float32",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | Packing = torch.float32,
     device: str | None = None,
     budget_seconds: float = SECONDS,
 ) -> Profile:
     """What training and decoding take with a new model of an architecture, at another size if asked, seen for some seconds.
 
-    A training step scores every token by the first head, as `cost` counts it; `dtype` is of weights and cache in decoding.
-    Times are predicted where this machine is calibrated. Raises UsageError for a model that does not fit the memory that is
-    free, or has no head; SpecError for sizes that make no sense.
+    A training step scores every token by the first head, as `cost` counts it; `dtype` is of weights and cache in decoding, or
+    how weights are packed. Times are predicted where this machine is calibrated. Raises UsageError for a model that does not
+    fit the memory that is free, or has no head; SpecError for sizes that make no sense; KernelError for weights in few bits that
+    the device does not multiply.
     """
     spec, where = resized(specification(architecture), n_params, vocab_size), choose_device(device)
     if batch < 1 or seq_len < 1:
@@ -175,11 +179,12 @@ def profile(
     trainer, rows = trainer_of(build(spec, device=where), batch, seq_len, precision), random_rows(spec, batch, seq_len)
     activation = _activations(trainer, rows, said)
     source_len = seq_len if spec.encoder else 0
-    found = Profile(str(where), precision, dtype_name(dtype), count, batch, seq_len, {}, activation, None, {}, {})
+    name, number = (dtype, torch.float32) if isinstance(dtype, str) else (dtype_name(dtype), dtype)
+    found = Profile(str(where), precision, name, count, batch, seq_len, {}, activation, None, {}, {})
 
-    def measure(phase: str, step: Callable[[], object], seen: tuple[Operator, ...], of: torch.dtype) -> None:
+    def measure(phase: str, step: Callable[[], object], seen: tuple[Operator, ...], of: str) -> None:
         measured = fastest(step, where, budget_seconds)
-        found.seconds[phase] = Beside(measured, predicted(phase, dtype_name(of)))
+        found.seconds[phase] = Beside(measured, predicted(phase, of))
         shares = shares_of_time(step, where, times=2 if phase == "training" else 10)
         found.time[phase] = {name: share * measured for name, share in shares.items()}
         found.flops[phase] = flops_by_class(seen, n_updated=count if phase == "training" else 0)
@@ -187,17 +192,17 @@ def profile(
     trained = training_pass(
         spec, batch=batch, seq_len=seq_len, source_len=source_len, half=precision == "bf16", device=kind
     )
-    measure("training", lambda: trainer.step(1, rows), trained.operators, compute_dtype(precision))
+    measure("training", lambda: trainer.step(1, rows), trained.operators, dtype_name(compute_dtype(precision)))
     try:
         step = decoding_step(spec, batch, seq_len, where, dtype)
         step()
     except InputError:  # an encoder, say
         return found
-    one = forward_pass(spec, batch=batch, query=1, past=seq_len - 1, source_len=source_len, dtype=dtype, device=kind)
-    measure("decoding", step, one, dtype)
-    held = cost(spec, seq_len=seq_len, batch=batch, dtype=dtype_name(dtype)).cache
+    one = forward_pass(spec, batch=batch, query=1, past=seq_len - 1, source_len=source_len, dtype=number, device=kind)
+    measure("decoding", step, one, name)
+    held = cost(spec, seq_len=seq_len, batch=batch, dtype=dtype_name(number)).cache
     own = sum(each.nbytes for each in held if each.kind != "memory")  # the encoder makes that, later
-    cache = KVCache(spec, batch, seq_len, device=where, dtype=dtype)
+    cache = KVCache(spec, batch, seq_len, device=where, dtype=number)
     return replace(found, cache_nbytes=Beside(cache.nbytes, own))
 
 

@@ -11,7 +11,9 @@ import torch
 from anyformer.errors import UsageError
 from anyformer.generation.decode import Decoding
 from anyformer.generation.layout import lay_out_for_decoding
+from anyformer.hub.loading import holding
 from anyformer.layers.embedding import learned_positions
+from anyformer.layers.packing import Packing
 from anyformer.model import Output, Transformer, build
 from anyformer.observation.passes import scored
 from anyformer.recipe import RECIPES, ObjectiveSpec, Precision
@@ -82,13 +84,18 @@ def training_step(spec: ModelSpec, batch: int, seq_len: int, device: torch.devic
 
 
 def decoding_step(
-    spec: ModelSpec, batch: int, past: int, device: torch.device, dtype: torch.dtype = torch.float32
+    spec: ModelSpec, batch: int, past: int, device: torch.device, dtype: torch.dtype | Packing = torch.float32
 ) -> Callable[[], object]:
     """A function that adds a token to each of `batch` rows that hold about `past`, greedily, as `generate` does.
 
-    Rows hold less where learned positions end sooner. An encoder reads as many tokens.
+    Rows hold less where learned positions end sooner. An encoder reads as many tokens. Raises KernelError for weights in few
+    bits that the device does not multiply.
     """
-    model = lay_out_for_decoding(build(spec, SEED, device=device, dtype=dtype), several=batch > 1)
+    packing, kept = (dtype, torch.float32) if isinstance(dtype, str) else (None, dtype)
+    model = build(spec, SEED, device=device, dtype=kept)
+    if packing is not None:
+        model = holding(spec, model.state_dict().items(), kept, packing=packing, device=device, where="memory")
+    model = lay_out_for_decoding(model, several=batch > 1)
     most = learned_positions(spec.stack)
     held = past if most is None else max(1, min(past, most - STEPS))
     rows = random_rows(spec, batch, past)

@@ -165,6 +165,8 @@ def read_way(
         no_repeat_ngram_size=fields.whole("no_repeat_ngram_size", usual.no_repeat_ngram_size, 0, 10**9) or 0,
         min_new_tokens=fields.whole("min_tokens", usual.min_new_tokens, 0, 10**9) or 0,
     )
+    if "min_tokens" in fields.body and max_tokens is not None and sampling.min_new_tokens > max_tokens:
+        raise Refusal(f"min_tokens is more than the {max_tokens:,} of {limit}; give fewer", param="min_tokens")
     seed = fields.whole("seed", None, -(2**63), 2**63 - 1)
     return Asked(
         sampling=sampling,

@@ -1,11 +1,10 @@
 """A comparison as one HTML file that needs nothing else: styles, charts and data are inside, and it opens offline."""
 
-from importlib.resources import files
 from pathlib import Path
 
 from anyformer.amounts import count, counted, gigabytes, prefixed, signed
-from anyformer.disk.atomic import replace_file
-from anyformer.errors import RunFailed
+from anyformer.disk.atomic import write_named
+from anyformer.notebook import page_template
 from anyformer.study.plots import difference_chart, loss_chart, score_chart
 from anyformer.study.results import Study
 from anyformer.study.statistics import Analysis
@@ -20,25 +19,14 @@ def write_report(study: Study, path: str | Path, analysis: Analysis) -> Path:
     Raises RunFailed if the file cannot be written; a former report is then still there.
     """
     target = Path(path)
-    try:
-        replace_file(target, render_report(study, analysis).encode())
-    except OSError as error:
-        raise RunFailed(f"could not write the report {target}: {error.strerror}; choose another place") from error
+    write_named(target, render_report(study, analysis).encode(), "the report ")
     return target
 
 
 def render_report(study: Study, analysis: Analysis) -> str:
     """The report as one HTML document. All text of `study` is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
     rows = result_rows(study, analysis)
-    template = Environment(
-        loader=PackageLoader("anyformer.study", ""), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    ).get_template("report.html")  # fmt: skip
-    own = files("anyformer.study")
-    return template.render(
+    return page_template("anyformer.study", "report").render(
         study=study, analysis=analysis, rows=rows, headline=_headline(study, analysis, rows), best=_best(study, rows),
         budget=max(run.tokens_seen for run in study.runs),
         judged=study.judged, of_text=study.score == "bits_per_byte", apart=study.score != "loss",
@@ -49,8 +37,6 @@ def render_report(study: Study, analysis: Analysis) -> str:
         by_seconds=loss_chart(study, "seconds", width=HALF, height=330),
         samples=_samples(study), most_trials=max((len(tuning.trials) for tuning in study.tuning), default=0),
         verdicts=[(at, one) for at, one in enumerate(analysis.findings) if one.architecture != analysis.first],
-        css=Markup((own / "report.css").read_text(encoding="utf-8")),  # ours, not the user's
-        js=Markup((own / "report.js").read_text(encoding="utf-8")),
         count=count, counted=counted, fixed=fixed, gigabytes=gigabytes, prefixed=prefixed, signed=signed,
     )  # fmt: skip
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.disk.atomic import replace_file
-from anyformer.disk.foreign import inside, parse_json
+from anyformer.disk.foreign import inside
 from anyformer.errors import TextError
-from anyformer.text.generation_config import GENERATION, settings_of
+from anyformer.text.generation_config import GENERATION, json_object, settings_of
 
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
@@ -77,7 +77,7 @@ def rewritten(
 def read_config(directory: Path) -> dict[str, Any]:
     """The `tokenizer_config.json` of a directory, or an empty one. Raises TextError where it isn't a JSON object."""
     path = inside(directory / CONFIG, TextError)
-    return _settings(path.read_bytes(), str(path)) if path.is_file() else {}
+    return json_object(path.read_bytes(), str(path)) if path.is_file() else {}
 
 
 def opening_and_closing(config: Mapping[str, Any], special: set[str]) -> tuple[str | None, str | None]:
@@ -109,7 +109,7 @@ def chat_template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str 
     if TEMPLATE in files:
         found: Any = files[TEMPLATE].decode(errors="replace")
     elif "chat_template.json" in files:
-        found = _settings(files["chat_template.json"], "chat_template.json").get("chat_template")
+        found = json_object(files["chat_template.json"], "chat_template.json").get("chat_template")
     else:
         found = config.get("chat_template")
     if isinstance(found, list):
@@ -117,11 +117,4 @@ def chat_template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str 
         found = named.get("default")
     if found is not None and not isinstance(found, str):
         raise TextError(f"chat_template is a {type(found).__name__}; it must be a text, or a list of them with names")
-    return found
-
-
-def _settings(content: bytes, where: str) -> dict[str, Any]:
-    found = parse_json(content, where, TextError, "restore or delete it")
-    if not isinstance(found, dict):
-        raise TextError(f"{where} holds no JSON object; restore or delete it")
     return found

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anyformer.disk.foreign import parse_json
-from anyformer.errors import TextError, did_you_mean
+from anyformer.errors import TextError
 from anyformer.text.chat import Message, Tool
 from anyformer.text.corpus import held_out_places, set_aside
-from anyformer.text.sources import lines, read_text, short, wrong
+from anyformer.text.sources import fields_of, lacks, lines, read_text, short, suffix_of, wrong
 
 Said = str | tuple[Message, ...]
 """A text, or messages of a conversation."""
@@ -87,9 +87,9 @@ def split_exchanges(corpus: ExchangeCorpus, share: float) -> tuple[ExchangeCorpu
 
 def _read(path: str | Path, read: _Reader) -> ExchangeCorpus:
     path, where = Path(path), str(path)
-    if Path(path.name.removesuffix(".gz")).suffix.lower() != ".jsonl" or not path.is_file():
+    if suffix_of(path) != ".jsonl" or not path.is_file():
         raise TextError(
-            f"no conversations at {path}; give a file of JSON Lines, whose name ends in .jsonl or .jsonl.gz"
+            f"no conversations at {path}; give a file of JSON Lines, whose name ends in .jsonl, .jsonl.gz or .jsonl.zst"
         )
     rows = []
     for line, written in enumerate(lines([read_text(path)], where), start=1):
@@ -114,7 +114,7 @@ def _conversation(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said
         before, answer = _alike(entry, ("prompt", "completion"), where, line)
     else:
         wanted = 'there is no "messages", and no "prompt" with a "completion"'
-        raise wrong(where, line, f"{wanted}, among {short(list(entry))[1:-1] or 'nothing'}")
+        raise wrong(where, line, f"{wanted}, among {fields_of(entry)}")
     _refuse_silence(answer, "messages" if before == () else "completion", where, line)
     return before, (answer,)
 
@@ -144,8 +144,7 @@ def _alike(entry: Mapping[str, Any], names: Sequence[str], where: str, line: int
     """The values of these names, all texts or all messages."""
     for name in names:
         if name not in entry:
-            near = did_you_mean(name, entry)
-            raise wrong(where, line, f"there is no {name!r} among {short(list(entry))[1:-1] or 'nothing'}{near}")
+            raise lacks(name, entry, where, line)
     given = [entry[name] for name in names]
     if all(isinstance(each, str) for each in given):
         return given

@@ -183,7 +183,7 @@ class _Encoding:
                 "offsets": {"dtype": "int64", **offsets.measure()},
                 "document_nbytes": {"dtype": "int64", **measure(aside / "document_nbytes.bin")},
             }
-            grown.finish(found)
+            grown.note(found)
 
 
 def _read(directory: Path) -> list[np.ndarray] | None:

@@ -73,7 +73,7 @@ def cut_at_characters(
     character in two, and for parts of over `more` tokens more than the text.
     """
     encode = tokenizer.encode if first else partial(within, tokenizer)
-    text = tokenizer.decode(ids) if first else _text_within(tokenizer, ids)
+    text = tokenizer.decode(ids) if first else tokenizer.decode_behind(tokenizer.encode(_BEFORE), ids.tolist())
     if encode(text) != ids.tolist():
         return None
     one, other = two_places(len(text), rng)
@@ -91,12 +91,6 @@ def within(tokenizer: Tokenizer, text: str) -> list[int]:
         if both[: len(before)] == before:
             return both[len(before) :]
     return tokenizer.encode(text)
-
-
-def _text_within(tokenizer: Tokenizer, ids: np.ndarray) -> str:
-    """The text of tokens that stand within another one, with the space that the first may begin with."""
-    before = tokenizer.encode(_BEFORE)
-    return tokenizer.decode([*before, *ids])[len(tokenizer.decode(before)) :]
 
 
 def _needed(tokenizer: Tokenizer) -> Marks:

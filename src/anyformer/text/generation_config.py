@@ -64,8 +64,12 @@ def settings_of(files: Mapping[str, bytes]) -> dict[str, Any]:
     """What the file among these says; nothing where there is none. Raises TextError for one that holds no JSON object."""
     if GENERATION not in files:
         return {}
-    where = f"{GENERATION} beside the tokenizer"
-    found = parse_json(files[GENERATION], where, TextError, "restore or delete it")
+    return json_object(files[GENERATION], f"{GENERATION} beside the tokenizer")
+
+
+def json_object(content: bytes, where: str) -> dict[str, Any]:
+    """What a file of settings says. Raises TextError, which calls it as `where` does, for what is no JSON object."""
+    found = parse_json(content, where, TextError, "restore or delete it")
     if not isinstance(found, dict):
         raise TextError(f"{where} holds no JSON object; restore or delete it")
     return found

@@ -75,13 +75,10 @@ class Grown:
         self.parts += 1
         if self.tokens.nbytes - self._settled >= SETTLED:
             self._settled = self.tokens.nbytes
-            self._note({"parts": self.parts, **{name: getattr(self, name).measure() for name in _GROWING}})
+            self.note({"parts": self.parts, **{name: getattr(self, name).measure() for name in _GROWING}})
 
-    def finish(self, content: dict[str, Any]) -> None:
-        """Leave it with the index of what is whole."""
-        self._note(content)
-
-    def _note(self, content: dict[str, Any]) -> None:
+    def note(self, content: dict[str, Any]) -> None:
+        """Have the disk hold all of it, and the index say this of it."""
         self.tokens.sync()
         self.offsets.sync()
         replace_file(self.directory / INDEX, (json.dumps(content, indent=2) + "\n").encode())

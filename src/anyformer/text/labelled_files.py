@@ -9,32 +9,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anyformer.errors import TextError, did_you_mean
+from anyformer.errors import TextError
 from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, spelled
 from anyformer.text.places import refuse_surrogates
-from anyformer.text.sources import LONGEST_LINE, json_lines, lines, read_text, short, wrong
+from anyformer.text.sources import LONGEST_LINE, lacks, read_json_lines, read_text, short, suffix_of, wrong
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 LARGEST = 1e18  # of a label that is a number: float32 holds its square
 
 
 def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorpus:
-    """The examples of a .jsonl, .csv or .tsv file (or that with .gz): `text`, maybe `text_pair`, and `label`; or lists of
+    """The examples of a .jsonl, .csv or .tsv file, packed or not: `text`, maybe `text_pair`, and `label`; or lists of
     `tokens` and `labels`, in .jsonl alone.
 
     Labels that are words or whole numbers are classes; with a fraction they are numbers. `unlabelled`: they may be missing,
     in all examples. Raises TextError, naming file and line, for what is missing, empty, of two kinds or of unequal lengths.
     """
     path = Path(path)
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise TextError(
-            f"{path} is no labelled text; give a file that ends in {', '.join(SUFFIXES)}, or in one and .gz"
+            f"{path} is no labelled text; give a file that ends in {', '.join(SUFFIXES)}, or in one and .gz or .zst"
         )
     if not path.is_file():
         raise TextError(f"no labelled text at {path}: it is not a file")
-    where, text = str(path), read_text(path)
-    entries = _objects(text, where) if suffix == ".jsonl" else _table(text, where, "\t" if suffix == ".tsv" else ",")
+    where = str(path)
+    entries = (
+        _objects(path) if suffix == ".jsonl" else _table(read_text(path), where, "\t" if suffix == ".tsv" else ",")
+    )
     rows, written = [], []
     for line, entry in entries:
         row, label = _row(entry, where, line, unlabelled)
@@ -50,8 +52,7 @@ def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> t
     label_of = "labels" if "tokens" in entry else "label"
     for name in ("tokens" if "tokens" in entry else "text", label_of):
         if name not in entry and not (unlabelled and name == label_of):
-            near = did_you_mean(name, entry)
-            raise wrong(where, line, f"there is no {name!r} among {short(list(entry))[1:-1] or 'nothing'}{near}")
+            raise lacks(name, entry, where, line)
     if "tokens" in entry:
         texts = _words(entry["tokens"], "tokens", where, line)
         labels = _words(entry["labels"], "labels", where, line) if "labels" in entry else None
@@ -135,10 +136,10 @@ def _words(value: Any, name: str, where: str, line: int) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, entry in json_lines(lines([text], where), where):
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, entry in read_json_lines(path):
         if not isinstance(entry, dict):
-            raise wrong(where, line, "not an object with text and label")
+            raise wrong(str(path), line, "not an object with text and label")
         yield line, entry
 
 

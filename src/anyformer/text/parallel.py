@@ -13,6 +13,7 @@ import numpy as np
 
 from anyformer.errors import TextError
 from anyformer.text.corpus import held_out_places, set_aside
+from anyformer.text.encoded import delimiters
 from anyformer.text.packing import NOT_PREDICTED, padded, shuffled
 from anyformer.text.sampler import refuse_other
 from anyformer.text.sources import read_text
@@ -76,9 +77,7 @@ class EncodedPairs:
     """Pairs as ids, in memory. `lengths` is [pair, 2] int64: tokens of source and target, special ones included."""
 
     def __init__(self, corpus: ParallelCorpus, tokenizer: Tokenizer) -> None:
-        end = tokenizer.end_of_text
-        if end is None:
-            raise TextError(f"this {tokenizer.kind} tokenizer names no token that ends a text")
+        _, end = delimiters(tokenizer)
         self._start, *first = tokenizer.answer_opening
         around = [
             [np.array(ids, tokenizer.dtype) for ids in side] for side in (tokenizer.around_source, (first, [end]))

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-from anyformer.errors import TextError
+from anyformer.errors import TextError, first_line
 
 BLOCK = 1 << 20  # bytes that are read at once
 PACKED = (".gz", ".zst")
@@ -201,11 +201,11 @@ def _reached(url: str) -> tuple[Any, str]:
     try:
         return fsspec.url_to_fs(url)
     except ImportError as error:
-        raise TextError(f"{url}: {scheme}:// needs a package of its own: {_line(error)}") from None
+        raise TextError(f"{url}: {scheme}:// needs a package of its own: {first_line(error)}") from None
     except ValueError:
         raise TextError(f"{url}: no file system is known as {scheme}://; s3, gs, hf, https and memory are") from None
     except Exception as error:
-        raise TextError(f"cannot reach {url}: {_line(error)}") from None
+        raise TextError(f"cannot reach {url}: {first_line(error)}") from None
 
 
 @contextmanager
@@ -216,8 +216,4 @@ def _failing(where: str) -> Iterator[None]:
     except (OSError, EOFError, TextError, zlib.error, UnicodeError):
         raise
     except Exception as error:
-        raise TextError(f"cannot read {where}: {_line(error)}") from None
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+        raise TextError(f"cannot read {where}: {first_line(error)}") from None

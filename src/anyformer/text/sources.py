@@ -10,7 +10,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any, NamedTuple, Protocol
 
-from anyformer.errors import TextError
+from anyformer.errors import TextError, did_you_mean
 from anyformer.text.places import BLOCK, PACKED, Folder, Place, decoded, refuse_surrogates, unpacked
 from anyformer.text.tables import READERS
 
@@ -78,7 +78,7 @@ class Files:
 
     def pieces(self, number: int) -> Iterator[tuple[int, str]]:
         name = self.names[number]
-        where, kind = self.place.spelled(name), _without_packing(name)
+        where, kind = self.place.spelled(name), without_packing(name)
         reader = next((reader for suffix, reader in READERS.items() if kind.endswith(suffix)), None)
         with unpacked(self.place, name) as file:
             if reader is not None:
@@ -100,7 +100,7 @@ def files_in(place: Place, where: str) -> Files:
     names = tuple(
         name
         for name in found
-        if _without_packing(name).endswith(SUFFIXES) and not name.rpartition("/")[2].startswith(_CACHE)
+        if without_packing(name).endswith(SUFFIXES) and not name.rpartition("/")[2].startswith(_CACHE)
     )
     if not names:
         raise TextError(
@@ -115,13 +115,24 @@ def stdlib_files() -> Files:
     return Files(library, tuple(name for name in library.names() if name.endswith(".py")))
 
 
+def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """(number of the line, from 1; what it says) of a file of JSON Lines, blank ones left out. Raises TextError."""
+    return json_lines(lines([read_text(path)], str(path)), str(path))
+
+
 def read_text(path: Path) -> str:
     """The whole text of a file, unpacked if its name ends in .gz or .zst. Raises TextError for what is no UTF-8 text."""
     with unpacked(Folder(path.parent), path.name) as file:
         return "".join(decoded(file, str(path)))
 
 
-def _without_packing(name: str) -> str:
+def suffix_of(path: Path) -> str:
+    """How a file's name ends, however it is packed: ".jsonl" of a.JSONL.gz."""
+    return Path(without_packing(path.name)).suffix.lower()
+
+
+def without_packing(name: str) -> str:
+    """The name of a file without .gz or .zst behind it."""
     return next((name.removesuffix(suffix) for suffix in PACKED if name.endswith(suffix)), name)
 
 
@@ -166,13 +177,25 @@ def wrong(where: str, line: int, reason: str) -> TextError:
     return TextError(f"{where}, line {line}: {reason}")
 
 
+def lacks(name: str, entry: Iterable[str], where: str, line: int) -> TextError:
+    """The refusal of a line whose object has no field of a name."""
+    return wrong(where, line, f"there is no {name!r} among {fields_of(entry)}{did_you_mean(name, entry)}")
+
+
+def fields_of(entry: Iterable[str]) -> str:
+    """The fields that an object has, as a message lists them."""
+    return short(list(entry))[1:-1] or "nothing"
+
+
 def _json_texts(written: Iterable[str], where: str) -> Iterator[tuple[int, str]]:
     for line, entry in json_lines(written, where):
         content = entry.get("text") if isinstance(entry, dict) else None
         if not isinstance(content, str):
-            keys = list(entry) if isinstance(entry, dict) else []
-            has = f", it has {short(keys)[1:-1]}" if keys else ""
-            asked = "; --objective sft learns the answers of conversations" if {"messages", "prompt"} & {*keys} else ""
+            keys = entry if isinstance(entry, dict) else {}
+            has = f", it has {fields_of(keys)}" if keys else ""
+            asked = (
+                "; --objective sft learns the answers of conversations" if {"messages", "prompt"} & keys.keys() else ""
+            )
             raise wrong(where, line, f'not an object with a string "text"{has}{asked}')
         refuse_surrogates(content, f"{where}, line {line}")
         yield line, content

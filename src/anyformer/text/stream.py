@@ -50,5 +50,4 @@ class TextStream:
         return text
 
     def _new_text(self) -> str:
-        shown = self._tokenizer.decode(self._ids[: self._shown])
-        return self._tokenizer.decode(self._ids)[len(shown) :]
+        return self._tokenizer.decode_behind(self._ids[: self._shown], self._ids[self._shown :])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from anyformer.errors import TextError
+from anyformer.errors import TextError, first_line
 from anyformer.text.places import BLOCK, decoded, needed, refuse_surrogates
 
 FIELD = "text"
@@ -109,4 +109,4 @@ def _arrow_errors() -> Any:
 
 
 def _broken(where: str, kind: str, error: Exception) -> TextError:
-    return TextError(f"{where} is not a whole {kind} file ({(str(error).splitlines() or [''])[0][:120]})")
+    return TextError(f"{where} is not a whole {kind} file ({first_line(error)})")

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from anyformer.errors import TextError, did_you_mean
+from anyformer.errors import TextError
 from anyformer.text.places import refuse_surrogates
-from anyformer.text.sources import json_lines, lines, read_text, short, wrong
+from anyformer.text.sources import lacks, read_json_lines, short, wrong
 
 SUFFIX = ".jsonl"
 FEWEST = 2  # choices of a question
-FIELDS = ("question", "answer", "choices")
 
 
 class Question(NamedTuple):
@@ -57,9 +56,7 @@ def read_task(path: str | Path) -> Task:
     if not path.is_file():
         raise TextError(f"no task at {path}: it is not a file; give one of JSON Lines, {SUFFIX}")
     where = str(path)
-    questions = tuple(
-        _question(entry, where, line) for line, entry in json_lines(lines([read_text(path)], where), where)
-    )
+    questions = tuple(_question(entry, where, line) for line, entry in read_json_lines(path))
     if not questions:
         raise TextError(f"{where} holds no questions; give at least one")
     chosen = [len(question.choices) >= FEWEST for question in questions]
@@ -72,10 +69,9 @@ def read_task(path: str | Path) -> Task:
 def _question(entry: Any, where: str, line: int) -> Question:
     if not isinstance(entry, Mapping):
         raise wrong(where, line, "not an object with question, choices and answer")
-    for name in FIELDS[:2]:
+    for name in ("question", "answer"):
         if name not in entry:
-            near = did_you_mean(name, [key for key in entry if key not in FIELDS])
-            raise wrong(where, line, f"there is no {name!r} among {short(list(entry))[1:-1] or 'nothing'}{near}")
+            raise lacks(name, entry, where, line)
     context, answer, choices = entry["question"], entry["answer"], entry.get("choices")
     if not isinstance(context, str):
         raise wrong(where, line, f"question = {short(context)} is not a text; put it in quotes")

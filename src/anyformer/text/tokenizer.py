@@ -360,6 +360,10 @@ class Tokenizer:
         known = [token for token in map(int, ids) if 0 <= token < N_IDS]
         return self._inner.decode(known, skip_special_tokens=not specials)
 
+    def decode_behind(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """Text of `ids` where others stand before them: at the start a leading space is left out, by some vocabularies."""
+        return self.decode([*before, *ids])[len(self.decode(before)) :]
+
     def stream(self) -> TextStream:
         """A decoder that takes one id at a time, and leaves special tokens out."""
         return TextStream(self)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.disk.foreign import inside, parse_json
 from anyformer.disk.run_layout import TOKENIZER
-from anyformer.errors import AnyformerError, TextError
+from anyformer.errors import AnyformerError, TextError, first_line
 from anyformer.screen import muted
 
 if TYPE_CHECKING:
@@ -115,5 +115,4 @@ def guarded(what: str) -> Iterator[None]:
         # The library raises Exception itself; a panic of Rust's is none, and is known by its name alone.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise TextError(f"{what} ({reason}); copy it again, or take another") from None
+        raise TextError(f"{what} ({first_line(error)}); copy it again, or take another") from None

@@ -56,8 +56,7 @@ def compared(tokenizer: Tokenizer, documents: Corpus | Iterable[str]) -> Compare
             seen, times = np.unique(ids, return_counts=True)
             counts[seen] += times
             lengths[number] += len(ids)
-            # What stands at the start is decoded otherwise: a leading space may be left out.
-            digest.update(tokenizer.decode([*before, *ids])[len(tokenizer.decode(before)) :].encode())
+            digest.update(tokenizer.decode_behind(before, ids.tolist()).encode())
             before = ids[-8:].tolist()
             decoding += time.perf_counter() - paused
         restored += digest.digest() == text

@@ -46,7 +46,7 @@ from anyformer.text.conversations import ExchangeCorpus, read_conversations, rea
 from anyformer.text.labelled import Kind
 from anyformer.text.learning import Lesson
 from anyformer.text.schemes import ByteLevelBPE
-from anyformer.text.sources import read_text
+from anyformer.text.sources import read_text, without_packing
 from anyformer.training.chosen_recipe import read_recipe
 from anyformer.training.data.examples import ExampleData
 from anyformer.training.data.feed import TrainingData
@@ -64,7 +64,7 @@ from anyformer.training.objectives.seq2seq.data import PairData
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 # Bytes of memory for each of a file, as texts and as tokens, as measured with words of five letters.
 PAIRS_HELD, LABELLED_HELD = 5, 15
-PACKED = 3  # bytes of text in one of a .gz
+PACKED = 3  # bytes of text in one of a .gz or .zst
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 
 Say = Callable[[str], None]
@@ -122,7 +122,9 @@ class Sources:
 def _refuse_large(times: int, *files: str | Path) -> None:
     """Raise UsageError for files which as tokens, `times` their size, are more than the memory that is free."""
     there = [Path(file) for file in files if Path(file).is_file()]  # what is missing is for the reader to say
-    nbytes = times * sum(path.stat().st_size * (PACKED if path.suffix == ".gz" else 1) for path in there)
+    nbytes = times * sum(
+        path.stat().st_size * (PACKED if without_packing(path.name) != path.name else 1) for path in there
+    )
     refuse_beyond_memory(
         nbytes, "cpu", f"holding {' and '.join(map(str, there))} in memory", "give fewer of the lines at once"
     )

@@ -51,12 +51,6 @@ BIASES = {
     "projection": "attention output",
 }
 
-NORM_OVER = {
-    "head": "over each head",
-    "heads": "over each head, a gain for each",
-    "projection": "over all heads together",
-}
-
 
 @dataclass(frozen=True)
 class CardRow:
@@ -177,16 +171,6 @@ def _root(scale: float) -> str:
     """A factor as 1/√n where n is a whole number."""
     width = scale**-2
     return f"1/√{round(width)}" if width > 1 and abs(width - round(width)) < 1e-6 * width else number(scale)
-
-
-def _qk_norm(attention: AttentionSpec) -> str | None:
-    projection = attention.projection
-    query, key = (getattr(projection, name, None) for name in ("norm_query", "norm_key"))
-    if isinstance(projection, MLASpec) or not (query or key):
-        return None
-    which = "" if query and key else " (queries alone)" if query else " (keys alone)"
-    last = ", after the rotation" if getattr(projection, "norm_last", False) else ""
-    return f"{words.norm(query or key)} {NORM_OVER.get(getattr(projection, 'norm_over', ''), '')}{last}{which}".strip()
 
 
 def _value_norm(attention: AttentionSpec) -> str | None:
@@ -363,7 +347,7 @@ ATTENTION = (
         "output_norm", "norm of values", _each(lambda a: f"{words.norm(a.norm)}, of all heads" if a.norm else None), str
     ),
     Reading("qkv_clip", "q, k, v clipped to ±", _of(_field("clip"))),
-    Reading("qk_norm", "QK-norm", _each(_qk_norm), str),
+    Reading("qk_norm", "QK-norm", _each(options.qk_norm), str),
     Reading("value_norm", "value norm", _each(_value_norm), str),
     Reading("latent_norm", "norm of latents", _each(_latent_norm), str),
 )

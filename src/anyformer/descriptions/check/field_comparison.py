@@ -78,9 +78,7 @@ class FieldPosition:
 
     def shown(self, value: float) -> str:
         """A value as it is read."""
-        if float(value).is_integer():
-            return number(value)
-        return three_digits(value)
+        return number(value) if float(value).is_integer() else three_digits(value)
 
     @property
     def strip(self) -> str:

@@ -130,15 +130,6 @@ def _attention(attention: AttentionSpec) -> str:
     return said if whose is None else f"{said}, {whose}"
 
 
-def _qk_norm(attention: AttentionSpec) -> str:
-    over = {"head": "of each head", "heads": "of each head, a weight each", "projection": "of all heads as one"}
-    projection = attention.projection
-    if not isinstance(projection, GQASpec) or not (projection.norm_query or projection.norm_key):
-        return "none"
-    both = words.each(words.norm(value, exact=True) for value in (projection.norm_query, projection.norm_key))
-    return f"{both}, {over[projection.norm_over]}{', after the rotation' if projection.norm_last else ''}"
-
-
 def _scores(attention: AttentionSpec) -> str:
     width = "head_dim" if isinstance(attention.projection, GQASpec) else "width of a query"
     said = ["not scaled" if attention.scale == ScaleSpec() else f"× {words.scale(attention.scale, width)}"]
@@ -247,7 +238,7 @@ ROWS: Mapping[str, Reading] = {
     "mixer": _by_layer(_mixer),
     "attention": _by_attention(_attention),
     "who sees whom": _by_attention(lambda attention: words.seen(attention.mask)),
-    "QK-norm": _by_attention(_qk_norm),
+    "QK-norm": _by_attention(lambda attention: options.qk_norm(attention, exact=True) or "none"),
     "scores": _by_attention(_scores, reads=None),
     "activation": _by_layer(lambda block: map(feed_forwards.activation, feeds(block))),
     "experts": _by_layer(lambda block: map(feed_forwards.experts, feeds(block))),

@@ -19,7 +19,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from anyformer.errors import AnyformerError, RunFailed, UsageError
+from anyformer.errors import AnyformerError, RunFailed, UsageError, first_line
 from anyformer.training.cluster.mesh import AUTO, Mesh, parse
 from anyformer.training.cluster.world import ALONE, World
 
@@ -64,7 +64,7 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
         if "EADDRINUSE" in str(error):
             why = "address already in use; end what listens there, or give all processes another MASTER_PORT"
             raise UsageError(f"rank {rank} cannot listen at {at}: {why}") from None
-        raise UsageError(f"rank {rank} cannot reach the others at {at}: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"rank {rank} cannot reach the others at {at}: {first_line(error)}") from None
     store = dist.PrefixStore(f"anyformer/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", tcp)
     members = _Members(store, rank, size, limit)
     with members.ending_together(), _muted() if rank else nullcontext():

@@ -10,7 +10,7 @@ from typing import get_args
 
 import torch
 
-from anyformer.errors import RunFailed, UsageError, among, did_you_mean, out_of_memory
+from anyformer.errors import RunFailed, UsageError, among, did_you_mean, first_line, out_of_memory
 from anyformer.recipe import Precision
 
 PRECISIONS = get_args(Precision)
@@ -41,9 +41,8 @@ def choose_device(name: str | None = None) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
         raise UsageError(
-            f"device {name!r} cannot be used here ({reason}); this machine's best is {best_device().type!r}"
+            f"device {name!r} cannot be used here ({first_line(error)}); this machine's best is {best_device().type!r}"
         ) from None
     return device
 

@@ -19,14 +19,24 @@ from anyformer.generation import Prefixes, Sampling, encode_prompt, generate_tex
 from anyformer.inference import embed, generate
 from anyformer.inference.opened import Opened
 from anyformer.serving import Limits
+from anyformer.serving.choice import spelled
 from anyformer.text.chat import Chat
 from anyformer.text.filling import KNOWN
+from anyformer.text.schemes import SCHEMES, scheme
 from tests.serving.conftest import LONGEST, Running, Start
 
 
 @pytest.fixture(scope="module")
 def client(running: Running) -> openai.OpenAI:
     return openai.OpenAI(base_url=running.v1, api_key="none", max_retries=0, timeout=60)
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_tokens_are_spelled_with_their_spaces(kind: str) -> None:
+    tokenizer = scheme(kind, 300).train(["the cat sat on the mat", "a cat and a hat", "that mat is flat"])
+    ids = tokenizer.encode("the cat sat on that flat mat")
+    assert len(ids) > 6
+    assert "".join(spelled(tokenizer, token)[0] for token in ids).lstrip() == tokenizer.decode(ids)
 
 
 def text_of(running: Running, prompt: str, n: int, seed: int, **drawn: Any) -> str:

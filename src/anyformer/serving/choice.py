@@ -65,7 +65,7 @@ class Choice:
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int]]:
-    """(text, bytes) of a token by itself; special ones as the vocabulary writes them."""
+    """(text, bytes) of a token within a text, its space with it; special ones as the vocabulary writes them."""
     spelling = tokenizer.spelling(token)
     if spelling is None:
         return "", []
@@ -75,7 +75,8 @@ def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int]]:
             return content.decode(), list(content)
         except UnicodeDecodeError:  # a part of a character: as OpenAI's interface writes it
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content), list(content)
-    text = tokenizer.decode([token], specials=True)
+    special = token in tokenizer.special_ids
+    text = tokenizer.decode([token], specials=True) if special else tokenizer.decode_behind([token], [token])
     return text, list(text.encode())
 
 

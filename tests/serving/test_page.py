@@ -91,7 +91,10 @@ def kinds(found: Opened) -> dict[str, tuple[Opened, list[str]]]:
 def test_it_offers_what_the_model_can_do(found: Opened, kind: str) -> None:
     opened, ways = kinds(found)[kind]
     page, _ = page_of(opened)
-    assert json.loads(page.inside["facts"])["ways"] == ways
+    facts = json.loads(page.inside["facts"])
+    assert facts["ways"] == ways
+    assert facts["ends"] == [opened.tokenizer.spelling(token) for token in opened.tokenizer.closing_ids]
+    assert 0 < facts["new_tokens"] <= 32  # a prompt has half the room
     ids = {given.get("id") for _, given in page.elements}
     sections = {"chat": "ask", "text": "write", "answer": "write", "vectors": "compare"}
     assert ids & set(sections.values()) == {sections[way] for way in ways}

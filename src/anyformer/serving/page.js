@@ -83,7 +83,7 @@ function others(element, token, take) {
   if (token.logprob === null || !token.tops.length) return;
   const tops = token.tops.some((each) => each.text === token.text) ? token.tops : [...token.tops, token];
   panel.replaceChildren(...[...tops].sort((a, b) => b.logprob - a.logprob).map((each) => {
-    const can = take && !each.text.startsWith("bytes:"), is = each.text === token.text;
+    const can = take && !each.text.startsWith("bytes:") && !facts.ends.includes(each.text), is = each.text === token.text;
     const row = made(can ? "button" : "div", "", is ? "is" : "");
     row.style.setProperty("--share", share(each.logprob));
     row.append(made("bdi", spelled(each.text)), made("span", percent(each.logprob)));

@@ -53,10 +53,12 @@ def _render(service: Service, css: str, script: str) -> str:
     n_layers = sum(len(stack.blocks) for stack in spec.stacks.values())
     size = f"{count(parameters(spec).total)} parameters in {counted(n_layers, 'layer')}, {service.longest:,} tokens of context"
     ways = _ways(service)
+    tokenizer = service.found.tokenizer
     facts = {
         "model": service.name,
         "ways": ways,
         "new_tokens": min(200, service.limits.max_tokens, service.longest // 2),
+        "ends": [tokenizer.spelling(token) for token in tokenizer.closing_ids],  # tokens that no text goes on from
     }
     return template.render(
         name=visible(service.name), size=size, ways=ways, facts=facts, css=Markup(css), script=Markup(script)

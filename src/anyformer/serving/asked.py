@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,28 +36,6 @@ IGNORED = (
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
     *("prompt_cache_key", "prompt_cache_retention"),
 )
-TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
-WAYS = (
-    "model",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "no_repeat_ngram_size",
-    "min_tokens",
-    "logit_bias",
-    "seed",
-    "stop",
-    "stream",
-    "stream_options",
-    "n",
-    "max_tokens",
-    "logprobs",
-    "response_format",
-)
 
 
 def parsed(content: bytes | bytearray) -> Any:
@@ -73,47 +51,57 @@ def parsed(content: bytes | bytearray) -> Any:
 
 
 class Fields:
-    """The fields of a body, each taken once with its type and range. Raises Refusal, which names the field."""
+    """The fields of a body, each taken with its type and range; what is taken is known. Raises Refusal, which names the field."""
 
-    def __init__(self, body: Any, known: Collection[str]) -> None:
+    def __init__(self, body: Any) -> None:
         if not isinstance(body, dict):
             raise Refusal("the body must be a JSON object")
         self.body: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
+        self.known = {"model"}  # which is asked for before all others
+
+    def refuse_others(self, *more: str) -> None:
+        """Refuse fields that were not taken, nor will be, as the `more` are, unless they change nothing."""
+        self.known.update(more)
         for name, value in self.body.items():
-            if name in NEUTRAL and name not in known:
+            if name in NEUTRAL and name not in self.known:
                 if value not in NEUTRAL[name]:
                     raise Refusal(f"{name} is not supported here; leave it out", param=name, code="unsupported_value")
-            elif name not in known and name not in IGNORED:
+            elif name not in self.known and name not in IGNORED:
                 raise Refusal(
-                    f"{name} is unknown here; leave it out. There are {', '.join(sorted(known))}",
+                    f"{name} is unknown here; leave it out. There are {', '.join(sorted(self.known))}",
                     param=name[:100],
                     code="unknown_parameter",
                 )
 
+    def given(self, name: str, default: Any = None) -> Any:
+        """What it says, whatever that is."""
+        self.known.add(name)
+        return self.body.get(name, default)
+
     def whole(self, name: str, default: int | None, least: int, most: int) -> int | None:
         """A whole number."""
-        value = self.body.get(name, default)
+        value = self.given(name, default)
         if value is not None and (type(value) is not int or not least <= value <= most):
             raise Refusal(f"{name} must be a whole number from {least} to {most}", param=name)
         return value
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
         """A number."""
-        value = self.body.get(name, default)
+        value = self.given(name, default)
         if type(value) not in (int, float) or not least <= value <= most:
             raise Refusal(f"{name} must be a number from {least:g} to {most:g}", param=name)
         return float(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """True or false."""
-        value = self.body.get(name, default)
+        value = self.given(name, default)
         if type(value) is not bool:
             raise Refusal(f"{name} must be true or false", param=name)
         return value
 
     def word(self, name: str, default: str, among: Sequence[str]) -> str:
         """One of some words."""
-        value = self.body.get(name, default)
+        value = self.given(name, default)
         if value not in among:
             raise Refusal(f"{name} must be one of {', '.join(among)}", param=name)
         return value
@@ -185,17 +173,18 @@ def read_way(
 
 def read_completion(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[str | list[int]]]:
     """(how, the prompts: each a text or token ids) of a request for completions."""
-    fields = Fields(body, {*WAYS, "prompt", "suffix", "echo", "best_of"})
+    fields = Fields(body)
     likeliest = fields.whole("logprobs", None, 0, MOST_LIKELIEST)
     max_tokens = fields.whole("max_tokens", 16, 0, 10**9)
     echo = fields.flag("echo")
     asked = read_way(fields, usual, likeliest, max_tokens, echo=echo)
-    if fields.body.get("best_of", asked.n) != asked.n:
+    if fields.given("best_of", asked.n) != asked.n:
         raise Refusal("best_of is not supported here, but as many as n; leave it out", param="best_of")
     if echo and asked.stream:
         raise Refusal("echo comes with the whole answer; leave stream out", param="echo")
     prompts = _texts(fields, "prompt", "")
     asked = replace(asked, suffix=_suffix(fields, prompts, echo))
+    fields.refuse_others()
     if len(prompts) * asked.n > MOST_CHOICES * 4:
         raise Refusal(f"a request may ask for {MOST_CHOICES * 4} texts at most; send several", param="prompt")
     return asked, prompts
@@ -203,7 +192,7 @@ def read_completion(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[str
 
 def read_chat(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[dict[str, Any]]]:
     """(how, the conversation) of a request for an answer."""
-    fields = Fields(body, {*WAYS, "messages", "top_logprobs", "max_completion_tokens", *TOOLS})
+    fields = Fields(body)
     likeliest = fields.whole("top_logprobs", 0, 0, MOST_LIKELIEST)
     told = fields.flag("logprobs")
     if likeliest and not told:
@@ -212,11 +201,12 @@ def read_chat(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[dict[str,
     limit = next((name for name, n in limits.items() if n), "max_tokens")
     asked = read_way(fields, usual, likeliest if told else None, limits[limit], limit)
     parallel = fields.flag("parallel_tool_calls", default=True)
-    tools = read_tools(fields.body.get("tools", []), fields.body.get("tool_choice"), parallel)
+    tools = read_tools(fields.given("tools", []), fields.given("tool_choice"), parallel)
     if tools.callable and asked.form:
         raise Refusal("an answer that may call tools is held to no response_format; leave one out", param="tools")
     asked = replace(asked, tools=tools, form=tools.form() if tools.must else asked.form)
-    messages = fields.body.get("messages")
+    fields.refuse_others("messages")
+    messages = fields.given("messages")
     if not isinstance(messages, list) or not messages:
         raise Refusal("messages must be a list of {'role', 'content'}, and not empty", param="messages")
     return asked, [_message(each, i) for i, each in enumerate(messages)]
@@ -224,19 +214,20 @@ def read_chat(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[dict[str,
 
 def read_embedding(body: Any) -> tuple[list[str | list[int]], bool, Way]:
     """(texts or token ids, whether the vectors are to be base64, how they are made) of a request for embeddings."""
-    fields = Fields(body, {"model", "input", "encoding_format", "dimensions", "prompt_name"})
+    fields = Fields(body)
     coded = fields.word("encoding_format", "float", ("float", "base64")) == "base64"
+    dimensions = fields.whole("dimensions", None, 1, 10**9)
+    name = fields.given("prompt_name")
+    fields.refuse_others("input")
     texts = _texts(fields, "input", None)
     if len(texts) > MOST_TEXTS:
         raise Refusal(f"a request may have {MOST_TEXTS:,} texts at most; send several", param="input")
-    name = fields.body.get("prompt_name")
     if name is not None and not isinstance(name, str):
         raise Refusal("prompt_name must be a text", param="prompt_name")
     if name is not None and not all(isinstance(each, str) for each in texts):
         raise Refusal(
             "prompt_name goes before texts, and token ids are read as they are; leave it out", param="prompt_name"
         )
-    dimensions = fields.whole("dimensions", None, 1, 10**9)
     return texts, coded, Way(prompt_name=name, dimensions=dimensions, may_cut=False)
 
 
@@ -270,7 +261,7 @@ def _message(given: Any, number: int) -> dict[str, Any]:
 
 
 def _stops(fields: Fields) -> tuple[str, ...]:
-    given = fields.body.get("stop", [])
+    given = fields.given("stop", [])
     stops = [given] if isinstance(given, str) else given
     if (
         not isinstance(stops, list)
@@ -283,7 +274,7 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 
 def _suffix(fields: Fields, prompts: Sequence[str | list[int]], echo: bool) -> str | None:
     """What stands behind a gap; None, and an empty one as OpenAI has it: there is no gap."""
-    suffix = fields.body.get("suffix", "")
+    suffix = fields.given("suffix", "")
     if not isinstance(suffix, str):
         raise Refusal("suffix must be a text", param="suffix")
     if suffix and (echo or not all(isinstance(each, str) for each in prompts)):
@@ -292,7 +283,7 @@ def _suffix(fields: Fields, prompts: Sequence[str | list[int]], echo: bool) -> s
 
 
 def _bias(fields: Fields) -> tuple[tuple[int, float], ...]:
-    given = fields.body.get("logit_bias", {})
+    given = fields.given("logit_bias", {})
     if (
         not isinstance(given, dict)
         or not all(
@@ -308,7 +299,7 @@ def _bias(fields: Fields) -> tuple[tuple[int, float], ...]:
 
 def _form(fields: Fields) -> dict[Form, Any]:
     """What a response format holds texts to: nothing, any JSON object, values of a schema, or a grammar's texts."""
-    given = fields.body.get("response_format", {"type": "text"})
+    given = fields.given("response_format", {"type": "text"})
     match given:
         case {"type": "text", **rest} if not rest:
             return {}
@@ -327,7 +318,7 @@ def _form(fields: Fields) -> dict[Form, Any]:
 
 def _usage(fields: Fields) -> bool:
     """Whether a stream ends with how many tokens there were."""
-    options = fields.body.get("stream_options", {})
+    options = fields.given("stream_options", {})
     if not isinstance(options, dict):
         raise Refusal("stream_options must be an object such as {'include_usage': true}", param="stream_options")
     for name, value in options.items():
@@ -341,7 +332,7 @@ def _usage(fields: Fields) -> bool:
 
 def _texts(fields: Fields, name: str, default: str | None) -> list[str | list[int]]:
     """What a field gives to be read, each a text or token ids."""
-    given = fields.body.get(name, default)
+    given = fields.given(name, default)
     if isinstance(given, str) or (isinstance(given, list) and given and all(type(each) is int for each in given)):
         given = [given]
     if not isinstance(given, list) or not given or not all(isinstance(each, str) or _is_ids(each) for each in given):

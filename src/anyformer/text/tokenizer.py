@@ -34,6 +34,7 @@ from anyformer.text.fitting import fit, refuse_many
 from anyformer.text.framing import Framed, around, framed, with_frame
 from anyformer.text.generation_config import answer_ids, closing_ids, settings_of, with_defaults
 from anyformer.text.languages import answers_in, sides_in
+from anyformer.text.places import refuse_surrogates
 from anyformer.text.stream import TextStream
 from anyformer.text.tokenizer_file import FILE, guarded, located, read_tokenizer, without_pieces
 
@@ -202,7 +203,7 @@ class Tokenizer:
     def frame(self, texts: Sequence[str], longest: int | None = None, *, words: bool = False) -> Framed:
         """A text, a pair of texts, or the `words` of one as one input, as `text.framing.framed` does."""
         for text in texts:
-            _refuse_surrogates(text)
+            refuse_surrogates(text)
         with guarded("the tokenizer cannot encode this text"):
             return framed(self._plain, texts, longest, words=words)
 
@@ -306,7 +307,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise TextError(f"only text can be encoded, not {type(text).__name__}")
-        _refuse_surrogates(text)
+        refuse_surrogates(text)
         if not specials and (fast := self._fast_for(text)):
             return fast.encode_ordinary(text)
         inner = self._inner if specials else self._plain
@@ -315,7 +316,7 @@ class Tokenizer:
 
     def encoding(self, text: str) -> tokenizers.Encoding:
         """Ids of `text` as `encode` gives them, with the characters that each stands for."""
-        _refuse_surrogates(text)
+        refuse_surrogates(text)
         with guarded("the tokenizer cannot encode this text"):
             return self._plain.encode(text, add_special_tokens=False)
 
@@ -339,7 +340,7 @@ class Tokenizer:
     def array(self, text: str) -> np.ndarray:
         """The ids [token] that `encode` gives, of `dtype`; without a list between, which takes a tenth of tiktoken's time."""
         if fast := self._fast_for(text):
-            _refuse_surrogates(text)
+            refuse_surrogates(text)
             return fast.encode_to_numpy(text, disallowed_special=()).astype(self.dtype)
         return np.array(self.encode(text), dtype=self.dtype)
 
@@ -370,15 +371,3 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, vocab_size={self.vocab_size}, fingerprint={self.fingerprint[:12]})"
-
-
-def _refuse_surrogates(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        code, at = ord(text[error.start]), f"at character {error.start}"
-        if 0xDC80 <= code <= 0xDCFF:  # how Python writes a byte of the command line that is no UTF-8
-            raise TextError(
-                f"text that is not UTF-8: byte 0x{code - 0xDC00:02x} {at}; convert it or remove it"
-            ) from None
-        raise TextError(f"text with half a character (surrogate U+{code:04X} {at}); remove it") from None

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from tests.sample import is_its_turn  # imports torch, which reads the variables above
 
     for item in items:
-        if item.get_closest_marker("in_turn") and not is_its_turn(item.nodeid):
+        if not all(is_its_turn(item.nodeid, *mark.args) for mark in item.iter_markers("in_turn")):
             item.add_marker("slow")
 
 

@@ -42,7 +42,7 @@ from tests.generation.test_decode import decoder, windowed
 from tests.generation.test_text import TEXTS
 from tests.laws.models import DECODERS, ids_for, one_chunk, randomised
 from tests.laws.parity import InDouble
-from tests.sample import sampled
+from tests.sample import in_turn, sampled
 
 LONGEST, DRAWN = 60, Sampling(1.0)
 
@@ -166,7 +166,7 @@ def by_compiling(model: Transformer) -> CompiledStep:
     return CompiledStep(model, "aot_eager")
 
 
-@pytest.mark.parametrize("make", [by_lookup, by_draft, by_compiling])
+@pytest.mark.parametrize("make", [by_lookup, by_draft, in_turn(by_compiling)])
 @pytest.mark.parametrize("spec", [decoder(), windowed(3, alternating=True)], ids=["full", "window"])
 def test_guesses_and_compiled_steps_go_on(
     spec: ModelSpec, make: Callable[[Transformer], Guessing | CompiledStep]

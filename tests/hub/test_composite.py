@@ -166,6 +166,7 @@ def ids() -> Tensor:
     return torch.randint(3, 30, (2, 17), generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("hf_type", ALONE)
 def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = theirs(hf_type, monkeypatch)

@@ -18,8 +18,10 @@ from anyformer.spec import ModelSpec, dumps, loads
 from tests.laws.models import every_preset, every_preset_few_fast, ids_for, randomised, runner, told, waiving
 from tests.laws.parity import single
 from tests.laws.tolerance import FLOAT32, OWN_LOSS, close, gradient_distance
+from tests.sample import TURNS
 
 
+@pytest.mark.in_turn(3 * TURNS)
 @every_preset_few_fast
 def test_no_graph_break(spec: ModelSpec) -> None:
     compiles(spec, "eager")

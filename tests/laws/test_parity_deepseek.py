@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from anyformer.layers import (
     AttentionSpec,
     CompressorSpec,
@@ -133,6 +135,7 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.in_turn(4)
 @each_mutation(MUTATIONS)
 def test_a_distinguishing_field_is_seen(name: str, part: type[Spec], fields: dict[str, Any]) -> None:
     check_mutation(name, part, fields)

@@ -286,6 +286,7 @@ MUTATIONS: dict[str, list[Change]] = {
 }
 
 
+@pytest.mark.in_turn(4)
 @each_mutation(MUTATIONS)
 def test_a_distinguishing_field_is_seen(name: str, part: type[Spec], fields: dict[str, Any]) -> None:
     check_mutation(name, part, fields)

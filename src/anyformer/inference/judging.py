@@ -135,7 +135,7 @@ def judging(
         check_positions(spec, lambda _: longest, longest)
         return Judging(objective, PairValidation(pairs, encoded), seq_len=longest)
     recipe = Recipe(objective=goal, seed=trained.seed if trained else 0)
-    longest_of_rows = partial(longest_of_text, spec, recipe, found.tokenizer)
+    longest_of_rows = partial(longest_of_text, judging_noise_of, spec, recipe, found.tokenizer)
     length = length if seq_len else longest_row(spec, longest_of_rows, length) or length
     check_positions(spec, longest_of_rows, length)
     recipe = recipe.but(seq_len=length, batch_tokens=length)

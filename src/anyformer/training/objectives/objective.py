@@ -208,6 +208,10 @@ def objective_of(said: ObjectiveSpec, spec: ModelSpec) -> Objective[Any]:
     return chosen
 
 
+# What is done to rows of text by a recipe, and by whose tokens: in training, or where a model is judged by them.
+NoiseRule = Callable[["Recipe", "Tokenizer | None"], Noise | None]
+
+
 def noise_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Noise | None:
     """The noise of the recipe's objective on rows of text; None: nothing. Raises what `Objective.noise` does."""
     said = recipe.objective

@@ -18,7 +18,7 @@ from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import AdamW
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
-from anyformer.training.step.optimizer import clip, optimizer_of
+from anyformer.training.step.optimizer import clip, optimizer_of, ways_of
 
 aten = torch.ops.aten
 PHASES = ("forward", "backward")
@@ -177,8 +177,8 @@ def _update(device: torch.device) -> float:
     from anyformer.model import build
 
     model = build(spec, device=device)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = optimizer_of(AdamW(), model)
+    ways = ways_of(model)
+    parameters, optimizer = list(ways), optimizer_of(AdamW(), model, ways)
     for p in parameters:
         p.grad = torch.ones_like(p)
 

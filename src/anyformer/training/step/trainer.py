@@ -34,7 +34,7 @@ from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
 from anyformer.training.step.memories import SegmentMemories, check_passes
-from anyformer.training.step.optimizer import clip, optimizer_of, trained
+from anyformer.training.step.optimizer import clip, optimizer_of, ways_of
 from anyformer.training.step.routing import ExpertLoad, Routed, check_router_losses, correct, mixtures_of
 from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
 
@@ -117,13 +117,14 @@ class Trainer:
         self.adapter = None if recipe.lora is None else Adapter(model, recipe.lora, recipe.seed)
         self.memories = None if recipe.memory is None else SegmentMemories(model, recipe.memory, recipe.batch_rows)
 
-        self.parameters = trained(self.models)
+        self.ways = ways_of(*self.models)
+        self.parameters = list(self.ways)
         if world.tp > 1:
             from anyformer.training.cluster.tensor_parallel import keep_gradients_apart
 
             keep_gradients_apart(self.parameters)
         self.counted = counted_once(model, self.parameters)
-        self.optimizer = optimizer_of(recipe.optimizer, *self.models)
+        self.optimizer = optimizer_of(recipe.optimizer, model, self.ways)
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
         self.rate_shares = [group["lr"] / self.learning_rate.peak for group in self.optimizer.param_groups]
         # What learns by gradients changes in updates alone; what is kept beside it, a pass may change.

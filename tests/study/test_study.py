@@ -556,6 +556,14 @@ def test_claims_of_windows_are_judged_by_windows() -> None:
     assert "| short | 1.00M | 2.00M | 16 |" not in page
 
 
+def test_a_page_says_which_parameters_its_sizes_count() -> None:
+    models = tuple(ModelEntry(name=name, architecture="gpt2") for name in ("a", "b"))
+    for how, said in (("total", "parameters"), ("non_embedding", "parameters beside the tables")):
+        spec = StudySpec(title="t", models=models, tokens=(1_000_000,), count=how)
+        page = as_markdown(find(spec, "", reported(spec, lambda name, seed: 3.0), ()), "command")
+        assert f"Up to 1.00M {said} and 1.00M tokens, 1 token a parameter." in page
+
+
 def test_a_bar_in_a_name_ends_no_cell(folder: Path) -> None:
     """It would move every number of its row into another column."""
     models = tuple(ModelEntry(name=name, architecture="gpt2") for name in ("a|b", "c"))

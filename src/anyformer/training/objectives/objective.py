@@ -151,14 +151,16 @@ class Objective(ABC, Generic[S]):
         """Whether a batch is one pass of one model, which several processes may each compute a part of."""
         return type(self).__call__ is Objective.__call__
 
+    @property
+    def by_place(self) -> bool:
+        """Whether its loss is a sum over the places of a row, each of what the model makes of the token there and its label."""
+        usual = type(self).losses is Objective.losses and type(self).read is Objective.read
+        return self.one_pass and usual
+
     @classmethod
     def with_head(cls, said: S, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
         """The architecture with the head that it trains, where it has none: for `labels` a row each, for numbers one."""
         return spec
-
-    def by_place(self) -> bool:
-        """Whether its loss is a sum over the places of a row, each of what the model makes of the token there and its label."""
-        return False
 
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         """Raise UsageError for data, or fields of the recipe, that it has no use for."""

@@ -87,7 +87,7 @@ class Trainer:
             tied=asked is not None and bool(asked.tied),
             compiled=compiled,
             beside=asked is not None,
-            by_place=objective.by_place(),
+            by_place=objective.by_place,
             one_pass=objective.one_pass,
         )
         if micro_tokens is not None and (reason := indivisible(model.spec, recipe)):

@@ -34,9 +34,6 @@ class SFTObjective(Objective[SFT]):
     def refuses(self) -> str | None:
         return _no_decoder(self.spec)
 
-    def by_place(self) -> bool:
-        return True
-
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         if not isinstance(data, ConversationData):
             raise UsageError(f"{self.said.kind} is trained on ConversationData, not on {type(data).__name__}")

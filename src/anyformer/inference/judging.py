@@ -16,10 +16,10 @@ from anyformer.text import EncodedPairs, ParallelCorpus, Tokenizer, encode_corpu
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
 from anyformer.training.chosen_recipe import fits, refuse_row_length
+from anyformer.training.data.examples import ExampleValidation
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import longest_of_text, text_validation
 from anyformer.training.data.vocabulary import serves
-from anyformer.training.objectives.answers.data import ConversationValidation
 from anyformer.training.objectives.answers.encoded import EncodedConversations
 from anyformer.training.objectives.architecture import RESTORED, usual
 from anyformer.training.objectives.contrastive.data import ContrastData
@@ -157,7 +157,7 @@ def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, re
     if isinstance(goal := recipe.objective, SFT):
         said = given.exchanges(goal.reads)
         said = said if held_out is None else split_exchanges(said, held_out)[1]
-        return ConversationValidation(EncodedConversations(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
+        return ExampleValidation(EncodedConversations(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     text = encode_corpus(corpus, tokenizer)

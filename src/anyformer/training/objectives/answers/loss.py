@@ -58,7 +58,7 @@ class PreferenceObjective(Objective[PreferenceSpec]):
         if not self.said.has_reference:
             return
         assert isinstance(data, PreferenceData)
-        parts = [pairs for pairs in (data.encoded(recipe), data.held_out_pairs(recipe)) if pairs is not None]
+        parts = [pairs for pairs in (data.encoded(recipe), data.unseen(recipe)) if pairs is not None]
         n = sum(map(len, parts))
 
         def batches() -> Iterator[PreferenceRows]:

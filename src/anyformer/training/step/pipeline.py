@@ -21,7 +21,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.training.cluster.sharding import device_mesh, last_of_step
 from anyformer.training.cluster.world import World
-from anyformer.training.data.feed import Rows, rows_at
+from anyformer.training.data.feed import Rows, parts_of
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective
 from anyformer.training.step.device import autocast
 
@@ -65,9 +65,10 @@ class Pipeline:
             found[i] = losses
             return losses.total
 
-        n = len(rows.labels)
-        size = -(-n // self.stage.n_stages)  # as many parts as there are stages, where the rows are enough
-        self.passing([rows_at(rows, slice(at, at + size)) for at in range(0, n, size)], noted, trains=False)
+        size = -(
+            -len(rows.labels) // self.stage.n_stages
+        )  # as many parts as there are stages, where the rows are enough
+        self.passing(parts_of(rows, size), noted, trains=False)
         return _joined([found[i] for i in sorted(found)])
 
     def _go(self, parts: Sequence[Rows], weighed: Weighed, *, trains: bool, backward: bool = True) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from itertools import chain
 from operator import add
@@ -27,7 +27,7 @@ from anyformer.text import NOT_PREDICTED
 from anyformer.training.cluster.gradients import add_gradients, counted_once, norm_over_stages
 from anyformer.training.cluster.refusals import indivisible, refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
-from anyformer.training.data.feed import Rows, rows_at
+from anyformer.training.data.feed import Rows, parts_of, rows_at
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Teacher
 from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
@@ -250,7 +250,7 @@ class Trainer:
         size = rows_of(batch, self.micro_tokens)
         if self.world.pp > 1:  # so that each stage has a part to compute at once
             size = min(size, -(-most // self.world.pp))
-        parts = [rows_at(batch, slice(at, min(at + size, mine.stop))) for at in range(mine.start, mine.stop, size)]
+        parts = parts_of(rows_at(batch, mine), size)
         return parts + [rows_at(batch, slice(0, 1))] * (-(-most // size) - len(parts)), len(parts)
 
     def _foreseen(self, number: int, parts: list[Rows], real: int) -> ExpertLoad | None:
@@ -362,13 +362,6 @@ def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
     return Dropout(**dropout.values(), router_jitter=router_jitter)
 
 
-def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:
-    """The batch in parts of whole rows, each of at most `micro_tokens` places where a row is no longer."""
-    size = rows_of(batch, micro_tokens)
-    for start in range(0, len(batch.labels), size):
-        yield rows_at(batch, slice(start, start + size))
-
-
 def rows_of(batch: Rows, micro_tokens: int) -> int:
-    """How many rows of a batch are computed at once."""
+    """How many rows of a batch are computed at once: of at most so many places, or one that is longer."""
     return max(1, micro_tokens // max(field[0].size for field in batch))

@@ -38,6 +38,10 @@ class LossPart(NamedTuple):
     labels: Tensor  # []: how many
     right: Tensor | None = None  # []: of them, those whose label is the likeliest class; None: not counted
 
+    def numbers(self) -> tuple[float, int, int | None]:
+        """The three as plain numbers, which waits for the device."""
+        return float(self.nats), int(self.labels), None if self.right is None else int(self.right)
+
 
 class Losses(NamedTuple):
     """The losses of some rows."""

@@ -290,23 +290,14 @@ class Trainer:
             judged = self.world.read(judged)[0]
         if not judged:
             return {}, {}
-        counted = [
-            [
-                (float(part.nats), int(part.labels), 0 if part.right is None else int(part.right))
-                for part in (micro[i][name] for name in judged if name in micro[i])
-            ]
-            for i in range(real)
-        ]
-        if self.pipeline is not None and not self.pipeline.stage.last:
-            counted = []
-        sums = self.world.summed(torch.tensor(counted, dtype=torch.float64).view(-1, len(judged), 3).sum(0)).tolist()
-        shares = {
-            name: (nats / max(1, n), right / max(1, n)) for name, (nats, n, right) in zip(judged, sums, strict=True)
-        }
-        return (
-            {name: mean for name, (mean, _) in shares.items()},
-            {name: right for name, (_, right) in shares.items() if judged[name]},
-        )
+        counts = self.pipeline is None or self.pipeline.stage.last
+        sums = torch.zeros(len(judged), 3, dtype=torch.float64)
+        for i in range(real if counts else 0):
+            each = (micro[i][name].numbers() for name in judged)
+            sums += torch.tensor([(nats, n, right or 0) for nats, n, right in each], dtype=torch.float64)
+        found = dict(zip(judged, self.world.summed(sums).tolist(), strict=True))
+        means = {name: nats / max(1, n) for name, (nats, n, _) in found.items()}
+        return means, {name: right / max(1, n) for name, (_, n, right) in found.items() if judged[name]}
 
     def _draw(self, number: int) -> None:
         """Have what is drawn in a step, by dropout or by a part of one's own, follow from the run's seed and the step alone."""

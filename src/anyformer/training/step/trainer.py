@@ -139,9 +139,10 @@ class Trainer:
             self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
         self.pipeline = None
         if world.pp > 1:
-            from anyformer.training.step.pipeline import Pipeline
+            from anyformer.training.step.pipeline import Pipeline, StagePasses
 
-            self.pipeline = Pipeline(model, objective, world, recipe.precision, self.dropout, self.options)
+            passes = StagePasses(model, objective, recipe.precision, self.dropout, self.options)
+            self.pipeline = Pipeline(passes, world)
         self.compiled = compiled
         if compiled:
             for each in (*self.models, *([] if teacher is None else [teacher.model])):

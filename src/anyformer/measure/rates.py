@@ -13,6 +13,7 @@ from anyformer.costs.hardware.rates import Curve, Grid, Rates
 from anyformer.families import preset
 from anyformer.measure.calibrate import Say, dtype_name, fastest
 from anyformer.measure.runs import decoding_step, training_step
+from anyformer.model import build
 from anyformer.observation.observer import observed_call
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import AdamW
@@ -173,10 +174,7 @@ def _copying(device: torch.device) -> Curve:
 
 def _update(device: torch.device) -> float:
     """The seconds a parameter of clipping, AdamW and dropping the gradient."""
-    spec = _typical(TYPICAL[0], 4, 256)
-    from anyformer.model import build
-
-    model = build(spec, device=device)
+    model = build(_typical(TYPICAL[0], 4, 256), device=device)
     ways = ways_of(model)
     parameters, optimizer = list(ways), optimizer_of(AdamW(), model, ways)
     for p in parameters:

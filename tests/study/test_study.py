@@ -271,14 +271,14 @@ def test_a_rate_between_those_tried_is_the_bottom_of_their_bowl(fake: Any) -> No
 
 
 def test_each_size_has_a_rate_of_its_own(fake: Any) -> None:
-    """A larger model's best is lower; what one size tried says nothing of another's sensitivity."""
+    """A larger model's best is lower; what one size tried says nothing of another's sensitivity, which is the largest's."""
 
     def loss(cell: Cell) -> float:
         best, steep = (4e-3, 0.5) if cell.size == 20_000 else (2e-3, 1.0)
         return 3.0 + steep * abs(math.log2((cell.rate or 0.0) / best))
 
     claims = [{"kind": "LessSensitive", "says": "x", "model": "rms", "than": "layer"}]
-    runs, made = fake(loss, sizes=[20_000, 40_000], rates=[1e-3, 2e-3, 4e-3, 8e-3], claims=claims)
+    runs, made = fake(loss, sizes=[40_000, 20_000], rates=[1e-3, 2e-3, 4e-3, 8e-3], claims=claims)
     runs.make_all(lambda *_: None)
     chosen = {("rms", 20_000): 4e-3, ("rms", 40_000): 2e-3, ("layer", 20_000): 4e-3, ("layer", 40_000): 2e-3}
     assert {(cell.model, cell.size): cell.rate for cell in made if not cell.chooses} == chosen

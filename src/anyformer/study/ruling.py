@@ -70,7 +70,7 @@ def sensitivity(spec: StudySpec, tuning: Sequence[Tuning], name: str) -> dict[in
     """
     uniform = math.log(spec.vocab_size)
     rates = next(spec.rates_of(model) for model in spec.models if model.name == name)
-    trials = (each for one in tuning if (one.architecture, one.size) == (name, spec.sizes[-1]) for each in one.trials)
+    trials = (each for one in tuning if (one.architecture, one.size) == (name, max(spec.sizes)) for each in one.trials)
     rows = [trial.seeds for trial in trials if trial.learning_rate in rates]
     found = {}
     for at, seed in enumerate(spec.choosing if rows else ()):

@@ -454,6 +454,7 @@ def order(*names: str) -> dict[str, Any]:
         ({"rate_tie": -0.1}, "Study.rate_tie = -0.1"),
         ({"rate_tie": 0.1, "rate_between": True}, "chooses another rate than rate_tie; give one of the two"),
         ({"lengths": [16, 24]}, "Study.lengths.*has 16, which does not divide 24"),
+        ({"lengths": [1]}, "has windows of 1 token, of which none is predicted; give 2 or more"),
         (pair(length=32), "speaks of windows of 32 tokens; the study's lengths are none"),
         (pair(length=8, than="rms") | {"lengths": [8]}, "compares a model with itself; name two, or two lengths"),
         (pair(length=8, last=8) | {"lengths": [8]}, "counts the last 8 of 8 tokens"),

@@ -155,9 +155,8 @@ class StudySpec(Spec):
                 self._check_pair(claim)
         longest = max(self.lengths, default=1)
         for length in self.lengths:
-            self.require(
-                "lengths", length > 1 and longest % length == 0, f"has {length}, which does not divide {longest}"
-            )
+            self.require("lengths", length > 1, "has windows of 1 token, of which none is predicted; give 2 or more")
+            self.require("lengths", longest % length == 0, f"has {length}, which does not divide {longest}")
         self.require(
             "rate_between",
             not (self.rate_between and self.rate_tie),

@@ -559,8 +559,13 @@ def test_claims_of_windows_are_judged_by_windows() -> None:
 
 def test_a_page_says_which_parameters_its_sizes_count() -> None:
     models = tuple(ModelEntry(name=name, architecture="gpt2") for name in ("a", "b"))
-    for how, said in (("total", "parameters"), ("non_embedding", "parameters beside the tables")):
-        spec = StudySpec(title="t", models=models, tokens=(1_000_000,), count=how)
+    for spec, said in (
+        (StudySpec(title="t", models=models, tokens=(1_000_000,)), "parameters"),
+        (
+            StudySpec(title="t", models=models, tokens=(1_000_000,), count="non_embedding"),
+            "parameters beside the tables",
+        ),
+    ):
         page = as_markdown(find(spec, "", reported(spec, lambda name, seed: 3.0), ()), "command")
         assert f"Up to 1.00M {said} and 1.00M tokens, 1 token a parameter." in page
 

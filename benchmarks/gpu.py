@@ -97,7 +97,7 @@ class Training:
         self.model = ours(here)
         self.spec = self.model.spec
         self.theirs: Any = theirs(here, self.model)
-        self.trainer = trainer_of(self.model, 1, self.seq_len, "bf16")
+        self.trainer = trainer_of(self.model, random_rows(self.spec, 1, self.seq_len), "bf16")
         self.optimizer: Any = torch.optim.AdamW(self.theirs.parameters(), lr=1e-4, fused=True)
         self.losses: dict[str, float] = {}  # of each side's first step
 

@@ -38,7 +38,7 @@ from anyformer.training.objectives.seq2seq.data import PairData
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.progress import live_view
 from anyformer.training.step import Trainer
-from anyformer.training.step.optimizer import optimizer_of
+from anyformer.training.step.optimizer import optimizer_of, ways_of
 from benchmarks import measure
 from benchmarks.torch_transformer import TorchTransformer, put, taken
 
@@ -135,7 +135,7 @@ def speed(material: Path, out: Path) -> None:
 
 def optimizer_like_ours(model: TorchTransformer, ours: Transformer, recipe: Recipe) -> torch.optim.Optimizer:
     """Return AdamW by the recipe: decay on matrices alone, as ours has it."""
-    like = optimizer_of(recipe.optimizer, ours)
+    like = optimizer_of(recipe.optimizer, ours, ways_of(ours))
     matrices = [p for p in model.parameters() if p.dim() == 2 and p is not model.table]
     others = [p for p in model.parameters() if p.dim() != 2 or p is model.table]
     decays = [group["weight_decay"] for group in like.param_groups]

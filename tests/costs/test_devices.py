@@ -1,5 +1,6 @@
 """Devices: what the datasheets print, and files that are read strictly."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import yaml
 
 from anyformer.cli.options import NAMES
 from anyformer.costs.hardware.devices import Device, device, devices
+from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import UsageError
 
 MINE = {
@@ -110,3 +112,6 @@ def test_a_file_that_holds_no_device_is_refused(tmp_path: Path, text: str) -> No
 def test_a_dtype_without_a_peak_is_refused() -> None:
     with pytest.raises(UsageError, match="V100 states no peak for bfloat16"):
         devices()["V100"].peak("bfloat16")
+    fp8 = replace(devices()["V100"], name="mine", peak_flops_per_second={"float8": 1e15})
+    with pytest.raises(UsageError, match="mine states no peak for float16; it does for float8"):
+        roofline("gpt2", device=fp8, seq_len=8)

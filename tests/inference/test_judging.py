@@ -9,7 +9,7 @@ import pytest
 
 import anyformer as af
 from anyformer.errors import UsageError
-from anyformer.inference.judging import goal_of
+from anyformer.inference.judging import goal_of, judging
 from anyformer.inference.opened import Opened
 from anyformer.recipe import (
     DPO,
@@ -17,6 +17,7 @@ from anyformer.recipe import (
     CausalLM,
     Classification,
     Contrastive,
+    FillInTheMiddle,
     ObjectiveSpec,
     Recipe,
     Seq2Seq,
@@ -61,6 +62,15 @@ def test_an_encoder_and_a_decoder_is_judged_by_what_its_tokenizer_hides_text_by(
     plain = tokenizer()
     with pytest.raises(UsageError, match=r"its tokenizer has none; give pairs of texts \(--source and --target\)"):
         evaluate(of_positions("bart-base", 64, plain), text, plain)
+
+
+def test_what_is_judged_as_plain_text_has_rows_as_long_as_the_positions(text: Path) -> None:
+    """Whatever training makes of such rows, and with marks or without."""
+    learnt = FillInTheMiddle()
+    recipe = Recipe(objective=learnt, seq_len=64, batch_tokens=64)
+    for words in (tokenizer(*learnt.specials), tokenizer()):
+        found = Opened(af.build(of_positions("gpt2", 64, words)), words, recipe)
+        assert judging(found, learnt, Sources(text), directory=None).seq_len == 64
 
 
 def test_rows_whose_texts_go_beyond_the_positions_are_refused(text: Path, tmp_path: Path) -> None:

@@ -221,11 +221,11 @@ def test_what_is_made_again_is_the_largest_layer() -> None:
 def test_state_is_what_training_holds(name: str) -> None:
     """Of a shrunk model in float32: the bytes of weights, gradients and the optimiser's tensors after a step."""
     from anyformer.recipe import AdamW
-    from anyformer.training.step.optimizer import optimizer_of
+    from anyformer.training.step.optimizer import optimizer_of, ways_of
 
     model = build(shrink(preset(name).spec))
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = optimizer_of(AdamW(), model)
+    optimizer = optimizer_of(AdamW(), model, ways_of(model))
     for p in trained:
         p.grad = torch.zeros_like(p)
     optimizer.step()

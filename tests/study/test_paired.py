@@ -10,13 +10,15 @@ import pytest
 from scipy import stats
 
 from anyformer.study.paired import (
+    Difference,
+    Losses,
     Spread,
     corrected,
     difference,
-    differences,
     least_detectable,
     least_margin,
     lower,
+    paired,
     power,
     same,
     spread_of,
@@ -24,10 +26,15 @@ from anyformer.study.paired import (
 )
 
 
+def differences(losses: Losses, pairs: list[tuple[str, str]]) -> list[Difference]:
+    """Of each pair (model, than), by the models' one spread."""
+    spread = spread_of(losses)
+    return [difference(paired(losses, *pair), spread) for pair in pairs]
+
+
 def test_one_variant_by_its_own_deviation_is_the_paired_t_test() -> None:
     a, b = np.random.default_rng(0).normal(3, 0.1, (2, 6))
     (found,) = differences({"a": dict(enumerate(a)), "b": dict(enumerate(b))}, [("a", "b")])
-    assert found is not None
     expected = stats.ttest_rel(a, b)
     assert found.p_value == pytest.approx(expected.pvalue)
     interval = expected.confidence_interval(0.95)
@@ -96,8 +103,6 @@ def test_what_follows_from_other_differences_counts_once() -> None:
     losses = {"a": {1: 1.0, 2: 2.0}, "b": {1: 1.5, 2: 2.1}, "c": {1: 0.8, 2: 2.2}}
     assert spread_of(losses).df == 2
     forth, back = differences(losses, [("b", "c"), ("c", "b")])
-    assert forth is not None
-    assert back is not None
     assert (forth.value, forth.p_value) == (pytest.approx(-back.value), pytest.approx(back.p_value))
     assert forth.value == pytest.approx(0.3)
 

@@ -271,14 +271,14 @@ def test_a_rate_between_those_tried_is_the_bottom_of_their_bowl(fake: Any) -> No
 
 
 def test_each_size_has_a_rate_of_its_own(fake: Any) -> None:
-    """A larger model's best is lower; what one size tried says nothing of another's sensitivity."""
+    """A larger model's best is lower; what one size tried says nothing of another's sensitivity, which is the largest's."""
 
     def loss(cell: Cell) -> float:
         best, steep = (4e-3, 0.5) if cell.size == 20_000 else (2e-3, 1.0)
         return 3.0 + steep * abs(math.log2((cell.rate or 0.0) / best))
 
     claims = [{"kind": "LessSensitive", "says": "x", "model": "rms", "than": "layer"}]
-    runs, made = fake(loss, sizes=[20_000, 40_000], rates=[1e-3, 2e-3, 4e-3, 8e-3], claims=claims)
+    runs, made = fake(loss, sizes=[40_000, 20_000], rates=[1e-3, 2e-3, 4e-3, 8e-3], claims=claims)
     runs.make_all(lambda *_: None)
     chosen = {("rms", 20_000): 4e-3, ("rms", 40_000): 2e-3, ("layer", 20_000): 4e-3, ("layer", 40_000): 2e-3}
     assert {(cell.model, cell.size): cell.rate for cell in made if not cell.chooses} == chosen
@@ -454,6 +454,7 @@ def order(*names: str) -> dict[str, Any]:
         ({"rate_tie": -0.1}, "Study.rate_tie = -0.1"),
         ({"rate_tie": 0.1, "rate_between": True}, "chooses another rate than rate_tie; give one of the two"),
         ({"lengths": [16, 24]}, "Study.lengths.*has 16, which does not divide 24"),
+        ({"lengths": [1]}, "has windows of 1 token, of which none is predicted; give 2 or more"),
         (pair(length=32), "speaks of windows of 32 tokens; the study's lengths are none"),
         (pair(length=8, than="rms") | {"lengths": [8]}, "compares a model with itself; name two, or two lengths"),
         (pair(length=8, last=8) | {"lengths": [8]}, "counts the last 8 of 8 tokens"),
@@ -554,6 +555,19 @@ def test_claims_of_windows_are_judged_by_windows() -> None:
     page = as_markdown(find(spec, "", runs, ()), "command")
     assert "| b | 1.00M | 2.00M | 16 | 3.5020 | – | 3.5020 |" in page
     assert "| short | 1.00M | 2.00M | 16 |" not in page
+
+
+def test_a_page_says_which_parameters_its_sizes_count() -> None:
+    models = tuple(ModelEntry(name=name, architecture="gpt2") for name in ("a", "b"))
+    for spec, said in (
+        (StudySpec(title="t", models=models, tokens=(1_000_000,)), "parameters"),
+        (
+            StudySpec(title="t", models=models, tokens=(1_000_000,), count="non_embedding"),
+            "parameters beside the tables",
+        ),
+    ):
+        page = as_markdown(find(spec, "", reported(spec, lambda name, seed: 3.0), ()), "command")
+        assert f"Up to 1.00M {said} and 1.00M tokens, 1 token a parameter." in page
 
 
 def test_a_bar_in_a_name_ends_no_cell(folder: Path) -> None:

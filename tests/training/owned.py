@@ -12,7 +12,7 @@ PRINTS = {"data": "d1", "tokenizer": "t1"}
 
 
 def created(path: Path) -> Lock:
-    return own(path, spec(), recipe(), PRINTS, {"architecture": "tiny", "note": [1, None]})
+    return own(path, spec(), recipe(), PRINTS, "tiny")
 
 
 @contextmanager

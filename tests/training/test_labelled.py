@@ -33,12 +33,14 @@ from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.text.labelled import EncodedLabelled, Kind, LabelledRows
+from anyformer.training.data.feed import parts_of
 from anyformer.training.objectives.labelled.data import LabelledData, LabelledValidation
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.run.progress import Watcher
-from anyformer.training.step import Trainer, split
+from anyformer.training.step import Trainer
+from anyformer.training.step.trainer import rows_of
 from tests.laws.models import randomised
 from tests.training.labelled import RECIPE, corpus, labelled
 
@@ -146,7 +148,7 @@ def test_micro_batches_are_the_whole_batch(kind: Kind) -> None:
     spec = model_for("bert-base", data, said)
     recipe = RECIPE.but(objective=said)
     rows = some(data, 24)
-    assert len(list(split(rows, 32))) > 2
+    assert len(parts_of(rows, rows_of(rows, 32))) > 2
     gradients = []
     for micro in (None, 32):
         model = build(spec, seed=1)

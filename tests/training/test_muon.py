@@ -163,5 +163,5 @@ def test_named_on_the_way() -> None:
     assert changed(given, {"optimizer": "adam"}, lr=0.1).optimizer == Adam(lr=0.1, beta2=0.9)
     with pytest.raises(UsageError, match=r"there is no optimizer 'moun' .did you mean 'muon'"):
         changed(given, {"optimizer": "moun"})
-    spec = decoder()
-    assert isinstance(optimizer_of(Muon(), build(spec)), MuonAdam)
+    model = build(decoder())
+    assert isinstance(optimizer_of(Muon(), model, ways_of(model)), MuonAdam)

@@ -32,7 +32,7 @@ def llama(width: int, init: str = "MuP(base=64)") -> ModelSpec:
 def test_matrices_learn_slower_the_wider_they_are() -> None:
     spec = llama(256)
     model = build(spec)
-    optimizer = optimizer_of(AdamW(lr=RATE, weight_decay=0.1), model)
+    optimizer = optimizer_of(AdamW(lr=RATE, weight_decay=0.1), model, ways_of(model))
     names = {parameter: name for name, parameter in model.named_parameters()}
     rates = {names[p]: group["lr"] for group in optimizer.param_groups for p in group["params"]}
     for name, rate in rates.items():
@@ -83,7 +83,7 @@ def slope(
     for width in WIDTHS:
         spec = of(width, init)
         model = build(spec, seed=0)
-        optimizer = optimizer_of(by, model)
+        optimizer = optimizer_of(by, model, ways_of(model))
         if maps_alone:
             for parameter, way in ways_of(model).items():
                 parameter.requires_grad_(way.is_map)
@@ -144,7 +144,7 @@ def best_rate(width: int, init: str) -> int:
     losses = {}
     for power in range(-12, -2):
         model = build(spec, seed=0)
-        optimizer = optimizer_of(AdamW(lr=2.0**power, weight_decay=0.0), model)
+        optimizer = optimizer_of(AdamW(lr=2.0**power, weight_decay=0.0), model, ways_of(model))
         for rows in ids.split(8):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(rows[:, :-1]).logits.flatten(0, 1), rows[:, 1:].flatten())

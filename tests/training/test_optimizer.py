@@ -8,7 +8,7 @@ from anyformer.model import build
 from anyformer.recipe import Adam, AdamW
 from anyformer.resizing import shrink
 from anyformer.spec import Place, tensors
-from anyformer.training.step.optimizer import optimizer_of
+from anyformer.training.step.optimizer import optimizer_of, ways_of
 from anyformer.training.step.rules import in_one_piece
 
 RATE, STRENGTH, BETA1, BETA2, EPS, STEPS = 0.01, 0.3, 0.8, 0.9, 1e-8, 3
@@ -22,7 +22,7 @@ def test_decay_stands_in_the_gradient_or_beside_it() -> None:
     found = {}
     for kind, optimizer in (("in", Adam(**shared, l2=STRENGTH)), ("beside", AdamW(**shared, weight_decay=STRENGTH))):
         model = build(spec, 0).double()
-        mine = optimizer_of(optimizer, model)
+        mine = optimizer_of(optimizer, model, ways_of(model))
         weights = {name: p.detach().clone() for name, p in model.named_parameters()}
         moments = {name: (torch.zeros_like(w), torch.zeros_like(w)) for name, w in weights.items()}
         generator = torch.Generator().manual_seed(1)
@@ -50,7 +50,7 @@ def test_what_was_laid_out_for_decoding_learns_the_same() -> None:
     found = []
     for prepare in (lambda model: model, lay_out_for_decoding):
         model = prepare(build(shrink(af.preset("llama2-7b").spec), seed=0))
-        optimizer = optimizer_of(AdamW(lr=0.01), model)
+        optimizer = optimizer_of(AdamW(lr=0.01), model, ways_of(model))
         model(torch.arange(20)[None]).logits.square().mean().backward()
         optimizer.step()
         found.append(dict(model.named_parameters()))

@@ -19,6 +19,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import AdamW, LinearDecay, ReplacedTokens, Warmup
 from anyformer.spec import parameters
 from anyformer.text import NOT_PREDICTED, Batch
+from anyformer.training.data.feed import parts_of
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.objective import Auxiliary, LossContext, objective_of, with_head_for
 from anyformer.training.objectives.replaced import loss as replaced
@@ -29,7 +30,8 @@ from anyformer.training.objectives.replaced.loss import (
     generator_for,
     sampled,
 )
-from anyformer.training.step import Trainer, split
+from anyformer.training.step import Trainer
+from anyformer.training.step.trainer import rows_of
 from tests.training import noisy
 from tests.training.replacing import recipe, spec, trainer
 
@@ -230,7 +232,7 @@ def test_parts_of_a_batch_add_up_to_it(micro_tokens: int) -> None:
         passes = by.gradients(1, batch)
         assert by.auxiliary is not None
         found.append((passes[:2], passes.parts, [p.grad for p in (*by.model.parameters(), *by.auxiliary.parameters())]))
-    assert len(list(split(batch, micro_tokens))) == 96 // micro_tokens
+    assert len(parts_of(batch, rows_of(batch, micro_tokens))) == 96 // micro_tokens
     (loss, parts, gradients), (again, parts_again, others) = found
     assert again == pytest.approx(loss, rel=1e-6)
     assert parts is not None

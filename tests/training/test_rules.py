@@ -20,7 +20,7 @@ from anyformer.spec import Place, tensors
 from anyformer.training.chosen_recipe import changed
 from anyformer.training.run import Job, Run, train
 from anyformer.training.step.adafactor import FactoredAdam
-from anyformer.training.step.optimizer import kept_nbytes, optimizer_of
+from anyformer.training.step.optimizer import kept_nbytes, optimizer_of, ways_of
 from anyformer.training.step.rules import Groups, Ways, torch_optimizer
 from tests.training.test_run import HOW, RECIPE, SPEC, Crash, Watching, crash, hexadecimal, text_data
 
@@ -36,7 +36,7 @@ def test_lion_is_the_program_of_its_paper() -> None:
     rule, lr = Lion(lr=0.01, beta1=0.8, beta2=0.95, weight_decay=0.5), 0.01
     model = build(shrink(af.preset("gpt2").spec), seed=0).double()
     matrices = {name for name, weight in tensors(model.spec, Place()) if weight.role not in ("bias", "gain", "table")}
-    mine = optimizer_of(rule, model)
+    mine = optimizer_of(rule, model, ways_of(model))
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     momentum = {name: torch.zeros_like(w) for name, w in weights.items()}
     for step in range(1, STEPS + 1):
@@ -112,7 +112,7 @@ def test_what_was_chosen_goes_along() -> None:
 def test_a_closure_makes_the_gradient(rule: OptimizerSpec) -> None:
     """As PyTorch's own take one."""
     model, ids = build(SPEC, seed=0), torch.arange(8)[None]
-    optimizer, before = optimizer_of(rule, model), [p.detach().clone() for p in model.parameters()]
+    optimizer, before = optimizer_of(rule, model, ways_of(model)), [p.detach().clone() for p in model.parameters()]
 
     def loss() -> float:
         found = model(ids).logits.square().mean()

@@ -14,9 +14,11 @@ from anyformer.model import build
 from anyformer.recipe import Adam, AdamW, CausalLM, Constant, DropoutSpec, Recipe, Warmup
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
+from anyformer.training.data.feed import parts_of
 from anyformer.training.objectives.objective import objective_of
-from anyformer.training.step import Trainer, split
+from anyformer.training.step import Trainer
 from anyformer.training.step.optimizer import clip, ways
+from anyformer.training.step.trainer import rows_of
 from tests.training.models import VOCAB, decoder, encoder_decoder
 
 ROWS, LENGTH = 6, 10
@@ -78,11 +80,11 @@ def test_statistics_of_a_whole_batch_allow_no_split() -> None:
 
 
 def test_a_split_loses_no_row() -> None:
-    parts = list(split(batch(), 4 * LENGTH))
+    parts = parts_of(batch(), rows_of(batch(), 4 * LENGTH))
     assert [len(part.labels) for part in parts] == [4, 2]
     for name, field in batch()._asdict().items():
         np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts]), field)
-    assert [len(part.labels) for part in split(batch(), 1)] == [1] * ROWS
+    assert rows_of(batch(), 1) == 1
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(lr=0.01, weight_decay=0.3), Adam(lr=0.02, beta2=0.98, eps=1e-9)], ids=str)

@@ -16,6 +16,7 @@ from anyformer.costs.formulas import active_parameters
 from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import NoModuleError, SpecError, unknown
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.embedding import learned_positions
 from anyformer.layers.packing import PACKINGS, packed_nbytes
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
@@ -28,6 +29,7 @@ from anyformer.spec import (
     Parameters,
     Place,
     Recompute,
+    Spec,
     Workload,
     inside,
     parameters,
@@ -249,11 +251,11 @@ def lengths_of(spec: ModelSpec, seq_len: int | None, source_len: int | None, bat
     if max(seq_len, read) * batch > MOST_TOKENS:
         said = f"batch = {batch:,} sequences of {max(seq_len, read):,} tokens"
         raise SpecError(f"{said} are more than {MOST_TOKENS:,} tokens, the most that are counted at once; take fewer")
-    each = [("source_len", read, spec.encoder.embedding.terms)] if spec.encoder else []
-    each += [("seq_len", seq_len, spec.stack.embedding.terms)]
-    each += [("seq_len", seq_len, head.layers.terms) for head in spec.heads if head.layers]
-    for name, tokens, term in ((name, tokens, term) for name, tokens, terms in each for term in terms):
-        most = term.positions()
+    each: list[tuple[str, int, Spec]] = [("source_len", read, spec.encoder.embedding)] if spec.encoder else []
+    each += [("seq_len", seq_len, spec.stack.embedding)]
+    each += [("seq_len", seq_len, head.layers) for head in spec.heads if head.layers]
+    for name, tokens, part in each:
+        most = learned_positions(part)
         if most is not None and tokens > most:
             beyond = f"{name} = {tokens:,} goes beyond the {most:,} learned positions of this model"
             raise SpecError(f"{beyond}; take at most {most:,}, or resize its context")

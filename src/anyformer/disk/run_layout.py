@@ -34,8 +34,10 @@ def is_run(path: Path) -> bool:
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a directory is a checkpoint of ours, complete or not, in its run or moved away from it."""
-    run = run_of(path) if step_and_again(path) is not None else None
-    return step_and_again(path) is not None and (is_complete(path) or (run is not None and is_run(run)))
+    if step_and_again(path) is None:
+        return False
+    run = run_of(path)
+    return is_complete(path) or (run is not None and is_run(run))
 
 
 def run_of(checkpoint: Path) -> Path | None:

@@ -15,10 +15,10 @@ from anyformer.text import EncodedPairs, ParallelCorpus, Tokenizer, encode_corpu
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
 from anyformer.training.chosen_recipe import fits, refuse_row_length
+from anyformer.training.data.examples import ExampleValidation
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import longest_of_text, text_validation
 from anyformer.training.data.vocabulary import serves
-from anyformer.training.objectives.answers.data import ConversationValidation
 from anyformer.training.objectives.answers.encoded import EncodedConversations
 from anyformer.training.objectives.architecture import RESTORED, usual
 from anyformer.training.objectives.contrastive.data import ContrastData
@@ -133,7 +133,7 @@ def judging(
         check_positions(spec, lambda _: longest, longest)
         return Judging(objective, PairValidation(pairs, encoded), seq_len=longest)
     recipe = Recipe(objective=goal, seed=trained.seed if trained else 0)
-    longest_of_rows = partial(longest_of_text, spec, recipe, found.tokenizer)
+    longest_of_rows = partial(longest_of_text, judging_noise_of, spec, recipe, found.tokenizer)
     length = length if seq_len else longest_row(spec, longest_of_rows, length) or length
     check_positions(spec, longest_of_rows, length)
     recipe = recipe.but(seq_len=length, batch_tokens=length)
@@ -155,7 +155,7 @@ def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, re
     if isinstance(goal := recipe.objective, SFT):
         said = given.exchanges(goal.reads)
         said = said if held_out is None else split_exchanges(said, held_out)[1]
-        return ConversationValidation(EncodedConversations(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
+        return ExampleValidation(EncodedConversations(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     text = encode_corpus(corpus, tokenizer)

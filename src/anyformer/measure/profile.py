@@ -155,17 +155,19 @@ def profile(
 ) -> Profile:
     """What training and decoding take with a new model of an architecture, at another size if asked, seen for some seconds.
 
-    A training step scores every token by the first head, as `cost` counts it; `dtype` is of weights and cache in decoding, or
-    how weights are packed. Times are predicted where this machine is calibrated. Raises UsageError for a model that does not
-    fit the memory that is free, or has no head; SpecError for sizes that make no sense; KernelError for weights in few bits that
-    the device does not multiply.
+    A training step scores every token by the first head, as `cost` counts it, and in two streams the blanks beside them;
+    `dtype` is of weights and cache in decoding, or how weights are packed. Times are predicted where this machine is
+    calibrated. Raises UsageError for a model that does not fit the memory that is free, or has no head; SpecError for sizes
+    that make no sense; KernelError for weights in few bits that the device does not multiply.
     """
     spec, where = resized(specification(architecture), n_params, vocab_size), choose_device(device)
     if batch < 1 or seq_len < 1:
         raise UsageError(f"--batch {batch} and --seq-len {seq_len} must be at least 1")
     lengths_of(spec, seq_len, None, batch)
     kind: DeviceKind = "cuda" if where.type == "cuda" else "cpu"
-    said = activations(spec, batch=batch, seq_len=seq_len, precision=precision, device=kind)
+    rows = random_rows(spec, batch, seq_len)
+    lengths = {"training": rows.labels.shape[1], "decoding": seq_len}
+    said = activations(spec, batch=batch, seq_len=lengths["training"], precision=precision, device=kind)
     refuse_too_large(spec, said, precision, where)
     keep_heap()
     count, here = parameters(spec).total, kept(where)
@@ -173,10 +175,9 @@ def profile(
     def predicted(phase: str, name: str) -> float | None:
         if here is None or here.rates is None or not here.rates.knows(name):
             return None
-        phases = roofline(spec, device=here, seq_len=seq_len, batch=batch, dtype=name).phases
-        return phases[phase].seconds
+        return roofline(spec, device=here, seq_len=lengths[phase], batch=batch, dtype=name).phases[phase].seconds
 
-    trainer, rows = trainer_of(build(spec, device=where), batch, seq_len, precision), random_rows(spec, batch, seq_len)
+    trainer = trainer_of(build(spec, device=where), rows, precision)
     activation = _activations(trainer, rows, said)
     source_len = seq_len if spec.encoder else 0
     name, number = (dtype, torch.float32) if isinstance(dtype, str) else (dtype_name(dtype), dtype)
@@ -190,7 +191,12 @@ def profile(
         found.flops[phase] = flops_by_class(seen, n_updated=count if phase == "training" else 0)
 
     trained = training_pass(
-        spec, batch=batch, seq_len=seq_len, source_len=source_len, half=precision == "bf16", device=kind
+        spec,
+        batch=batch,
+        seq_len=lengths["training"],
+        source_len=source_len,
+        half=precision == "bf16",
+        device=kind,
     )
     measure("training", lambda: trainer.step(1, rows), trained.operators, dtype_name(compute_dtype(precision)))
     try:

@@ -13,12 +13,13 @@ from anyformer.costs.hardware.rates import Curve, Grid, Rates
 from anyformer.families import preset
 from anyformer.measure.calibrate import Say, dtype_name, fastest
 from anyformer.measure.runs import decoding_step, training_step
+from anyformer.model import build
 from anyformer.observation.observer import observed_call
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import AdamW
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
-from anyformer.training.step.optimizer import clip, optimizer_of
+from anyformer.training.step.optimizer import clip, optimizer_of, ways_of
 
 aten = torch.ops.aten
 PHASES = ("forward", "backward")
@@ -173,12 +174,9 @@ def _copying(device: torch.device) -> Curve:
 
 def _update(device: torch.device) -> float:
     """The seconds a parameter of clipping, AdamW and dropping the gradient."""
-    spec = _typical(TYPICAL[0], 4, 256)
-    from anyformer.model import build
-
-    model = build(spec, device=device)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = optimizer_of(AdamW(), model)
+    model = build(_typical(TYPICAL[0], 4, 256), device=device)
+    ways = ways_of(model)
+    parameters, optimizer = list(ways), optimizer_of(AdamW(), model, ways)
     for p in parameters:
         p.grad = torch.ones_like(p)
 

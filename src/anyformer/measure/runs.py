@@ -16,31 +16,38 @@ from anyformer.layers.embedding import learned_positions
 from anyformer.layers.packing import Packing
 from anyformer.model import Output, Transformer, build
 from anyformer.observation.passes import scored
-from anyformer.recipe import RECIPES, ObjectiveSpec, Precision
+from anyformer.recipe import RECIPES, CausalLM, PermutedLM, Precision, Seq2Seq
 from anyformer.spec import ModelSpec
 from anyformer.text import Batch, PairBatch
 from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, objective_of, tensor
-from anyformer.training.objectives.seq2seq.loss import pairs_of
+from anyformer.training.objectives.architecture import has_two_streams
+from anyformer.training.objectives.causal.loss import CausalObjective
+from anyformer.training.objectives.objective import LossContext, Losses, tensor
+from anyformer.training.objectives.permuted.loss import PermutedNoise, PermutedObjective
+from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
 from anyformer.training.step import Trainer
 
 SEED = 0
 STEPS = 32  # tokens that a row grows by before it starts anew
 
 
-class EveryToken(ObjectiveSpec):
-    """A label for every token, whatever the model: what `observation.training_pass` predicts the step of."""
+class EveryToken(CausalObjective):
+    """A label for every token, whatever the model: what `observation.training_pass` predicts the step of.
 
-
-class EveryTokenObjective(Objective[EveryToken]):
-    """Rows are `text.Batch`, beside an encoder `text.PairBatch`, every token of which has a label."""
+    No user can ask for it, so that it has no specification of its own. Rows are what the model is trained on otherwise:
+    `text.Batch`, beside an encoder `text.PairBatch`, of two streams `PermutedRows`.
+    """
 
     def refuses(self) -> str | None:
         return None
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
-        paired = self.spec.encoder is not None
-        given = pairs_of(rows, device, rows.source_mask, rows.target_mask) if paired else super().asked(rows, device)
+        if self.spec.encoder is not None:
+            given = Seq2SeqObjective(Seq2Seq(), self.spec).asked(rows, device)
+        elif has_two_streams(self.spec):
+            given = PermutedObjective(PermutedLM(), self.spec).asked(rows, device)
+        else:
+            given = super().asked(rows, device)
         return given | {"output_ahead": bool(self.spec.ahead)}
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
@@ -48,38 +55,42 @@ class EveryTokenObjective(Objective[EveryToken]):
         return Losses(total, torch.zeros(rows.labels.shape) if each is None else each, out.notes)
 
 
-def trainer_of(model: Transformer, batch: int, seq_len: int, precision: Precision = "float32") -> Trainer:
-    """A trainer of a model by the small recipe at this size. Raises UsageError for a model without a head."""
+def trainer_of(model: Transformer, rows: Rows, precision: Precision = "float32") -> Trainer:
+    """A trainer of a model by the small recipe on rows of this size. Raises UsageError for a model without a head."""
     if not model.spec.heads:
         raise UsageError(
             "no training step can be timed: the model has no head to score tokens; write one under its `heads`"
         )
-    said = EveryToken()
-    sizes = {"seq_len": seq_len, "batch_tokens": batch * seq_len, "precision": precision}
-    return Trainer(model, RECIPES["small"].but(**sizes, objective=said), objective_of(said, model.spec))
+    batch, places = rows.labels.shape
+    recipe = RECIPES["small"].but(seq_len=places, batch_tokens=batch * places, precision=precision)
+    return Trainer(model, recipe, EveryToken(CausalLM(), model.spec))
 
 
 def random_rows(spec: ModelSpec, batch: int, seq_len: int) -> Rows:
-    """A batch of random tokens, with labels that the first head has a row for."""
+    """A batch of random tokens, with labels that the first head has a row for; in two streams with blanks beside them."""
     generator = np.random.default_rng(SEED)
     shape = (batch, seq_len)
     table = spec.heads[0].table if spec.heads else None
     n_labels = spec.vocab_size if table is None else min(spec.vocab_size, table.rows)
 
-    def ids(below: int = spec.vocab_size) -> np.ndarray:
+    def ids(below: int = spec.vocab_size, shape: tuple[int, ...] = shape) -> np.ndarray:
         return generator.integers(0, below, shape, dtype=np.int64)
 
     ones, positions = np.ones(shape, dtype=np.int64), np.tile(np.arange(seq_len), (batch, 1))
     if spec.encoder:
         real = ones.astype(bool)
         return PairBatch(ids(), real, ids(), real, ids(n_labels))
-    return Batch(ids(), ids(n_labels), ones, positions, np.zeros(shape, dtype=np.int64))
+    rows = Batch(ids(), ids(n_labels), ones, positions, np.zeros(shape, dtype=np.int64))
+    if not has_two_streams(spec):
+        return rows
+    beside = PermutedNoise(PermutedLM())(rows, [generator] * batch)
+    return beside._replace(labels=ids(n_labels, beside.labels.shape))
 
 
 def training_step(spec: ModelSpec, batch: int, seq_len: int, device: torch.device) -> Callable[[], object]:
     """A function that makes one optimiser step of a new model on random tokens."""
-    trainer = trainer_of(build(spec, SEED, device=device), batch, seq_len)
     rows = random_rows(spec, batch, seq_len)
+    trainer = trainer_of(build(spec, SEED, device=device), rows)
     return lambda: trainer.step(1, rows)
 
 

@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     def __str__(self) -> str:
         rate = "" if self.rate is None else f", lr {self.rate:g}"
         seed = (f", seed {self.seed}" if self.seed else "") + (", to choose the rate" if self.chooses else "")
-        return f"{self.model}, {self.size:,} parameters, {self.tokens:,} tokens{rate}{seed}"
+        return f"{self.model}, size {self.size:,}, {self.tokens:,} tokens{rate}{seed}"
 
 
 @dataclass(frozen=True)

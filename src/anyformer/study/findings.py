@@ -126,14 +126,15 @@ def _by_length(found: Findings) -> Iterator[str]:
     yield ""
     yield f"| model | parameters | tokens | window | all | last {LAST} | {' | '.join(positions)} |"
     yield f"|---|---:|---:|---:|---:|---:|{'---:|' * len(spans)}"
-    for (name, size, tokens), runs in found.runs.items():
+    for (name, _, tokens), runs in found.runs.items():
         by_length: dict[int, list[WindowLoss]] = {}
         for window in (window for run in runs for window in run.windows):
             by_length.setdefault(window.length, []).append(window)
         for length, each in sorted(by_length.items()):
             means = [_mean(one.loss() for one in each), _mean(one.loss(LAST) for one in each) if length > LAST else "–"]
             means += [_mean(one.between(*span) for one in each) if span[1] <= length else "–" for span in spans]
-            yield f"| {_cell(name)} | {count(size)} | {count(tokens)} | {length:,} | {' | '.join(means)} |"
+            n_params = count(runs[0].n_params)
+            yield f"| {_cell(name)} | {n_params} | {count(tokens)} | {length:,} | {' | '.join(means)} |"
 
 
 def _cell(text: str | None) -> str:
@@ -152,10 +153,11 @@ def as_markdown(found: Findings, command: str) -> str:
 
 def _lines(found: Findings, command: str) -> Iterator[str]:
     spec = found.spec
-    ratio = max(spec.tokens) / max(spec.sizes)
+    ratio = f"{max(spec.tokens) / max(spec.sizes):.2g}"
     yield f"# {spec.title}"
     yield ""
-    yield f"Up to {count(max(spec.sizes))} parameters and {count(max(spec.tokens))} tokens, {ratio:.2g} tokens a parameter."
+    reach = f"Up to {spec.sized(max(spec.sizes))} and {count(max(spec.tokens))} tokens"
+    yield f"{reach}, {ratio} token{'s' * (ratio != '1')} a parameter."
     yield f"Data: {found.about}. {found.seconds / 60:.1f} minutes of training in the reported runs. Command: `{command}`."
     yield ""
     yield f"Said before the runs: {foreseen(spec)}."
@@ -193,7 +195,7 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
                 f"{trial.learning_rate:g} {'failed' if trial.validation_loss is None else f'{trial.validation_loss:.4f}'}"
                 for trial in one.trials
             )
-            size = f", {one.size:,} parameters" if len(spec.sizes) > 1 else ""
+            size = f", {spec.sized(one.size)}" if one.size and len(spec.sizes) > 1 else ""
             yield f"- {one.architecture}{size}: {', '.join(tried)}; chosen {one.chosen:g}"
     yield from _laws(found)
 

@@ -92,13 +92,6 @@ def spread_of(losses: Losses) -> Spread:
     return Spread(math.sqrt(2 * float(((y - design @ solution) ** 2).sum()) / df) if df else math.nan, df)
 
 
-def differences(losses: Losses, pairs: Sequence[tuple[str, str]]) -> list[Difference | None]:
-    """The difference of each pair (model, than), by the models' one spread; None where they share no seed."""
-    spread = spread_of(losses)
-    found = (paired(losses, *pair) for pair in pairs)
-    return [difference(each, spread) if each else None for each in found]
-
-
 def lower(given: Difference, p_holm: float, delta: float) -> Ruling:
     """Whether the loss is lower: by the corrected test; contradicted where it is higher, or the same within δ (0: never)."""
     if p_holm < 1 - CONFIDENCE:

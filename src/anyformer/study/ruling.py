@@ -15,7 +15,6 @@ from anyformer.study.paired import (
     Spread,
     corrected,
     difference,
-    differences,
     least_detectable,
     least_margin,
     lower,
@@ -71,7 +70,7 @@ def sensitivity(spec: StudySpec, tuning: Sequence[Tuning], name: str) -> dict[in
     """
     uniform = math.log(spec.vocab_size)
     rates = next(spec.rates_of(model) for model in spec.models if model.name == name)
-    trials = (each for one in tuning if (one.architecture, one.size) == (name, spec.sizes[-1]) for each in one.trials)
+    trials = (each for one in tuning if (one.architecture, one.size) == (name, max(spec.sizes)) for each in one.trials)
     rows = [trial.seeds for trial in trials if trial.learning_rate in rates]
     found = {}
     for at, seed in enumerate(spec.choosing if rows else ()):
@@ -86,17 +85,21 @@ def judged(spec: StudySpec, runs: Reported, tuning: Sequence[Tuning] = ()) -> tu
     size, tokens = max(spec.sizes), max(spec.tokens)
     largest = {model.name: runs[model.name, size, tokens] for model in spec.models}
     losses = {name: losses_of(each) for name, each in largest.items()}
-    spread, tested = spread_of(losses), dict[int, tuple[Difference | None, Spread]]()
+    pooled, tested = spread_of(losses), dict[int, tuple[Difference | None, Spread]]()
     for claim in spec.claims:
+        # Beyond the trained length, and of rates, models' differences vary too much to be pooled: those speak for themselves.
         if isinstance(claim, LossPairSpec) and claim.readings == (None, None):
-            tested[id(claim)] = differences(losses, [(claim.model, claim.than)])[0], spread
+            pairs, spread = paired(losses, *claim.names), pooled
         elif isinstance(claim, LossPairSpec):
             sides = zip(("model", "than"), claim.names, claim.readings, strict=True)
             read = {side: losses_of(largest[name], length, claim.last) for side, name, length in sides}
-            tested[id(claim)] = _alone(paired(read, "model", "than"))
+            spread = spread_of_pairs(pairs := paired(read, "model", "than"))
         elif isinstance(claim, LessSensitive):
             told = {name: sensitivity(spec, tuning, name) for name in claim.names}
-            tested[id(claim)] = _alone(paired(told, *claim.names))
+            spread = spread_of_pairs(pairs := paired(told, *claim.names))
+        else:
+            continue
+        tested[id(claim)] = (difference(pairs, spread) if pairs else None), spread
     p_values = dict(zip(tested, corrected([found for found, _ in tested.values()]), strict=True))
     verdicts = []
     for claim in spec.claims:
@@ -111,12 +114,6 @@ def judged(spec: StudySpec, runs: Reported, tuning: Sequence[Tuning] = ()) -> tu
         else:
             raise TypeError(f"{claim.kind} has no test")
     return tuple(verdicts)
-
-
-def _alone(pairs: Sequence[float]) -> tuple[Difference | None, Spread]:
-    """What pairs say by their own deviation: beyond the trained length, and of rates, models' differ too much to be pooled."""
-    own = spread_of_pairs(pairs)
-    return (difference(pairs, own) if pairs else None), own
 
 
 def _of_losses(

@@ -225,5 +225,5 @@ def _report(
     said = tuple(f"{one.claim.says}: {one.ruling}. {one.said}." for one in findings.verdicts)
     rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning if one.size == size)
     notes = (*said, f"Rates chosen on a text and a seed that are not reported: {rates}.") if rates else said
-    study = replace(study, title=f"{spec.title}, {count(size)} parameters, {count(tokens)} tokens", notes=notes)
+    study = replace(study, title=f"{spec.title}, {spec.sized(size)}, {count(tokens)} tokens", notes=notes)
     write_report(study, file, analyse(study))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from anyformer.amounts import count
 from anyformer.disk import plain
 from anyformer.errors import UsageError, among
 from anyformer.recipe import Recipe
@@ -123,7 +124,7 @@ class StudySpec(Spec):
     select: TrueShare = 0.02  # share of the text by which rates are chosen
     report: TrueShare = 0.02  # share of the text that is reported
     vocab_size: Whole = 4096
-    sizes: tuple[Whole, ...] = (1_000_000,)  # parameters
+    sizes: tuple[Whole, ...] = (1_000_000,)  # parameters, of those that `count` says
     count: Counted = "total"
     tokens: tuple[Whole, ...] = (2_000_000,)  # budgets, each with a schedule of its own
     rates: tuple[Positive, ...] = ()  # of which each model gets the best; none, or one: no choice
@@ -154,9 +155,8 @@ class StudySpec(Spec):
                 self._check_pair(claim)
         longest = max(self.lengths, default=1)
         for length in self.lengths:
-            self.require(
-                "lengths", length > 1 and longest % length == 0, f"has {length}, which does not divide {longest}"
-            )
+            self.require("lengths", length > 1, "has windows of 1 token, of which none is predicted; give 2 or more")
+            self.require("lengths", longest % length == 0, f"has {length}, which does not divide {longest}")
         self.require(
             "rate_between",
             not (self.rate_between and self.rate_tie),
@@ -197,6 +197,10 @@ class StudySpec(Spec):
                 shortest is None or claim.last < shortest,
                 f"counts the last {claim.last} of {shortest} tokens",
             )
+
+    def sized(self, size: int) -> str:
+        """One of its sizes in words: "1.00M parameters", or "1.00M parameters beside the tables"."""
+        return f"{count(size)} parameters{' beside the tables' if self.count == 'non_embedding' else ''}"
 
     def recipe_of(self, model: ModelEntry, tokens: int) -> Recipe:
         """The recipe of a model for a budget, before its learning rate is chosen."""

@@ -136,7 +136,7 @@ def test_dropout_differs_along_a_row() -> None:
 def test_what_rows_cannot_be_cut(preset: str, changes: dict[str, int], says: str) -> None:
     spec = shrink(PRESETS[preset].spec)
     recipe = recipe_for(spec, **changes)
-    by_place = objective_of(recipe.objective, spec).by_place()
+    by_place = objective_of(recipe.objective, spec).by_place
     refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(dp=2)), by_place=by_place)
     with pytest.raises(UsageError, match=says):
         refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(cp=2)), by_place=by_place)

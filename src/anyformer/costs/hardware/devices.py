@@ -67,6 +67,11 @@ class Device:
         """Of its memory, what a model has room in."""
         return int(USABLE * self.memory_nbytes)
 
+    @property
+    def half(self) -> str:
+        """The dtype of 16 bits that it multiplies: bfloat16, where it says so."""
+        return "bfloat16" if "bfloat16" in self.peak_flops_per_second else "float16"
+
     def peak(self, dtype: str) -> float:
         """FLOPs a second in a dtype. Raises UsageError for one that the device does not say."""
         if dtype not in self.peak_flops_per_second:

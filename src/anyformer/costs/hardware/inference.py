@@ -144,7 +144,6 @@ class _Served:
     def __init__(self, spec: ModelSpec, where: Device, seq_len: int, shares: Efficiency) -> None:
         self.spec, self.where, self.seq_len, self.shares = spec, where, seq_len, shares
         self.facts: Facts = facts_of(spec)
-        self.dtype = "bfloat16" if "bfloat16" in where.peak_flops_per_second else "float16"
         self.prompt = forward_pass(spec, batch=1, query=seq_len, dtype=torch.bfloat16)
         # Of two sequences and of three: what each further one adds. Alone, one may take other operators than several.
         self.tokens = [forward_pass(spec, batch=n, query=1, past=seq_len - 1, dtype=torch.bfloat16) for n in (1, 2, 3)]
@@ -208,7 +207,7 @@ class _Served:
             other = "cache" if cached else "states" if o.part == "recurrence" else "results"
             moved = o.nbytes * (bits[1] if cached else 1.0) / (heads if cached else tp)
             memory = {"weights": o.weights * bits[0] / tp / reading, other: moved / reading}
-            arithmetic = o.flops / tp / (self.where.peak(self.dtype) * share)
+            arithmetic = o.flops / tp / (self.where.peak(self.where.half) * share)
             taken = max(
                 memory, {"arithmetic": arithmetic}, {"launches": self.where.overhead_seconds},
                 key=lambda each: sum(each.values()),

@@ -71,9 +71,7 @@ class Placer:
         self.source_len = source_tokens(spec, seq_len, source_len)
         self.precision, self.shares = precision, shares
         self.facts: Facts = facts_of(spec)
-        has = where.peak_flops_per_second
-        half = "bfloat16" if "bfloat16" in has else "float16"
-        self.dtype = "float32" if precision == "float32" else half
+        self.dtype = "float32" if precision == "float32" else where.half
         self._work: dict[tuple[int, int, int, str], float] = {}
         self._seen: dict[str, Mapping[Operator, int]] = {}
         self._kept: dict[Recompute, tuple[float, float, float, float]] = {}

@@ -74,9 +74,8 @@ class Plan(ShowsItself):
     def share_of_peak(self) -> float:
         """Of the devices' peak, by the FLOPs of the model alone: what is computed again does not count (MFU)."""
         assert self.best is not None
-        dtype = "float32" if self.precision == "float32" else "bfloat16"
-        peaks = self.hardware.device.peak_flops_per_second
-        peak = peaks[dtype if dtype in peaks else "float16"] * self.hardware.devices
+        device = self.hardware.device
+        peak = device.peak("float32" if self.precision == "float32" else device.half) * self.hardware.devices
         return self.tokens_per_second * self.training_flops_per_token / peak
 
     @property
@@ -285,8 +284,7 @@ def _sizes(spec: ModelSpec, on: Hardware, seq_len: int | None, batch_tokens: int
 
 
 def _precision(on: Hardware) -> str:
-    rates, peaks = on.device.rates, on.device.peak_flops_per_second
-    half = "bfloat16" in peaks or "float16" in peaks
-    if not half or (rates is not None and not rates.knows("bfloat16")):
+    rates = on.device.rates
+    if on.device.half not in on.device.peak_flops_per_second or (rates is not None and not rates.knows("bfloat16")):
         return "float32"
     return "bf16" if on.devices == 1 else "mixed-main-grads"

@@ -29,7 +29,7 @@ def own(
     spec: ModelSpec,
     recipe: Recipe,
     fingerprints: Mapping[str, str],
-    extra: Mapping[str, Any] | None = None,
+    name: str | None = None,
     fill: Callable[[Path], None] | None = None,
 ) -> Lock:
     """Make the directory of a new run, whole or not at all; one that holds this very run is taken over to go on.
@@ -38,8 +38,8 @@ def own(
 
     It holds `spec.yaml`, `recipe.yaml`, `run.json` (what ran, and the seal of the others), `metrics.jsonl`, `checkpoints/` and
     `tokenizer/`, and is this process's until the lock is released. `fingerprints` of what is read (data, tokenizer); that of
-    the code is added. `extra` JSON goes into `run.json`, such as `architecture`, the name to list it by; `fill` writes into
-    a new run's directory what else belongs to it.
+    the code is added. `name` is what the run is listed by, its sizes unless it has one; `fill` writes into a new run's
+    directory what else belongs to it.
     Raises UsageError for a directory that is in use or holds something else, CheckpointError for one of another run, naming
     the field and both values, or a damaged one, DiskFailed where it can't be written.
     """
@@ -47,13 +47,12 @@ def own(
         return _taken_over(path, spec, recipe, fingerprints)
     _refuse_others(path)
     record = {
-        "architecture": f"{spec.n_layers} layers of {spec.stack.d_model}",
+        "architecture": name or f"{spec.n_layers} layers of {spec.stack.d_model}",
         "n_params": sum(weight.numel for _, weight in tensors(spec, Place())),
         "steps": recipe.steps,
         "seed": recipe.seed,
         "fingerprints": {**fingerprints, "code": code_fingerprint()},
         **provenance(),
-        **(extra or {}),
     }
     lock: Lock | None = None
     try:

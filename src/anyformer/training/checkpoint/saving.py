@@ -71,8 +71,8 @@ class Saving:
         if self.out is None:
             return self
         if self.world.leads:
-            extra = {"architecture": self.job.name} if self.job.name else {}
-            self._lock = own(self.out, self.job.spec, self.job.recipe, self._fingerprints(), extra, self._fill)
+            job = self.job
+            self._lock = own(self.out, job.spec, job.recipe, self._fingerprints(), job.name, self._fill)
         try:
             self.world.meet()  # the directory is there
             held = WEIGHTS

@@ -49,15 +49,25 @@ class ExampleData(TrainingData[C, Tokenizer], Generic[C, E]):
     def encode(self, corpus: C, longest: int, truncate: bool) -> E:
         """Texts as ids, `longest` tokens each at most. Raises TextError for a longer one, unless it may be cut."""
 
-    def encoded(self, recipe: Recipe, *, held_out: bool = False) -> E:
-        """The texts as rows of this recipe; once they are encoded they are kept."""
+    def encoded(self, recipe: Recipe) -> E:
+        """The texts to train on as rows of this recipe."""
+        return self._kept(self.train, recipe)
+
+    def unseen(self, recipe: Recipe) -> E | None:
+        """Those to validate on; None where none were set aside."""
+        return None if self.held_out is None else self._kept(self.held_out, recipe)
+
+    def _kept(self, corpus: C, recipe: Recipe) -> E:
+        """A corpus encoded, once."""
         said = recipe.objective
-        key = (recipe.seq_len, isinstance(said, Examples) and said.truncate, held_out)
+        key = (recipe.seq_len, isinstance(said, Examples) and said.truncate, corpus is self.train)
         if key not in self._encoded:
-            corpus = self.held_out if held_out else self.train
-            assert corpus is not None
             self._encoded[key] = self.encode(corpus, *key[:2])
         return self._encoded[key]
+
+    def validation(self, recipe: Recipe) -> ExampleValidation[E] | None:
+        unseen = self.unseen(recipe)
+        return None if unseen is None else ExampleValidation(unseen)
 
     def longest(self, spec: ModelSpec, recipe: Recipe, seq_len: int) -> int:
         return min(seq_len, max(int(each.lengths.max()) for each in self._both(recipe)))
@@ -71,7 +81,7 @@ class ExampleData(TrainingData[C, Tokenizer], Generic[C, E]):
         return int(np.ceil(self.encoded(recipe).lengths.mean()))
 
     def _both(self, recipe: Recipe) -> list[E]:
-        return [self.encoded(recipe)] + ([self.encoded(recipe, held_out=True)] if self.held_out is not None else [])
+        return [each for each in (self.encoded(recipe), self.unseen(recipe)) if each is not None]
 
 
 class ExampleValidation(Generic[E]):

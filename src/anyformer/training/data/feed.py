@@ -24,6 +24,11 @@ def rows_at(rows: Rows, which: slice) -> Rows:
     return type(rows)(*(field[which] for field in rows))
 
 
+def parts_of(rows: Rows, size: int) -> list[Rows]:
+    """The rows in parts of so many, the last of those that are left."""
+    return [rows_at(rows, slice(at, at + size)) for at in range(0, len(rows.labels), size)]
+
+
 class Feed(Protocol):
     """An endless stream of batches that can stop and go on."""
 

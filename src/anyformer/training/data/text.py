@@ -10,7 +10,7 @@ from anyformer.text import EncodedCorpus, Sampler, StreamSampler, Tokenizer, pac
 from anyformer.training.data.feed import Feed, SampledFeed, TrainingData, Validation
 from anyformer.training.data.noise import PackedValidation, load_of, noisy
 from anyformer.training.data.segments import SegmentValidation, in_streams
-from anyformer.training.objectives.objective import judging_noise_of, noise_of
+from anyformer.training.objectives.objective import NoiseRule, judging_noise_of, noise_of
 
 
 class TextData(TrainingData[EncodedCorpus, Tokenizer | None]):
@@ -40,7 +40,7 @@ class TextData(TrainingData[EncodedCorpus, Tokenizer | None]):
         return None if self.held_out is None else text_validation(self.held_out, self.tokenizer, recipe)
 
     def longest(self, spec: ModelSpec, recipe: Recipe, seq_len: int) -> int:
-        return longest_of_text(spec, recipe, self.tokenizer, seq_len)
+        return longest_of_text(noise_of, spec, recipe, self.tokenizer, seq_len)
 
     def load(self, recipe: Recipe) -> Workload:
         noise = noise_of(recipe, self.tokenizer)
@@ -49,9 +49,9 @@ class TextData(TrainingData[EncodedCorpus, Tokenizer | None]):
         return load_of(noise, noise.rows(self.train, recipe.seq_len, recipe.seed))
 
 
-def longest_of_text(spec: ModelSpec, recipe: Recipe, tokenizer: Tokenizer | None, seq_len: int) -> int:
-    """The tokens of the longest sequence that a model will be given of rows of text, by what the objective makes of them."""
-    noise = noise_of(recipe.but(seq_len=seq_len, batch_tokens=seq_len), tokenizer)
+def longest_of_text(rule: NoiseRule, spec: ModelSpec, recipe: Recipe, tokenizer: Tokenizer | None, seq_len: int) -> int:
+    """The tokens of the longest sequence that a model will be given of rows of text, by the noise that a rule says of them."""
+    noise = rule(recipe.but(seq_len=seq_len, batch_tokens=seq_len), tokenizer)
     if noise is None:
         return seq_len
     return noise.joint(seq_len) if spec.encoder is None else noise.longest(seq_len)

@@ -39,6 +39,10 @@ class LossPart(NamedTuple):
     labels: Tensor  # []: how many
     right: Tensor | None = None  # []: of them, those whose label is the likeliest class; None: not counted
 
+    def numbers(self) -> tuple[float, int, int | None]:
+        """The three as plain numbers, which waits for the device."""
+        return float(self.nats), int(self.labels), None if self.right is None else int(self.right)
+
 
 class Losses(NamedTuple):
     """The losses of some rows."""
@@ -152,14 +156,16 @@ class Objective(ABC, Generic[S]):
         """Whether a batch is one pass of one model, which several processes may each compute a part of."""
         return type(self).__call__ is Objective.__call__
 
+    @property
+    def by_place(self) -> bool:
+        """Whether its loss is a sum over the places of a row, each of what the model makes of the token there and its label."""
+        usual = type(self).losses is Objective.losses and type(self).read is Objective.read
+        return self.one_pass and usual
+
     @classmethod
     def with_head(cls, said: S, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
         """The architecture with the head that it trains, where it has none: for `labels` a row each, for numbers one."""
         return spec
-
-    def by_place(self) -> bool:
-        """Whether its loss is a sum over the places of a row, each of what the model makes of the token there and its label."""
-        return False
 
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         """Raise UsageError for data, or fields of the recipe, that it has no use for."""
@@ -207,6 +213,10 @@ def objective_of(said: ObjectiveSpec, spec: ModelSpec) -> Objective[Any]:
     if reason is not None:
         raise UsageError(f"{said.kind} does not go with this architecture: {reason}")
     return chosen
+
+
+# What is done to rows of text by a recipe, and by whose tokens: in training, or where a model is judged by them.
+NoiseRule = Callable[["Recipe", "Tokenizer | None"], Noise | None]
 
 
 def noise_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Noise | None:

@@ -15,7 +15,7 @@ from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Validation
-from anyformer.training.objectives.objective import LossContext, LossPart, Objective
+from anyformer.training.objectives.objective import LossContext, Objective
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import seeing
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from anyformer.training.step.pipeline import Pipeline
 
 BATCH_TOKENS = 4096
+Numbers = tuple[float, int, int | None]  # of `LossPart`: nats, labels, of them right
 
 
 class DocumentLoss(NamedTuple):
@@ -111,7 +112,7 @@ def evaluate(
     batches out, and all have the result; where they have some of the layers each, by a `pipeline`.
     """
     counts: np.ndarray | None = None
-    parts: list[dict[str, _Counted]] = []
+    parts: list[dict[str, Numbers]] = []
     device = next(model.parameters()).device
     beside = None if auxiliary is None else LossContext(auxiliary, auxiliary.head(), device)
     by = None if pipeline is not None else LossContext(model, model.head(), device, auxiliary=beside)
@@ -127,7 +128,7 @@ def evaluate(
                 losses = objective(by, rows)
         if not counts_here:
             continue
-        parts.append({name: _counted(part) for name, part in losses.parts.items()})
+        parts.append({name: part.numbers() for name, part in losses.parts.items()})
         each = losses.each.cpu().double().numpy()
         real = rows.labels != NOT_PREDICTED
         if losses.classes is not None:
@@ -147,14 +148,7 @@ def evaluate(
     return Evaluation(documents, None if counts is None else tuple(counts.tolist()), _parts(parts))
 
 
-_Counted = tuple[float, int, int | None]  # nats, labels, of them right
-
-
-def _counted(part: LossPart) -> _Counted:
-    return float(part.nats), int(part.labels), None if part.right is None else int(part.right)
-
-
-def _parts(batches: Sequence[Mapping[str, _Counted]]) -> dict[str, PartLoss]:
+def _parts(batches: Sequence[Mapping[str, Numbers]]) -> dict[str, PartLoss]:
     found = {}
     for name in batches[0] if batches else ():
         nats, each, answers = zip(*(parts[name] for parts in batches), strict=True)

@@ -14,6 +14,8 @@ import torch
 from anyformer import recipe as recipes
 from anyformer.disk.run_layout import BASE
 from anyformer.errors import RunFailed, UsageError
+from anyformer.hub import load_into
+from anyformer.hub.loading import load_as
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
@@ -315,8 +317,6 @@ def _built(job: Job, init: Path | None, device: torch.device, world: World) -> t
     Raises what `load_into` does, and `load_as` for what an adapter is put on.
     """
     if (lora := job.recipe.lora) is not None and init is not None:
-        from anyformer.hub.loading import load_as
-
         return load_as(job.spec, init, lora.packing, device, job.data.labels or None), ()
     seed, fresh = job.recipe.seed, ()
     if world.sharded and init is None:
@@ -326,13 +326,11 @@ def _built(job: Job, init: Path | None, device: torch.device, world: World) -> t
     else:
         model = build(job.spec, seed, device=device)
     if init is not None:
-        from anyformer.hub import load_into
-
         fresh = tuple(load_into(model, init))
-    if world.sharded and init is not None:
-        from anyformer.training.cluster.sharding import shard
+        if world.sharded:
+            from anyformer.training.cluster.sharding import shard
 
-        model = shard(model, device, world)
+            model = shard(model, device, world)
     model.labels = job.data.labels or None
     return model, fresh
 

@@ -12,17 +12,16 @@ from torch import Tensor
 from anyformer.capacity import free_nbytes, refuse_beyond_memory
 from anyformer.training.cluster.parts import here
 from anyformer.training.cluster.refusals import indivisible
-from anyformer.training.data.feed import Rows
-from anyformer.training.step import Trainer, split
-from anyformer.training.step.optimizer import ways_of
-from anyformer.training.step.trainer import rows_at
+from anyformer.training.data.feed import Rows, rows_at
+from anyformer.training.step import Trainer
+from anyformer.training.step.trainer import rows_of
 
 FEW = 8  # rows at most, and no more than a share of as many, tell what all of them keep
 
 
 def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
     """(seconds of a step, bytes of memory at its peak). Raises UsageError where the rows of a pass keep more than is free."""
-    part = next(split(batch, trainer.micro_tokens * trainer.world.size))
+    part = rows_at(batch, slice(rows_of(batch, trainer.micro_tokens * trainer.world.size)))
     seconds, before = [], [tensor.clone() for tensor in trainer.untrained]
     check_pass(trainer, part)
     for _ in range(3):
@@ -74,5 +73,5 @@ def kept_by_pass(trainer: Trainer, rows: Rows) -> int:
 
 def kept_of(trainer: Trainer) -> Iterator[tuple[Tensor, int]]:
     """The trained parameters that this process has a part of, and the bytes that the optimiser keeps of each as a whole."""
-    rule, ways = trainer.recipe.optimizer, {p: way for each in trainer.models for p, way in ways_of(each).items()}
-    return ((p, 4 * rule.numbers_kept(p.shape, ways[p].is_map)) for p in trainer.parameters)
+    rule = trainer.recipe.optimizer
+    return ((p, 4 * rule.numbers_kept(p.shape, way.is_map)) for p, way in trainer.ways.items())

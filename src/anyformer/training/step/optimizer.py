@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,38 +34,35 @@ def ways(spec: ModelSpec) -> dict[str, Way]:
     }
 
 
-def trained(models: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """The trained parameters of models, each once."""
-    return [p for p in nn.ModuleList(models).parameters() if p.requires_grad]
+def ways_of(*models: Transformer) -> dict[nn.Parameter, Way]:
+    """How each parameter is trained that is, in the order of the models; what they share is the first one's."""
+    found: dict[nn.Parameter, Way] = {}
+    for model in models:
+        named = ways(model.spec)
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                found.setdefault(p, named.get(name, OF_ADAPTERS))
+    return found
 
 
-def optimizer_of(rule: OptimizerSpec, model: Transformer, *beside: Transformer) -> torch.optim.Optimizer:
-    """The optimiser over a model's weights: those that decay, then the others, each in the model's order.
+def optimizer_of(rule: OptimizerSpec, model: Transformer, way: Mapping[nn.Parameter, Way]) -> torch.optim.Optimizer:
+    """The optimiser over weights, of a model and of any beside it: those that decay, then the others, each in their order.
 
-    Those that learn at another share of the rate (μP) are groups of their own, which decay no less. Those of models `beside` it
-    come after them in each group. Raises UsageError for a rule without an implementation.
+    Those that learn at another share of the rate (μP) are groups of their own, which decay no less. Raises UsageError for a
+    rule without an implementation.
     """
-    models, peak = (model, *beside), rule.peak(model.spec.stack.d_model)
-    # What models share is the first one's.
-    way = {p: how for each in models[::-1] for p, how in ways_of(each).items()}
-    every = trained(models)
+    peak = rule.peak(model.spec.stack.d_model)
     # All of the model's, where a process has some of the layers.
     kinds = {how[:2] for how in (ways(model.spec) if model.stack.stage else way).values()}
     groups = [
         {
-            "params": [p for p in every if way[p][:2] == (decays, share)],
+            "params": [p for p, how in way.items() if how[:2] == (decays, share)],
             "lr": peak * share,
             "weight_decay": rule.decay(share) if decays else 0.0,
         }
         for decays, share in sorted(kinds, reverse=True)
     ]
     return torch_optimizer(rule, groups, way)
-
-
-def ways_of(model: Transformer) -> dict[Tensor, Way]:
-    """How each parameter is trained that is."""
-    named = ways(model.spec)
-    return {p: named.get(name, OF_ADAPTERS) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def kept_nbytes(spec: ModelSpec, rule: OptimizerSpec) -> int:

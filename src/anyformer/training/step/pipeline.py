@@ -21,7 +21,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.training.cluster.sharding import device_mesh, last_of_step
 from anyformer.training.cluster.world import World
-from anyformer.training.data.feed import Rows, rows_at
+from anyformer.training.data.feed import Rows, parts_of
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective
 from anyformer.training.step.device import autocast
 
@@ -32,20 +32,9 @@ Weighed = Callable[[int, Losses], Tensor]
 class Pipeline:
     """The stages of a model as one of them sees them. All processes of a stage and of a pipeline make the same calls."""
 
-    def __init__(
-        self,
-        model: Transformer,
-        objective: Objective[Any],
-        world: World,
-        precision: Precision,
-        dropout: Dropout | None,
-        options: LossOptions,
-    ) -> None:
-        stage = model.stack.stage
-        assert stage is not None
-        self.stage, self.device = stage, next(model.parameters()).device
+    def __init__(self, passes: StagePasses, world: World) -> None:
+        self.passes, self.stage, self.device = passes, passes.stage, passes.device
         self.group = device_mesh(self.device, world)["pp"].get_group()
-        self.passes = _Passes(model, objective, self.device, precision, dropout, options)
         self._schedules: dict[bool, tuple[Any, Any]] = {}  # the last one of each kind, with what it is for
 
     def backward(self, parts: Sequence[Rows], weighed: Weighed) -> None:
@@ -65,9 +54,10 @@ class Pipeline:
             found[i] = losses
             return losses.total
 
-        n = len(rows.labels)
-        size = -(-n // self.stage.n_stages)  # as many parts as there are stages, where the rows are enough
-        self.passing([rows_at(rows, slice(at, at + size)) for at in range(0, n, size)], noted, trains=False)
+        size = -(
+            -len(rows.labels) // self.stage.n_stages
+        )  # as many parts as there are stages, where the rows are enough
+        self.passing(parts_of(rows, size), noted, trains=False)
         return _joined([found[i] for i in sorted(found)])
 
     def _go(self, parts: Sequence[Rows], weighed: Weighed, *, trains: bool, backward: bool = True) -> None:
@@ -110,20 +100,21 @@ class Pipeline:
         return kind(stage, n, loss_fn=lambda loss, which: loss, scale_grads=False)
 
 
-class _Passes(nn.Module):
+class StagePasses(nn.Module):
     """This stage's layers as the engine calls them: with what the stage before gave, and the number of a part of the batch."""
 
     def __init__(
         self,
         model: Transformer,
         objective: Objective[Any],
-        device: torch.device,
         precision: Precision,
         dropout: Dropout | None,
         options: LossOptions,
     ) -> None:
         super().__init__()
-        self.model, self.objective, self.device = model, objective, device
+        stage = model.stack.stage
+        assert stage is not None
+        self.model, self.objective, self.stage, self.device = model, objective, stage, next(model.parameters()).device
         self.precision: Precision = precision
         self.how = (dropout, options)
         self.end()
@@ -141,13 +132,12 @@ class _Passes(nn.Module):
         """What the next stage is given, each [size, …] where a part has fewer rows too; of the last what is minimised []."""
         i, weighed = int(part), self.weighed
         rows = self.parts[i]
-        n, stage = len(rows.labels), self.model.stack.stage
+        n = len(rows.labels)
         assert weighed is not None
-        assert stage is not None
         with autocast(self.precision, self.device):
             asked = self.objective.asked(rows, self.device)
             out = self.model(**asked, dropout=self.dropout, carried=tuple(each[:n] for each in carried))
-            if stage.last:
+            if self.stage.last:
                 by = LossContext(self.model, self.model.head(), self.device, self.dropout, self.options)
                 return weighed(i, self.objective.losses(by, out, rows))
         nothing = torch.zeros(rows.labels.shape, device=self.device)

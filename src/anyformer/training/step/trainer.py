@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from itertools import chain
 from operator import add
@@ -27,14 +27,14 @@ from anyformer.text import NOT_PREDICTED
 from anyformer.training.cluster.gradients import add_gradients, counted_once, norm_over_stages
 from anyformer.training.cluster.refusals import indivisible, refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
-from anyformer.training.data.feed import Rows, rows_at
+from anyformer.training.data.feed import Rows, parts_of, rows_at
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Teacher
 from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
 from anyformer.training.step.memories import SegmentMemories, check_passes
-from anyformer.training.step.optimizer import clip, optimizer_of, trained
+from anyformer.training.step.optimizer import clip, optimizer_of, ways_of
 from anyformer.training.step.routing import ExpertLoad, Routed, check_router_losses, correct, mixtures_of
 from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
 
@@ -87,7 +87,7 @@ class Trainer:
             tied=asked is not None and bool(asked.tied),
             compiled=compiled,
             beside=asked is not None,
-            by_place=objective.by_place(),
+            by_place=objective.by_place,
             one_pass=objective.one_pass,
         )
         if micro_tokens is not None and (reason := indivisible(model.spec, recipe)):
@@ -117,13 +117,14 @@ class Trainer:
         self.adapter = None if recipe.lora is None else Adapter(model, recipe.lora, recipe.seed)
         self.memories = None if recipe.memory is None else SegmentMemories(model, recipe.memory, recipe.batch_rows)
 
-        self.parameters = trained(self.models)
+        self.ways = ways_of(*self.models)
+        self.parameters = list(self.ways)
         if world.tp > 1:
             from anyformer.training.cluster.tensor_parallel import keep_gradients_apart
 
             keep_gradients_apart(self.parameters)
         self.counted = counted_once(model, self.parameters)
-        self.optimizer = optimizer_of(recipe.optimizer, *self.models)
+        self.optimizer = optimizer_of(recipe.optimizer, model, self.ways)
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
         self.rate_shares = [group["lr"] / self.learning_rate.peak for group in self.optimizer.param_groups]
         # What learns by gradients changes in updates alone; what is kept beside it, a pass may change.
@@ -138,9 +139,10 @@ class Trainer:
             self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
         self.pipeline = None
         if world.pp > 1:
-            from anyformer.training.step.pipeline import Pipeline
+            from anyformer.training.step.pipeline import Pipeline, StagePasses
 
-            self.pipeline = Pipeline(model, objective, world, recipe.precision, self.dropout, self.options)
+            passes = StagePasses(model, objective, recipe.precision, self.dropout, self.options)
+            self.pipeline = Pipeline(passes, world)
         self.compiled = compiled
         if compiled:
             for each in (*self.models, *([] if teacher is None else [teacher.model])):
@@ -249,7 +251,7 @@ class Trainer:
         size = rows_of(batch, self.micro_tokens)
         if self.world.pp > 1:  # so that each stage has a part to compute at once
             size = min(size, -(-most // self.world.pp))
-        parts = [rows_at(batch, slice(at, min(at + size, mine.stop))) for at in range(mine.start, mine.stop, size)]
+        parts = parts_of(rows_at(batch, mine), size)
         return parts + [rows_at(batch, slice(0, 1))] * (-(-most // size) - len(parts)), len(parts)
 
     def _foreseen(self, number: int, parts: list[Rows], real: int) -> ExpertLoad | None:
@@ -289,23 +291,14 @@ class Trainer:
             judged = self.world.read(judged)[0]
         if not judged:
             return {}, {}
-        counted = [
-            [
-                (float(part.nats), int(part.labels), 0 if part.right is None else int(part.right))
-                for part in (micro[i][name] for name in judged if name in micro[i])
-            ]
-            for i in range(real)
-        ]
-        if self.pipeline is not None and not self.pipeline.stage.last:
-            counted = []
-        sums = self.world.summed(torch.tensor(counted, dtype=torch.float64).view(-1, len(judged), 3).sum(0)).tolist()
-        shares = {
-            name: (nats / max(1, n), right / max(1, n)) for name, (nats, n, right) in zip(judged, sums, strict=True)
-        }
-        return (
-            {name: mean for name, (mean, _) in shares.items()},
-            {name: right for name, (_, right) in shares.items() if judged[name]},
-        )
+        counts = self.pipeline is None or self.pipeline.stage.last
+        sums = torch.zeros(len(judged), 3, dtype=torch.float64)
+        for i in range(real if counts else 0):
+            each = (micro[i][name].numbers() for name in judged)
+            sums += torch.tensor([(nats, n, right or 0) for nats, n, right in each], dtype=torch.float64)
+        found = dict(zip(judged, self.world.summed(sums).tolist(), strict=True))
+        means = {name: nats / max(1, n) for name, (nats, n, _) in found.items()}
+        return means, {name: right / max(1, n) for name, (_, n, right) in found.items() if judged[name]}
 
     def _draw(self, number: int) -> None:
         """Have what is drawn in a step, by dropout or by a part of one's own, follow from the run's seed and the step alone."""
@@ -361,13 +354,6 @@ def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
     return Dropout(**dropout.values(), router_jitter=router_jitter)
 
 
-def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:
-    """The batch in parts of whole rows, each of at most `micro_tokens` places where a row is no longer."""
-    size = rows_of(batch, micro_tokens)
-    for start in range(0, len(batch.labels), size):
-        yield rows_at(batch, slice(start, start + size))
-
-
 def rows_of(batch: Rows, micro_tokens: int) -> int:
-    """How many rows of a batch are computed at once."""
+    """How many rows of a batch are computed at once: of at most so many places, or one that is longer."""
     return max(1, micro_tokens // max(field[0].size for field in batch))

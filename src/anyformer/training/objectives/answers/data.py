@@ -7,15 +7,11 @@ from typing import ClassVar, TypeVar
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text.conversations import ExchangeCorpus
-from anyformer.training.data.examples import ExampleData, ExampleValidation, fed_by_length
+from anyformer.training.data.examples import ExampleData, fed_by_length
 from anyformer.training.data.feed import Feed
 from anyformer.training.objectives.answers.encoded import EncodedConversations, EncodedExchanges
 
 X = TypeVar("X", bound=EncodedExchanges)
-
-
-class ConversationValidation(ExampleValidation[EncodedConversations]):
-    """Conversations, each a document: the bytes are those of its answers."""
 
 
 class ExchangeData(ExampleData[ExchangeCorpus, X]):
@@ -36,9 +32,6 @@ class ConversationData(ExchangeData[EncodedConversations]):
 
     def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedConversations:
         return EncodedConversations(corpus, self.tokenizer, longest, truncate=truncate)
-
-    def validation(self, recipe: Recipe) -> ConversationValidation | None:
-        return None if self.held_out is None else ConversationValidation(self.encoded(recipe, held_out=True))
 
     def load(self, recipe: Recipe) -> Workload:
         return Workload(batch=1, query=self.mean_length(recipe))

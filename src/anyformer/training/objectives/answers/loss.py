@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.errors import UsageError
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.model import Output
 from anyformer.recipe import Recipe
@@ -18,7 +17,6 @@ from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.answers import MARGIN, SFT, PreferenceSpec
-from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.answers.preferences import PreferenceData, PreferenceRows
 from anyformer.training.objectives.answers.preferred import Answers, preferred
 from anyformer.training.objectives.causal import CausalLM
@@ -34,13 +32,6 @@ class SFTObjective(Objective[SFT]):
     def refuses(self) -> str | None:
         return _no_decoder(self.spec)
 
-    def by_place(self) -> bool:
-        return True
-
-    def check(self, recipe: Recipe, data: TrainingData) -> None:
-        if not isinstance(data, ConversationData):
-            raise UsageError(f"{self.said.kind} is trained on ConversationData, not on {type(data).__name__}")
-
 
 class PreferenceObjective(Objective[PreferenceSpec]):
     """For decoders; rows are `PreferenceRows`. Until a run begins, answers are compared as if all had been alike to the model."""
@@ -53,15 +44,13 @@ class PreferenceObjective(Objective[PreferenceSpec]):
         return _no_decoder(self.spec)
 
     def check(self, recipe: Recipe, data: TrainingData) -> None:
-        if not isinstance(data, PreferenceData):
-            raise UsageError(f"{self.said.kind} is trained on PreferenceData, not on {type(data).__name__}")
         self.refuse_of_classes(recipe)
 
     def begin(self, recipe: Recipe, data: TrainingData, over: Over) -> None:
         if not self.said.has_reference:
             return
         assert isinstance(data, PreferenceData)
-        parts = [pairs for pairs in (data.encoded(recipe), data.held_out_pairs(recipe)) if pairs is not None]
+        parts = [pairs for pairs in (data.encoded(recipe), data.unseen(recipe)) if pairs is not None]
         n = sum(map(len, parts))
 
         def batches() -> Iterator[PreferenceRows]:

@@ -11,7 +11,6 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text.conversations import ExchangeCorpus
 from anyformer.text.sources import wrong
-from anyformer.training.data.examples import ExampleValidation
 from anyformer.training.objectives.answers.data import ExchangeData
 from anyformer.training.objectives.answers.encoded import EncodedExchanges, Texts, side_by_side
 
@@ -60,16 +59,11 @@ class PreferenceData(ExchangeData[EncodedPreferences]):
     def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedPreferences:
         return EncodedPreferences(corpus, self.tokenizer, longest, truncate=truncate)
 
-    def validation(self, recipe: Recipe) -> ExampleValidation[EncodedPreferences] | None:
-        pairs = self.held_out_pairs(recipe)
-        return None if pairs is None else ExampleValidation(pairs)
-
-    def held_out_pairs(self, recipe: Recipe) -> EncodedPreferences | None:
+    def unseen(self, recipe: Recipe) -> EncodedPreferences | None:
         """Those to validate on, numbered behind those to train on."""
-        if self.held_out is None:
-            return None
-        pairs = self.encoded(recipe, held_out=True)
-        pairs.first = len(self.encoded(recipe))
+        pairs = super().unseen(recipe)
+        if pairs is not None:
+            pairs.first = len(self.encoded(recipe))
         return pairs
 
     def load(self, recipe: Recipe) -> Workload:

@@ -34,9 +34,6 @@ class CausalObjective(Objective[CausalLM]):
             return f"its {mask} mask lets a token see the ones it has to predict; use {_remedy(spec)}"
         return no_vocabulary_head(spec)
 
-    def by_place(self) -> bool:
-        return True
-
 
 def _remedy(spec: ModelSpec) -> str:
     """The objective that suits a model which is no decoder, as data and as an option; a causal mask makes it one."""

@@ -112,9 +112,8 @@ class ContrastData(FramedData[ParallelCorpus, ContrastPairs]):
         return SampledFeed(pairs.batch, Sampler(len(pairs), n, recipe.seed))
 
     def validation(self, recipe: Recipe) -> ContrastValidation | None:
-        if self.held_out is None:
-            return None
-        return ContrastValidation(self.encoded(recipe, held_out=True), self._batch(recipe))
+        unseen = self.unseen(recipe)
+        return None if unseen is None else ContrastValidation(unseen, self._batch(recipe))
 
     def load(self, recipe: Recipe) -> Workload:
         return Workload(batch=2, query=self.mean_length(recipe))

@@ -33,6 +33,7 @@ class RestoringObjective(Objective[RestoredText]):
     def refuses(self) -> str | None:
         return prefix_refusal(self.spec) if self.spec.encoder is None else decoder_refusal(self.spec)
 
+    @property
     def by_place(self) -> bool:
         return self.spec.encoder is not None
 

@@ -77,6 +77,3 @@ class InfillingObjective(Objective[FillInTheMiddle]):
 
     def refuses(self) -> str | None:
         return CausalObjective(CausalLM(), self.spec).refuses()
-
-    def by_place(self) -> bool:
-        return True

@@ -53,7 +53,8 @@ class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
         return fed_by_length(self.encoded(recipe), recipe, self.train.where, [row.line for row in self.train.rows])
 
     def validation(self, recipe: Recipe) -> LabelledValidation | None:
-        return None if self.held_out is None else LabelledValidation(self.encoded(recipe, held_out=True))
+        unseen = self.unseen(recipe)
+        return None if unseen is None else LabelledValidation(unseen)
 
     def load(self, recipe: Recipe) -> Workload:
         n = self.mean_length(recipe)

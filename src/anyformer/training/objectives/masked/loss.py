@@ -72,6 +72,3 @@ class MaskedObjective(Objective[MaskedLM]):
                 f"TokenDropout.token = {dropped.token} is the mask that this model leaves out, and the tokenizer's is {mask}; "
                 f"set the field to {mask}"
             )
-
-    def by_place(self) -> bool:
-        return True

@@ -86,9 +86,6 @@ class PermutedObjective(Objective[PermutedLM]):
             return "it has no second stream, of blanks that ask for a token without seeing it (XLNet's TwoStreams and Blanks)"
         return no_vocabulary_head(self.spec)
 
-    def by_place(self) -> bool:
-        return True
-
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
         return {
             "input_ids": on(device, rows.input_ids),

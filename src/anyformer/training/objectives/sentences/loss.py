@@ -24,7 +24,7 @@ CLASSES = 2  # 0: the runs stand so in the text; 1: they don't
 
 
 class SentenceObjective(Objective[SentencePairs]):
-    """For encoders with a head that tells two classes of rows apart; rows are `noise.sentences.SentenceRows`.
+    """For encoders with a head that tells two classes of rows apart; rows are `sentences.noise.SentenceRows`.
 
     The loss is the mean over hidden tokens plus the mean over rows; `each` is of the hidden tokens.
     """

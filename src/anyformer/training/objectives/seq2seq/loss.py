@@ -28,9 +28,6 @@ class Seq2SeqObjective(Objective[Seq2Seq]):
             )
         return decoder_refusal(self.spec)
 
-    def by_place(self) -> bool:
-        return True
-
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         if isinstance(data, ExampleData):
             raise UsageError(f"{self.said.kind} is trained on PairData or others, not on {type(data).__name__}")

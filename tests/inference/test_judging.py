@@ -70,7 +70,7 @@ def test_what_is_judged_as_plain_text_has_rows_as_long_as_the_positions(text: Pa
     recipe = Recipe(objective=learnt, seq_len=64, batch_tokens=64)
     for words in (tokenizer(*learnt.specials), tokenizer()):
         found = Opened(af.build(of_positions("gpt2", 64, words)), words, recipe)
-        assert judging(found, learnt, Sources(text), directory=None).seq_len == 64
+        assert judging(found, learnt, Sources(text)).seq_len == 64
 
 
 def test_rows_whose_texts_go_beyond_the_positions_are_refused(text: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from anyformer.families.afmoe import afmoe
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import SHARED, dense_first, n_shared
-from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, routed
+from anyformer.families.hf.experts import ALONE, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import RouterSpec
@@ -58,5 +58,4 @@ AFMOE = table.family(
     ),
     {**LAYER, **ALONE},
     filed={**LAYER, **filed(None)},
-    ignored=TRAINING,
 )

@@ -10,7 +10,6 @@ from anyformer.families.compose import changed
 from anyformer.families.deepseek import V3_ROUTER
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import (
-    IDLE,
     LAYOUT,
     TURNING,
     held,
@@ -75,5 +74,4 @@ AXK1 = table.family(
     lambda spec: {**held(spec), **BEHIND},
     filed=lambda spec: {**in_files(spec), **BEHIND_FILED},
     buffers=("self_attn.rotary_emb.inv_freq", "post_mlp_layernorm.weight"),
-    ignored=IDLE,
 )._replace(of_files=_corrected)

@@ -12,7 +12,6 @@ from anyformer.families.compose import changed
 from anyformer.families.deepseek import V3_ROUTER
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import (
-    IDLE,
     LAYER,
     latent_heads,
     latent_scale,
@@ -22,7 +21,7 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
 )
 from anyformer.families.hf.dsa import INDEXER, index_sizes
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, sparse
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, sparse
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import one
@@ -92,5 +91,4 @@ AXK2 = table.family(
     lambda spec: {**_layer(spec), **HELD},
     outside=_around,
     filed=lambda spec: {**_layer(spec), **filed()},
-    ignored=(*IDLE, *TRAINING),
 )

@@ -24,8 +24,6 @@ from anyformer.spec import HeadSpec, ModelSpec, StackSpec
 
 BIAS = "final_logits_bias"
 POSITIONS = tuple(f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
-# Rates of dropout; an old word.
-IGNORED = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "output_past")
 TEMPLATE = {"d_model": 8, "layers": (1, 1), "n_heads": (1, 1), "d_ff": (8, 8)}
 
 
@@ -102,7 +100,7 @@ def _family(
     last: str = "layer_norm",
     unneeded: tuple[str, ...] = (),
     tables: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
-    ignored: tuple[str, ...] = IGNORED,
+    ignored: tuple[str, ...] = (),
 ) -> Family:
     """The family of a class whose tensors are below `stack`, the norms at the end of its stacks called `last`.
 
@@ -162,7 +160,7 @@ MVP = _family(
     bart(**TEMPLATE),
     # Learned keys and values before a layer's own are not read here.
     (*_sizes(50_267), table.only(use_prompt=False), *LEARNED),
-    ignored=(*IGNORED, "prompt_length", "prompt_mid_dim"),
+    ignored=("prompt_length", "prompt_mid_dim"),
 )
 MBART = _family(
     "mbart",
@@ -256,7 +254,7 @@ MARIAN = _family(
     ),
     unneeded=POSITIONS,
     # Marian has a start of its own.
-    ignored=(*IGNORED, "init_std"),
+    ignored=("init_std",),
 )
 LED = _family(
     "led",
@@ -276,5 +274,5 @@ LED = _family(
     ),
     stack="led",
     encoder={f"{table.PROJECTION}.o": "self_attn.output", "0.norm_sum": "self_attn_layer_norm", **OF_LED, **feed(1)},
-    ignored=(*IGNORED, "attention_mode"),
+    ignored=("attention_mode",),
 )

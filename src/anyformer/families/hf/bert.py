@@ -222,7 +222,6 @@ ELECTRA = encoder_family(
     ELECTRA_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "embeddings_project"}),
     also=("generator_lm_head",),
-    ignored=("summary_type", "summary_use_proj", "summary_activation"),
 )
 
 

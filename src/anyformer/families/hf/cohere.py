@@ -62,5 +62,5 @@ COHERE2 = table.family(
         windows.layer_types(full_every=4, size=4096, setting="sliding_window_pattern"),
     ),
     MODULES,
-    ignored=("cache_implementation", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),
+    ignored=("order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),
 )

@@ -14,7 +14,6 @@ from anyformer.families.hf import cohere, table, windows
 from anyformer.families.hf.exaone import WINDOWED
 from anyformer.families.hf.experts import (
     HELD,
-    TRAINING,
     dense_by_type,
     expert_width,
     filed,
@@ -170,5 +169,4 @@ COHERE2_MOE = table.family(
     ),
     {**LAYER, **_beside(HELD)},
     filed={**LAYER, **_beside(filed())},
-    ignored=TRAINING,
 )

@@ -88,5 +88,4 @@ CONVBERT = encoder_family(
     HEADS,
     _links,
     also=("generator_lm_head",),
-    ignored=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
 )

@@ -93,5 +93,4 @@ DBRX = table.family(
     tokens="wte",
     norm="norm_f",
     buffers=(),
-    ignored=("emb_pdrop", "output_router_logits", "router_aux_loss_coef"),
 )

@@ -247,8 +247,6 @@ def v3_routing(
 
 SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
 LAYER = {**NORMS, **GATED, **SHARED}
-# What sets losses and the spread of experts over machines.
-IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size")
 
 
 def held(spec: ModelSpec) -> dict[Any, Any]:
@@ -299,7 +297,6 @@ def _family(
         held,
         filed=in_files,
         ahead=AHEAD,
-        ignored=IDLE,
     )
 
 

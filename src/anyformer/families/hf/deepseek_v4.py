@@ -22,7 +22,7 @@ from anyformer.families.deepseek_v4 import (
     deepseek_v4,
 )
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import ALONE, EXPERTS, TRAINING, routed
+from anyformer.families.hf.experts import ALONE, EXPERTS, routed
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary_of, scaling_settings
@@ -316,7 +316,7 @@ def _family(modules: Modules, connection: str, head: str) -> Family:
         modules,
         outside=lambda spec: _around(spec, connection),
         heads=(head,),
-        ignored=(*TRAINING, "norm_topk_prob", "num_nextn_predict_layers", "expert_dtype"),
+        ignored=("norm_topk_prob", "num_nextn_predict_layers", "expert_dtype"),
     )
 
 

@@ -16,7 +16,6 @@ from anyformer.families.glm import glm5, router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import (
     AHEAD,
-    IDLE,
     LAYER,
     further,
     latent_heads,
@@ -27,7 +26,7 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
     where_held,
 )
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.layout import Laid, within
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import Family, one
@@ -146,7 +145,6 @@ def _family(
         lambda spec: {**_modules(spec), **LAYER, **HELD},
         filed=lambda spec: {**_modules(spec), **LAYER, **filed()},
         ahead=AHEAD,
-        ignored=(*IDLE, *TRAINING),
     )._replace(of_files=where_held)
 
 

@@ -12,7 +12,7 @@ from anyformer.families.exaone import exaone4, exaone_moe, hybrid
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, n_shared, v3_routing
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.gpt2 import gpt_family
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS_BEHIND, QK_NORMS, SWIGLU, TEMPLATE, WIDTHS, settings_of
 from anyformer.families.hf.llama import LAYER as OF_LLAMA
@@ -105,5 +105,4 @@ EXAONE_MOE = table.family(
         **filed(None),
         **routed("mlp.gate.weight", "mlp.e_score_correction_bias"),
     },
-    ignored=TRAINING,
 )

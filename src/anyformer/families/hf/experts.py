@@ -63,7 +63,6 @@ def expert_width(name: str, field: str, default: int) -> Pair:
 
 
 TEMPLATE = mixtral(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
-TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
 
 
 def n_chosen(default: int) -> Pair:
@@ -92,7 +91,6 @@ MIXTRAL = table.family(
     ),
     {**NORMS, **ATTENTION, **HELD},
     filed={**NORMS, **ATTENTION, **OF_MIXTRAL},
-    ignored=TRAINING,
 )
 
 TEMPLATE_OF_QWEN = qwen_moe(
@@ -247,7 +245,6 @@ QWEN_MOE = table.family(
     ),
     {**MODULES_OF_QWEN, **HELD},
     filed={**MODULES_OF_QWEN, **filed()},
-    ignored=TRAINING,
 )
 
 TEMPLATE_OF_PHI = phi_moe(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
@@ -272,5 +269,5 @@ PHI_MOE = table.family(
     ),
     {**NORMS, **ATTENTION, **HELD, f"{table.FEED}.router": "mlp.router"},
     filed={**NORMS, **ATTENTION, **OF_MIXTRAL},
-    ignored=(*TRAINING, "input_jitter_noise"),
+    ignored=("input_jitter_noise",),
 )

@@ -186,13 +186,5 @@ MPT = table.family(
     norm="norm_f",
     buffers=(),
     # How it was made, trained and computed; its class has no learned positions whatever that says.
-    ignored=(
-        "learned_pos_emb",
-        "init_device",
-        "embedding_fraction",
-        "norm_type",
-        "emb_pdrop",
-        "verbose",
-        "init_config",
-    ),
+    ignored=("learned_pos_emb", "init_device", "embedding_fraction", "norm_type", "verbose", "init_config"),
 )

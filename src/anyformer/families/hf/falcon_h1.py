@@ -165,7 +165,6 @@ FALCON_H1 = table.family(
     norm="final_layernorm",
     ignored=(
         "mamba_chunk_size",
-        "num_logits_to_keep",
         "time_step_min",
         "time_step_max",
         "time_step_floor",

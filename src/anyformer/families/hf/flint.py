@@ -5,7 +5,7 @@ from __future__ import annotations
 from anyformer.families.compose import changed
 from anyformer.families.flint import WINDOW, flint, sees_all
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import HELD, SHARED, TRAINING, dense_ones, expert_width, filed, qwen_routing
+from anyformer.families.hf.experts import HELD, SHARED, dense_ones, expert_width, filed, qwen_routing
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import GQASpec, RotarySpec
@@ -39,5 +39,4 @@ FLINT = table.family(
     ),
     {**LAYER, **HELD, SINK: "self_attn.sinks"},
     filed={**LAYER, **filed(), SINK: "self_attn.softmax_offset"},
-    ignored=TRAINING,
 )

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.fsmt import fsmt
 from anyformer.families.hf import table
-from anyformer.families.hf.bart import BEHIND_PADDING, DECODER, ENCODER, IGNORED, POSITIONS, SCALED, START, stacks
+from anyformer.families.hf.bart import BEHIND_PADDING, DECODER, ENCODER, POSITIONS, SCALED, START, stacks
 from anyformer.families.hf.layout import Laid, Theirs, of_layers, rows_of, within
 from anyformer.families.hf.mapping import Family, TensorRow, one, waves
 from anyformer.families.hf.settings import Settings
@@ -63,6 +63,6 @@ TO_SPEC, TO_CONFIG = table.both_ways(
         table.context("max_position_embeddings", 1024),
         BEHIND_PADDING,
     ),
-    (*IGNORED, "langs"),
+    ("langs",),
 )
 FSMT = Family("fsmt", "FSMTForConditionalGeneration", "model.", TO_SPEC, TO_CONFIG, _rows, fixed_masks=True)

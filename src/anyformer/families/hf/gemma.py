@@ -71,8 +71,9 @@ def _capped(hf_type: str, architecture: str, template: ModelSpec) -> Family:
         table.positions(context=8192),
         windows.layer_types(full_every=2, size=4096),
     )
-    ignored = ("hidden_act", "cache_implementation")
-    return table.family(hf_type, architecture, template, pairs, {**SANDWICH, **ATTENTION, **GATED}, ignored=ignored)
+    return table.family(
+        hf_type, architecture, template, pairs, {**SANDWICH, **ATTENTION, **GATED}, ignored=("hidden_act",)
+    )
 
 
 GEMMA2 = _capped("gemma2", "Gemma2ForCausalLM", gemma2(2, 8, 1, 8, 1))
@@ -116,6 +117,6 @@ _GEMMA3 = table.family(
     ),
     {**SANDWICH, **ATTENTION, **GATED, **QK_NORMS},
     # The class reads the cap of scores and never applies it.
-    ignored=("hidden_act", "cache_implementation", "attn_logit_softcapping"),
+    ignored=("hidden_act", "attn_logit_softcapping"),
 )
 GEMMA3 = _either_way(_GEMMA3)

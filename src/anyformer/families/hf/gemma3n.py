@@ -167,7 +167,7 @@ _PLAIN = table.family(
         table.Pair(_read_layers, _write_layers),
     ),
     {**LAYER, **injection(2)},
-    ignored=("hidden_act", "cache_implementation", "altup_coef_clip"),
+    ignored=("hidden_act", "altup_coef_clip"),
 )
 
 

@@ -177,7 +177,6 @@ _PLAIN = table.family(
         table.only(use_bidirectional_attention=(None, "vision")),
     ),
     _layer,
-    ignored=("cache_implementation",),
 )
 
 

@@ -28,7 +28,7 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
     where_held,
 )
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.llama_like import QKV
 from anyformer.families.hf.mapping import Family
@@ -96,7 +96,6 @@ def _glm4_moe(
         tokens_too=tokens_too,
         filed={**LAYER, **in_files},
         ahead=AHEAD,
-        ignored=TRAINING,
     )._replace(of_files=where_held)
 
 
@@ -154,7 +153,6 @@ GLM4_MOE_LITE = table.family(
     held,
     filed=in_files,
     ahead=AHEAD,
-    ignored=TRAINING,
 )._replace(of_files=where_held)
 SOLAR_OPEN = table.family(
     "solar_open",
@@ -176,5 +174,5 @@ SOLAR_OPEN = table.family(
     ),
     {**ATTENTION, **LAYER, **HELD},
     filed={**ATTENTION, **LAYER, **filed()},
-    ignored=(*TRAINING, "intermediate_size"),  # of dense layers, which it has none of
+    ignored=("intermediate_size",),  # of dense layers, which it has none of
 )

@@ -12,7 +12,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared, v3_routing
 from anyformer.families.hf.deepseek_v4 import COEFFICIENTS
 from anyformer.families.hf.dsa import INDEXER, OWN
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.kimi import MAPS, MIXER, forgetting, kda_sizes
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.mapping import one
@@ -146,6 +146,6 @@ GLM_NEXT = table.family(
     outside=_around,
     filed=_filed,
     passed_over=1,
-    ignored=(*TRAINING, "index_skip_topk_offset"),
+    ignored=("index_skip_topk_offset",),
     fixed_masks=True,  # an indexer's, which sees the past alone
 )

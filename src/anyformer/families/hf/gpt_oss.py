@@ -82,5 +82,5 @@ GPT_OSS = table.family(
         table.tables(tied=False),
     ),
     MODULES,
-    ignored=("output_router_logits", "router_aux_loss_coef", "hidden_act"),
+    ignored=("hidden_act",),
 )

@@ -12,7 +12,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.granite import granite, granite_moe, hyperclova
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, mixtral_routing
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, MLP_BIAS, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -81,7 +81,6 @@ GRANITE_MOE = table.family(
     (*PAIRS, *mixtral_routing(8, 2)),
     {**LAYER, **_experts("experts.gate_up_proj", "experts.down_proj", "router")},
     filed={**LAYER, **_experts("input_linear.weight", "output_linear.weight", "router.layer")},
-    ignored=TRAINING,
 )
 
 

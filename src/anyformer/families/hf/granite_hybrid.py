@@ -9,7 +9,7 @@ from anyformer.families.compose import changed, edited
 from anyformer.families.granite import granite_moe
 from anyformer.families.granite_hybrid import bamba, granite_hybrid
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, expert_width, mixtral_routing
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, expert_width, mixtral_routing
 from anyformer.families.hf.granite import MULTIPLIERS, SINK, WINDOWS
 from anyformer.families.hf.granite import PAIRS as GRANITE_PAIRS
 from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SWIGLU, WIDTHS
@@ -127,7 +127,6 @@ GRANITE_MOE_SWA = table.family(
     changed(MIXTURE, AttentionSpec, sink=True),
     (*OF_MIXTURES, WINDOWS),
     {**NORMS, **ATTENTION, **FEEDS["held"], **SINK},
-    ignored=TRAINING,
 )
 GRANITE_MOE_SHARED = table.family(
     "granitemoeshared",
@@ -136,7 +135,6 @@ GRANITE_MOE_SHARED = table.family(
     OF_MIXTURES,
     {**NORMS, **ATTENTION, **FEEDS["held"]},
     filed={**NORMS, **ATTENTION, **FEEDS["filed"]},
-    ignored=TRAINING,
 )
 GRANITE_HYBRID = table.family(
     "granitemoehybrid",
@@ -161,7 +159,7 @@ GRANITE_HYBRID = table.family(
     ),
     {**LAYER, **FEEDS["held"]},
     filed={**LAYER, **FEEDS["filed"]},
-    ignored=(*TRAINING, "mamba_chunk_size", "normalization_function", "init_method"),
+    ignored=("mamba_chunk_size", "normalization_function", "init_method"),
 )
 
 
@@ -197,5 +195,5 @@ BAMBA = table.family(
         **table.feeds(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"),
     },
     norm="final_layernorm",
-    ignored=("mamba_chunk_size", "z_loss_coefficient", "num_logits_to_keep"),
+    ignored=("mamba_chunk_size", "z_loss_coefficient"),
 )

@@ -11,7 +11,7 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, SHARED, n_shared
-from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.experts import ALONE, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
@@ -115,7 +115,7 @@ HUNYUAN_MOE = table.family(
     ),
     {**SPARSE, **ALONE, f"{table.FEED}.router": "mlp.gate.wg"},
     filed={**SPARSE, **filed("mlp.gate.wg")},
-    ignored=(*TRAINING, *SAID_AGAIN),
+    ignored=SAID_AGAIN,
 )
 
 
@@ -148,5 +148,5 @@ HY_V3 = table.family(
     ),
     {**ATTENTIVE, **ALONE, **routed("mlp.gate.weight", "mlp.e_score_correction_bias")},
     filed={**ATTENTIVE, **SHARED_FILED, **filed(None), **routed("mlp.router.gate.weight", "mlp.expert_bias")},
-    ignored=(*TRAINING, "enable_moe_fp32_combine"),
+    ignored=("enable_moe_fp32_combine",),
 )

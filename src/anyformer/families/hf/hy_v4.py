@@ -10,7 +10,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps, modules, n_shared, v3_routing
 from anyformer.families.hf.deepseek_v4 import COEFFICIENTS
 from anyformer.families.hf.dsa import INDEXER, OWN, SHARED, index_sizes, shared_choices
-from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, routed
+from anyformer.families.hf.experts import ALONE, dense_by_type, expert_width, routed
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import NORMS
 from anyformer.families.hf.mapping import one
@@ -126,5 +126,5 @@ HY_V4 = table.family(
     _layer,
     outside=_around,
     unneeded=("model.mtp_layers.*",),
-    ignored=(*TRAINING, "learnable_sink_init", "head_dim", "qk_head_dim"),
+    ignored=("learnable_sink_init", "head_dim", "qk_head_dim"),
 )

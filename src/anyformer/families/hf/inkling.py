@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, TRAINING, dense_by_type, expert_width, sparse
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, dense_by_type, expert_width, sparse
 from anyformer.families.hf.granite import scaled_by
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU
@@ -223,7 +223,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
         tokens=tokens,
         heads=(head,),
         unneeded=("model.mtp.*",),
-        ignored=(*TRAINING, *UNREAD, *UNUSED),
+        ignored=(*UNREAD, *UNUSED),
     )
     return plain._replace(rows=lambda spec: _cut(plain.rows(spec), spec))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import ALONE, TRAINING, filed, sparse
+from anyformer.families.hf.experts import ALONE, filed, sparse
 from anyformer.families.hf.llama import ATTENTION, EPS, WIDTHS
 from anyformer.families.hf.mamba import S6_IN_A_HYBRID, s6_mixer, s6_modules
 from anyformer.families.hf.settings import Settings
@@ -88,5 +88,4 @@ JAMBA = table.family(
     {**LAYER, **{ours: theirs.replace("mlp", "feed_forward") for ours, theirs in ALONE.items()}},
     filed={**LAYER, **filed(None, "feed_forward.experts")},
     norm="final_layernorm",
-    ignored=(*TRAINING, "use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep"),
 )

@@ -53,5 +53,5 @@ JETMOE = table.family(
         f"{EXPERTS}.down": f"{FEEDS}.output_linear",
         f"{table.FEED}.bias": f"{FEEDS}.bias",
     },
-    ignored=("num_attention_heads", "output_router_logits", "aux_loss_coef"),
+    ignored=("num_attention_heads", "aux_loss_coef"),
 )

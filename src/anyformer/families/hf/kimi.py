@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, SHARED, latent_heads, layer_eps, modules, n_shared
-from anyformer.families.hf.experts import HELD, OF_MIXTRAL, TRAINING, dense_by_type, expert_width
+from anyformer.families.hf.experts import HELD, OF_MIXTRAL, dense_by_type, expert_width
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -134,5 +134,5 @@ KIMI_LINEAR = table.family(
     ),
     _held,
     filed=_filed,
-    ignored=(*TRAINING, "rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
+    ignored=("rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import SHARED
 from anyformer.families.hf.exaone import WINDOWED
-from anyformer.families.hf.experts import HELD, TRAINING, expert_width, filed, qwen_routing, routed
+from anyformer.families.hf.experts import HELD, expert_width, filed, qwen_routing, routed
 from anyformer.families.hf.glm import BEHIND
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, SWIGLU
 from anyformer.families.kolibri import kolibri
@@ -33,5 +33,5 @@ KOLIBRI = table.family(
     ),
     {**LAYER, **BEHIND, **HELD},
     filed={**LAYER, **RELEASED, **filed(None), **routed("mlp.gate.weight", "moe.router.expert_bias")},
-    ignored=(*TRAINING, "intermediate_size"),  # of dense layers, which it has none of
+    ignored=("intermediate_size",),  # of dense layers, which it has none of
 )

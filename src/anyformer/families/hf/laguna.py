@@ -8,7 +8,7 @@ from anyformer.families.compose import changed, windowed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER
-from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.experts import ALONE, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -105,5 +105,4 @@ LAGUNA = table.family(
     ),
     {**ATTENTIVE, **ALONE, **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias")},
     filed={**FILED, **filed(None), **routed("mlp.gate.weight", "mlp.experts.e_score_correction_bias")},
-    ignored=TRAINING,
 )

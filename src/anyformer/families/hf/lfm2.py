@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, dense_before, expert_width, filed, routed
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, dense_before, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -158,7 +158,7 @@ LFM2_MOE = table.family(
     {**SPARSE, GATE_AND_UP: f"{FEED}.experts.gate_up_proj", f"{EXPERTS}.down.weight": f"{FEED}.experts.down_proj"},
     filed={**SPARSE, **filed(None, f"{FEED}.experts", ("w1", "w3", "w2"))},
     norm="embedding_norm",
-    ignored=(*TRAINING, *IGNORED),
+    ignored=IGNORED,
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, latent_scale, layer_eps, modules, n_shared
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.kimi import routing
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import WIDTHS
@@ -115,7 +115,6 @@ LING = table.family(
     filed=_filed,
     passed_over=1,
     ignored=(
-        *TRAINING,
         "num_nextn_predict_layers",
         "mtp_loss_scaling_factor",
         "linear_conv_kernel_dim",

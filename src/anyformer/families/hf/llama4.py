@@ -9,7 +9,7 @@ from typing import Any
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing, sparse
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, mixtral_routing, sparse
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
@@ -125,5 +125,5 @@ LLAMA4 = table.family(
         table.Pair(_read, _write),
     ),
     {**LAYER, **FEEDS, **SHARED, **HELD},
-    ignored=(*TRAINING, "for_llm_compressor"),
+    ignored=("for_llm_compressor",),
 )

@@ -104,7 +104,6 @@ SEED_OSS = table.family(
         table.layers(),
     ),
     LAYER,
-    ignored=("residual_dropout",),
 )
 
 

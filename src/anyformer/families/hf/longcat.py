@@ -102,7 +102,6 @@ _PLAIN = table.family(
     lambda spec: {**_layer(spec), **within(HELD)},
     filed=lambda spec: {**_layer(spec), **within(FILED)},
     unneeded=("model.mtp.*",),
-    ignored=("output_router_logits",),
 )
 IN_MEMORY, IN_FILES = _PLAIN.rows, _PLAIN.files or _PLAIN.rows
 LONGCAT_FLASH = _PLAIN._replace(

@@ -230,8 +230,7 @@ def _alone(
 # What sets how weights start, how much a machine does at once, and in which precision the stream adds up.
 IDLE = (
     "chunk_size", "residual_in_fp32", "rescale_prenorm_residual", "time_step_rank", "time_step_min", "time_step_max",
-    "time_step_floor", "time_step_scale", "time_step_init_scheme", "use_mambapy", "use_falcon_mambapy",
-    "use_associative_scan", "intermediate_size",
+    "time_step_floor", "time_step_scale", "time_step_init_scheme", "use_falcon_mambapy", "intermediate_size",
 )  # fmt: skip
 MAMBA = _alone("mamba", "MambaForCausalLM", mamba(1, 32), True, s6_modules("mixer"), *s6_mixer(OF_S6))
 FALCON_MAMBA = _alone(

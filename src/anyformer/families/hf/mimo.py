@@ -8,7 +8,7 @@ from anyformer.families.compose import changed, edited, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import v3_routing
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -73,5 +73,4 @@ MIMO = table.family(
     ),
     {**LAYER, **HELD, "0.branches.0.mixer.sink": "self_attn.sinks"},
     filed={**LAYER, **filed(), "0.branches.0.mixer.sink": "self_attn.attention_sink_bias"},
-    ignored=TRAINING,
 )

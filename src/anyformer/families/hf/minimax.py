@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, OF_MIXTRAL, TRAINING, mixtral_routing
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, OF_MIXTRAL, mixtral_routing
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import Family, TensorRow, one
@@ -74,7 +74,7 @@ MINIMAX_M2 = table.family(
         f"{ROUTER}.correction": "block_sparse_moe.e_score_correction_bias",
     },
     # Modules that predict further tokens, in training.
-    ignored=(*TRAINING, "num_mtp_modules", "mtp_transformer_layers", "use_mtp"),
+    ignored=("num_mtp_modules", "mtp_transformer_layers", "use_mtp"),
 )
 
 WORDS = {"linear_attention": LightningAttentionSpec, "full_attention": AttentionSpec}
@@ -197,6 +197,5 @@ PLAIN = table.family(
     lambda spec: {**_layer(spec), **HELD},
     filed=lambda spec: {**_layer(spec), **OF_MIXTRAL},
     outside=_norms,
-    ignored=TRAINING,
 )
 MINIMAX = _with_tables(PLAIN)

@@ -15,7 +15,6 @@ from anyformer.families.hf.experts import (
     DENSE,
     OF_MIXTRAL,
     SPARSE,
-    TRAINING,
     dense_width,
     expert_width,
     mixtral_routing,
@@ -165,5 +164,5 @@ MINIMAX_M3 = table.family(
     },
     fixed_masks=True,  # where an indexer chooses, which sees the past alone whatever is asked
     # Modules that predict further tokens, in training; the activation that gates have in place of theirs.
-    ignored=(*TRAINING, "num_mtp_modules", "mtp_transformer_layers", "use_mtp", "hidden_act"),
+    ignored=("num_mtp_modules", "mtp_transformer_layers", "use_mtp", "hidden_act"),
 )

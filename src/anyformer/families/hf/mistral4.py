@@ -11,7 +11,6 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import (
-    IDLE,
     LATENT,
     LAYOUT,
     dense_first,
@@ -128,5 +127,4 @@ MISTRAL4 = table.family(
         dense_first(0),
     ),
     held,
-    ignored=IDLE,
 )

@@ -13,7 +13,7 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared
 from anyformer.families.hf.dsa import INDEXER, index_sizes, shared_choices
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.gemma import SOFTCAP
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import SWIGLU
@@ -174,5 +174,4 @@ MISTRAL_LARGE4 = table.family(
     outside=_around,
     tokens_too="tok_embeddings",
     released=RELEASED,
-    ignored=TRAINING,
 )

@@ -132,9 +132,8 @@ LAYER = {
     f"{table.FEED}.down": "mlp.Wo",
 }
 IGNORED = (
-    "initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn",
-    "sparse_prediction", "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "cls_token_id",
-    "layer_norm_eps",
+    "initializer_cutoff_factor", "classifier_pooling", "deterministic_flash_attn", "sparse_prediction",
+    "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "cls_token_id", "layer_norm_eps",
 )  # fmt: skip
 MODERNBERT = encoder_family(
     "modernbert",

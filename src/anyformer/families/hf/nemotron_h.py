@@ -7,7 +7,6 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import v3_routing
-from anyformer.families.hf.experts import TRAINING
 from anyformer.families.hf.mamba import MIXER, mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -105,8 +104,8 @@ PAIRS = (
 )
 TEMPLATE = nemotron_h("M*E-", 32, 1, 1, 8, 8, router=ROUTER, shared=8)
 IDLE = (
-    *TRAINING, "expand", "chunk_size", "time_step_limit", "time_step_max", "time_step_floor", "use_mamba_kernels",
-    "residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "rescale_prenorm_residual", "num_logits_to_keep",
+    "expand", "chunk_size", "time_step_limit", "time_step_max", "time_step_floor",
+    "residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "rescale_prenorm_residual",
     "mtp_layers_block_type", "mtp_hybrid_override_pattern", "rope_theta", "partial_rotary_factor", "norm_eps", "time_step_rank",
 )  # fmt: skip
 

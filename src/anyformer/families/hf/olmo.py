@@ -7,7 +7,7 @@ the third has OLMo 2's norms around such mixtures.
 from __future__ import annotations
 
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import HELD, TRAINING, filed, qwen_routing
+from anyformer.families.hf.experts import HELD, filed, qwen_routing
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
 from anyformer.families.hf.llama import EPS as EPS_OF_LLAMA
 from anyformer.families.hf.windows import rotary_by_type
@@ -39,7 +39,6 @@ OLMOE = table.family(
     ),
     {**LAYER, **HELD},
     filed={**LAYER, **filed()},
-    ignored=TRAINING,
 )
 BEHIND = {**NORMS_BEHIND, **ATTENTION, **QK_NORMS}
 FLEX_OLMO = table.family(
@@ -58,5 +57,4 @@ FLEX_OLMO = table.family(
     ),
     {**BEHIND, **HELD},
     filed={**BEHIND, **filed()},
-    ignored=TRAINING,
 )

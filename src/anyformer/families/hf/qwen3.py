@@ -11,7 +11,6 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import (
     ALONE,
     HELD,
-    TRAINING,
     UNWINDOWED,
     dense_by_type,
     dense_ones,
@@ -70,7 +69,6 @@ QWEN3_MOE = table.family(
         **HELD,
         **{ours: Theirs(theirs, turned=True) for ours, theirs in ALONE.items()},
     },  # of Qwen3-VL's
-    ignored=TRAINING,
 )
 MELLUM = table.family(
     "mellum",
@@ -94,5 +92,4 @@ MELLUM = table.family(
     ),
     {**LAYER, **HELD},
     filed={**LAYER, **filed()},
-    ignored=TRAINING,
 )

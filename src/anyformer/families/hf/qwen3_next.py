@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, SHARED, TRAINING, expert_width, filed, n_chosen, n_experts
+from anyformer.families.hf.experts import HELD, SHARED, expert_width, filed, n_chosen, n_experts
 from anyformer.families.hf.layout import Modules, Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -123,7 +123,7 @@ QWEN3_NEXT = table.family(
     ),
     _held,
     filed=_filed,
-    ignored=(*TRAINING, "intermediate_size"),
+    ignored=("intermediate_size",),
     unneeded=AHEAD,
 )
 QWEN3_5 = table.family(
@@ -141,6 +141,5 @@ QWEN3_5_MOE = table.family(
     (*experts(256, 8), *PAIRS),
     {**PLAINLY, **HELD, **SHARED, **GATE_OF_SHARED},
     filed=lambda spec: {**PLAINLY, **filed(), **SHARED, **GATE_OF_SHARED},
-    ignored=TRAINING,
     unneeded=AHEAD,
 )

@@ -15,7 +15,7 @@ import torch
 from anyformer.errors import CheckpointError
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, SHARED, TRAINING, filed
+from anyformer.families.hf.experts import HELD, SHARED, filed
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
 from anyformer.families.hf.qwen3_next import AHEAD, GATE_OF_SHARED, PLAINLY, SIZES, experts
@@ -232,7 +232,7 @@ _PLAIN = table.family(
     _held,
     outside=_around,
     filed=_filed,
-    ignored=(*TRAINING, *UNREAD),
+    ignored=UNREAD,
     unneeded=AHEAD,
 )
 

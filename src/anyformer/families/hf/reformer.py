@@ -185,9 +185,8 @@ _PLAIN = table.family(
     heads=(HEAD,),
     # How much is computed at once, deviations at the start, dropout, and what the released files say of nothing.
     ignored=(
-        "chunk_size_lm_head", "chunk_size_feed_forward", "axial_norm_std", "hidden_dropout_prob", "intermediate_size",
-        "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob", "attention_probs_dropout_prob",
-        "num_chunks_before", "num_chunks_after", "output_past", "classifier_dropout",
+        "chunk_size_lm_head", "axial_norm_std", "intermediate_size", "local_attention_probs_dropout_prob",
+        "lsh_attention_probs_dropout_prob", "num_chunks_before", "num_chunks_after",
     ),
 )  # fmt: skip
 

@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, ActivationSpec] = {
 # Ids of tokens, or lists of them: they go along into what is written.
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 # What any configuration may hold without a number of the model changing: bookkeeping, token ids, defaults for sampling,
-# rates of dropout (a recipe's), heads for other tasks.
+# rates of dropout and of experts' losses (a recipe's), how it is computed, heads for other tasks.
 # fmt: off
 HARMLESS = frozenset((
     "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "name_or_path",
@@ -56,7 +56,11 @@ HARMLESS = frozenset((
     "tie_encoder_decoder", "use_bfloat16", "tf_legacy_loss", "unsloth_fixed", "unsloth_version", "classifier_dropout",
     "dropout", "embed_dropout", "resid_dropout", "layerdrop", "ffn_dropout",
     "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "pooler_dropout", "qa_dropout",
-    "seq_classif_dropout", "summary_last_dropout", "output_past", "eos_token_ids",
+    "seq_classif_dropout", "summary_last_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop",
+    "classif_dropout", "dropout_rate", "residual_dropout", "embedding_dropout", "mlp_dropout", "emb_pdrop",
+    "output_past", "eos_token_ids", "cache_implementation", "num_logits_to_keep", "use_mamba_kernels", "use_mambapy",
+    "use_associative_scan", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "aux_loss_alpha",
+    "seq_aux", "ep_size",
     "auto_map",  # code of the directory's own, which is not run: the class of its model_type is what is read
 ))
 # fmt: on

@@ -107,5 +107,5 @@ STARCODER2 = table.family(
         table.layers(),
     ),
     {**NORMS, **ATTENTION, **table.feeds(up="mlp.c_fc", down="mlp.c_proj")},
-    ignored=("residual_dropout", "embedding_dropout", "mlp_type", "norm_type"),
+    ignored=("mlp_type", "norm_type"),
 )

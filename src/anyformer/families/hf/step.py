@@ -13,7 +13,7 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER
-from anyformer.families.hf.experts import ALONE, DENSE, EXPERTS, SPARSE, TRAINING, dense_by_type, expert_width, routed
+from anyformer.families.hf.experts import ALONE, DENSE, EXPERTS, SPARSE, dense_by_type, expert_width, routed
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA
@@ -185,7 +185,6 @@ STEP = table.family(
     passed_over=3,
     released=RELEASED,
     ignored=(
-        *TRAINING,
         *(LATER, "mtp_layer_types", "mtp_mlp_layer_types", "num_local_experts"),  # the last is never what is taken
         "hidden_act",  # the class takes SiLU whatever is said
         # Of released files: what the class does in any case.

@@ -214,8 +214,8 @@ def _write_window(spec: ModelSpec) -> dict[str, Any]:
 
 WINDOW = in_encoder(table.Pair(_read_window, _write_window))
 TEMPLATE = _template((dense(8),), (dense(8),), tied=True, scaled=True)
-# Dropout, how weights start, and what repeats feed_forward_proj.
-IGNORED = ("dropout_rate", "initializer_factor", "is_gated_act", "output_past")
+# How weights start, and what repeats feed_forward_proj.
+IGNORED = ("initializer_factor", "is_gated_act")
 T5, MT5, UMT5, LONG_T5 = (
     with_encoder_alone(
         encoder_decoder_family(
@@ -299,9 +299,8 @@ _SWITCH = encoder_decoder_family(
     further=lambda _: [OLD],
     ignored=(
         *IGNORED,
-        # Rates of noise and losses, which belong to a recipe; what follows from the numbers of sparse layers.
-        *("router_jitter_noise", "router_z_loss_coef", "router_aux_loss_coef", "add_router_probs"),
-        *("encoder_sparse_step", "decoder_sparse_step"),
+        # The rate of a loss, which belongs to a recipe; what follows from the numbers of sparse layers.
+        *("router_z_loss_coef", "add_router_probs", "encoder_sparse_step", "decoder_sparse_step"),
     ),
 )
 SWITCH = with_encoder_alone(_SWITCH, "SwitchTransformersEncoderModel")

@@ -32,7 +32,7 @@ BIOGPT = table.family(
     outside={"stack.embedding.terms.1": "embed_positions"},
     buffers=(),
     heads=("output_projection",),
-    ignored=("layer_norm_eps", "activation_dropout"),  # the class's norms have 1e-5 whatever the first says
+    ignored=("layer_norm_eps",),  # the class's norms have 1e-5 whatever it says
 )
 XGLM = table.family(
     "xglm",
@@ -56,5 +56,4 @@ XGLM = table.family(
     norm="layer_norm",
     buffers=(),
     unneeded=("model.embed_positions.weights",),  # the sinusoids, in old files
-    ignored=("activation_dropout",),
 )

@@ -157,7 +157,7 @@ ZAMBA2 = table.family(
     outside=_blocks,
     buffers=(),
     ignored=(
-        "chunk_size", "time_step_max", "time_step_floor", "use_mamba_kernels", "use_mem_eff_path", "num_logits_to_keep",
+        "chunk_size", "time_step_max", "time_step_floor", "use_mem_eff_path",
         "attention_hidden_size", "attention_head_dim", "head_dim", "kv_channels", "num_query_groups", "hybrid_layer_ids",
         "use_conv_bias",
     ),

@@ -98,5 +98,4 @@ ZAYA = table.family(
     ),
     LAYER,
     outside=AROUND,
-    ignored=("output_router_logits",),
 )

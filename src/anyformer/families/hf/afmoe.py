@@ -56,6 +56,6 @@ AFMOE = table.family(
         dense_first(1, "num_dense_layers"),
         windows.turning_windows(1024, _by_number),
     ),
-    {**LAYER, **ALONE},
-    filed={**LAYER, **filed(None)},
+    LAYER,
+    apart=(ALONE, filed(None)),
 )

@@ -12,15 +12,14 @@ from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import (
     LAYOUT,
     TURNING,
-    held,
-    in_files,
     latent_heads,
     latent_scale,
+    layer,
     layer_eps,
     n_shared,
     v3_routing,
 )
-from anyformer.families.hf.experts import dense_by_type, expert_width
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import Files
 from anyformer.layers import RotarySpec, RouterSpec
@@ -71,7 +70,7 @@ AXK1 = table.family(
         table.Pair(lambda _, spec: normed_experts(spec)),
         table.only(scoring_func="sigmoid", moe_layer_freq=1),
     ),
-    lambda spec: {**held(spec), **BEHIND},
-    filed=lambda spec: {**in_files(spec), **BEHIND_FILED},
+    layer,
+    apart=({**HELD, **BEHIND}, {**filed(), **BEHIND_FILED}),
     buffers=("self_attn.rotary_emb.inv_freq", "post_mlp_layernorm.weight"),
 )._replace(of_files=_corrected)

@@ -21,7 +21,7 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
 )
 from anyformer.families.hf.dsa import INDEXER, index_sizes
-from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, sparse
+from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width, sparse
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import one
@@ -88,7 +88,7 @@ AXK2 = table.family(
         table.Pair(_normed, _said),
         table.only(moe_layer_freq=1, rope_interleave=True, scoring_func="sigmoid", topk_method="noaux_tc"),
     ),
-    lambda spec: {**_layer(spec), **HELD},
+    _layer,
     outside=_around,
-    filed=lambda spec: {**_layer(spec), **filed()},
+    apart=BY_EXPERT,
 )

@@ -256,7 +256,6 @@ ROFORMER = encoder_family(
     laid_out(LAYER, terms=("token_type",), outside={"stack.embedding.projection": "embeddings_project"}),
     further=_waves,
     also=(f"{WORDS}.decoder",),
-    buffers=(),
 )
 
 GENERATION_HEADS = headings.HeadNames(

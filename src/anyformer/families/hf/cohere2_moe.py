@@ -167,6 +167,6 @@ COHERE2_MOE = table.family(
         dense_by_type(None, 0, FIRST, of_dense="prefix_dense_intermediate_size"),
         table.Pair(_dense, _said_dense),
     ),
-    {**LAYER, **_beside(HELD)},
-    filed={**LAYER, **_beside(filed())},
+    LAYER,
+    apart=(_beside(HELD), _beside(filed())),
 )

@@ -92,5 +92,4 @@ DBRX = table.family(
     layer="blocks",
     tokens="wte",
     norm="norm_f",
-    buffers=(),
 )

@@ -13,10 +13,10 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek, predicting_further, sharpened
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, expert_width, filed
+from anyformer.families.hf.experts import BY_EXPERT, expert_width
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
-from anyformer.families.hf.mapping import Family, Files, one
+from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.rotary import scaling_settings
 from anyformer.families.hf.settings import REQUIRED, Settings
 from anyformer.layers import (
@@ -189,8 +189,12 @@ def _write_groups(spec: ModelSpec) -> dict[str, Any]:
     return {"topk_method": method, "n_group": router.n_groups, "topk_group": router.top_groups}
 
 
-NORMS_AHEAD = {"norm_token": "enorm", "norm_hidden": "hnorm", "norm": "shared_head.norm"}
-AHEAD = {**NORMS_AHEAD, ("token", "hidden"): Theirs("eh_proj", by="input")}
+AHEAD = {
+    "norm_token": "enorm",
+    "norm_hidden": "hnorm",
+    "norm": "shared_head.norm",
+    ("token", "hidden"): Theirs("eh_proj", by="input"),
+}
 
 
 def further(default: int) -> table.Pair:
@@ -205,15 +209,6 @@ def further(default: int) -> table.Pair:
         return {} if n == default else {"num_nextn_predict_layers": n}
 
     return table.Pair(read, write)
-
-
-def where_held(spec: ModelSpec, files: Files) -> ModelSpec:
-    """The model without the modules where no tensor of them is in the files, as in those that transformers writes."""
-    names = (*NORMS_AHEAD.values(), "eh_proj")
-    held = (
-        f"model.layers.{spec.n_layers + k}.{name}.weight" in files for k in range(len(spec.ahead)) for name in names
-    )
-    return spec if any(held) else spec.but(ahead=())
 
 
 V2_ROUTING = {
@@ -249,14 +244,9 @@ SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for 
 LAYER = {**NORMS, **GATED, **SHARED}
 
 
-def held(spec: ModelSpec) -> dict[Any, Any]:
-    """A layer's modules in memory."""
-    return {**modules(spec), **LAYER, **HELD}
-
-
-def in_files(spec: ModelSpec) -> dict[Any, Any]:
-    """A layer's modules as files have them, a tensor for each expert."""
-    return {**modules(spec), **LAYER, **filed()}
+def layer(spec: ModelSpec) -> dict[Any, Any]:
+    """A layer's modules but for its experts."""
+    return {**modules(spec), **LAYER}
 
 
 def _family(
@@ -294,8 +284,8 @@ def _family(
         architecture,
         template,
         pairs,
-        held,
-        filed=in_files,
+        layer,
+        apart=BY_EXPERT,
         ahead=AHEAD,
     )
 
@@ -328,7 +318,7 @@ DEEPSEEK_V3 = _family(
     of_all=1,
     d_expert=2048,
     context=4096,
-)._replace(of_files=where_held)
+)
 SARVAM = table.renamed(num_experts="n_routed_experts", num_shared_experts="n_shared_experts")
 SARVAM_MLA = _family(
     "sarvam_mla",
@@ -343,4 +333,4 @@ SARVAM_MLA = _family(
     query_rank=None,
     start=0.006,
     first=(SARVAM,),
-)._replace(of_files=where_held)
+)

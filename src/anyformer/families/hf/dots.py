@@ -9,7 +9,7 @@ from anyformer.families.dots import dots1
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, dense_first, n_shared, v3_routing
-from anyformer.families.hf.experts import HELD, expert_width, filed
+from anyformer.families.hf.experts import BY_EXPERT, expert_width
 from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, WIDTHS
 from anyformer.families.hf.settings import REQUIRED, Settings
 from anyformer.layers import AttentionSpec
@@ -53,6 +53,6 @@ DOTS1 = table.family(
         table.Pair(_read, _write),
         table.only(scoring_func=("sigmoid", "noaux_tc"), topk_method="noaux_tc"),
     ),
-    {**ATTENTION, **QK_NORMS, **LAYER, **HELD},
-    filed={**ATTENTION, **QK_NORMS, **LAYER, **filed()},
+    {**ATTENTION, **QK_NORMS, **LAYER},
+    apart=BY_EXPERT,
 )

@@ -24,10 +24,9 @@ from anyformer.families.hf.deepseek import (
     modules,
     n_shared,
     v3_routing,
-    where_held,
 )
-from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
-from anyformer.families.hf.layout import Laid, within
+from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width
+from anyformer.families.hf.layout import within
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
@@ -99,10 +98,6 @@ def shared_choices(usual: Callable[[Settings, int], tuple[str, ...]] = _by_numbe
     return table.Pair(read, write)
 
 
-def _modules(spec: ModelSpec) -> Laid:
-    return modules(spec) | within(INDEXER, "0.branches.0.mixer.indexer.", "self_attn.indexer.")
-
-
 def _family(
     hf_type: str,
     architecture: str,
@@ -142,10 +137,10 @@ def _family(
         architecture,
         template,
         pairs,
-        lambda spec: {**_modules(spec), **LAYER, **HELD},
-        filed=lambda spec: {**_modules(spec), **LAYER, **filed()},
+        lambda spec: {**modules(spec), **within(INDEXER, "0.branches.0.mixer.indexer.", "self_attn.indexer."), **LAYER},
+        apart=BY_EXPERT,
         ahead=AHEAD,
-    )._replace(of_files=where_held)
+    )
 
 
 DEEPSEEK_V32 = _family(

@@ -55,6 +55,6 @@ ERNIE_MOE = table.family(
         table.Pair(_read, _write),
         table.only(use_bias=False, moe_norm_min=1e-12),
     ),
-    {**LAYER, **ALONE, **_routed("mlp.gate.moe_statics")},
-    filed={**LAYER, **filed(None), **_routed("mlp.moe_statics")},
+    LAYER,
+    apart=({**ALONE, **_routed("mlp.gate.moe_statics")}, {**filed(None), **_routed("mlp.moe_statics")}),
 )

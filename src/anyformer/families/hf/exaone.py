@@ -97,12 +97,6 @@ EXAONE_MOE = table.family(
         table.Pair(_read, _write),
         dense_by_type(16_384, 1, "first_k_dense_replace"),
     ),
-    {**ATTENTION, **QK_NORMS, **LAYER, **HELD},
-    filed={
-        **ATTENTION,
-        **QK_NORMS,
-        **LAYER,
-        **filed(None),
-        **routed("mlp.gate.weight", "mlp.e_score_correction_bias"),
-    },
+    {**ATTENTION, **QK_NORMS, **LAYER},
+    apart=(HELD, {**filed(None), **routed("mlp.gate.weight", "mlp.e_score_correction_bias")}),
 )

@@ -44,7 +44,9 @@ def filed(
     return parts if gate is None else {f"{table.FEED}.router": gate, **parts}
 
 
-OF_MIXTRAL = filed("block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2"))
+BY_EXPERT = HELD, filed()  # in memory, and in files
+PLACES_OF_MIXTRAL = "block_sparse_moe.experts", ("w1", "w3", "w2")
+OF_MIXTRAL = filed("block_sparse_moe.gate", *PLACES_OF_MIXTRAL)
 
 
 def expert_width(name: str, field: str, default: int) -> Pair:
@@ -89,15 +91,17 @@ MIXTRAL = table.family(
         table.tables(tied=False),
         table.layers(),
     ),
-    {**NORMS, **ATTENTION, **HELD},
-    filed={**NORMS, **ATTENTION, **OF_MIXTRAL},
+    {**NORMS, **ATTENTION},
+    apart=(HELD, OF_MIXTRAL),
 )
 
 TEMPLATE_OF_QWEN = qwen_moe(
     n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, n_experts=64, top_k=1, d_expert=8, d_shared=8, context=32_768
 )
-SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_expert.{x}_proj" for x in ("gate", "up", "down")}
-MODULES_OF_QWEN = {**NORMS, **ATTENTION, **GATED, **SHARED, f"{table.FEED}.shared_gate": "mlp.shared_expert_gate"}
+SHARED = {
+    **{f"{table.FEED}.shared_expert.{x}": f"mlp.shared_expert.{x}_proj" for x in ("gate", "up", "down")},
+    f"{table.FEED}.shared_gate": "mlp.shared_expert_gate",
+}
 
 
 def sparse(spec: BlockSpec) -> bool:
@@ -243,8 +247,8 @@ QWEN_MOE = table.family(
         table.tables(tied=False),
         dense_ones(5632),
     ),
-    {**MODULES_OF_QWEN, **HELD},
-    filed={**MODULES_OF_QWEN, **filed()},
+    {**NORMS, **ATTENTION, **GATED, **SHARED},
+    apart=BY_EXPERT,
 )
 
 TEMPLATE_OF_PHI = phi_moe(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
@@ -267,7 +271,7 @@ PHI_MOE = table.family(
         table.tables(tied=False),
         table.layers(),
     ),
-    {**NORMS, **ATTENTION, **HELD, f"{table.FEED}.router": "mlp.router"},
-    filed={**NORMS, **ATTENTION, **OF_MIXTRAL},
+    {**NORMS, **ATTENTION},
+    apart=({**HELD, f"{table.FEED}.router": "mlp.router"}, OF_MIXTRAL),
     ignored=("input_jitter_noise",),
 )

@@ -120,7 +120,6 @@ BLOOM = gpt_family(
     MODULES,
     tokens="word_embeddings",
     outside={"stack.embedding.norm": "word_embeddings_layernorm"},
-    buffers=(),
     # How their product was cut among processors, the order of a sum, and what older files say of themselves.
     ignored=(
         *("slow_but_exact", "masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"),
@@ -184,7 +183,6 @@ MPT = table.family(
     layer="blocks",
     tokens="wte",
     norm="norm_f",
-    buffers=(),
     # How it was made, trained and computed; its class has no learned positions whatever that says.
     ignored=("learned_pos_emb", "init_device", "embedding_fraction", "norm_type", "verbose", "init_config"),
 )

@@ -37,6 +37,6 @@ FLINT = table.family(
         dense_ones(6144, (0, 1)),
         windows.turning_windows(WINDOW, _by_number),
     ),
-    {**LAYER, **HELD, SINK: "self_attn.sinks"},
-    filed={**LAYER, **filed(), SINK: "self_attn.softmax_offset"},
+    LAYER,
+    apart=({**HELD, SINK: "self_attn.sinks"}, {**filed(), SINK: "self_attn.softmax_offset"}),
 )

@@ -14,9 +14,9 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.gemma3n import borrowing, gemma3n
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.gemma import LOCAL, SANDWICH, SIZES, SOFTCAP, TANH
-from anyformer.families.hf.layout import Theirs, rows_of, within
+from anyformer.families.hf.layout import Laid, Theirs, rows_of, within
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS
-from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
+from anyformer.families.hf.mapping import TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.layers import (
@@ -144,10 +144,21 @@ def _write_tables(spec: ModelSpec) -> dict[str, Any]:
     return {"vocab_size_per_layer_input": found.rows, "hidden_size_per_layer_input": found.width}
 
 
+def _around(spec: ModelSpec) -> Laid:
+    """How layers, and the model, read and write the streams."""
+    found: Laid = {}
+    for i in range(spec.n_layers):
+        found |= within(ALTUP, f"stack.blocks.{i}.connection.", f"layers.{i}.")
+    for i in range(spec.stack.residual.n_streams - 1):
+        found[f"stack.residual.begin.{i}"] = Theirs(f"altup_projections.{i}")
+        found[f"stack.residual.end.{i}"] = Theirs(f"altup_unembed_projections.{i}")
+    return found
+
+
 TABLES = table.Pair(_read_tables, _write_tables)  # behind those that change every table
 # The widths of the feed-forwards are a list, which the layers read.
 WIDTHS = tuple(pair for pair in SIZES if pair is not SIZES[2])
-_PLAIN = table.family(
+GEMMA3N = table.family(
     "gemma3n_text",
     "Gemma3nForCausalLM",
     windows.two_kinds(gemma3n(5, 8, 1, 8, 1, n_sparse=0)),
@@ -167,18 +178,7 @@ _PLAIN = table.family(
         table.Pair(_read_layers, _write_layers),
     ),
     {**LAYER, **injection(2)},
+    outside=_around,
+    further=lambda spec: [*side_by_side(spec, 2), unread(spec)],
     ignored=("hidden_act", "altup_coef_clip"),
 )
-
-
-def _rows(spec: ModelSpec) -> list[TensorRow]:
-    links: dict[str | tuple[str, ...], Theirs] = {}
-    for i in range(spec.n_layers):
-        links |= within(ALTUP, f"stack.blocks.{i}.connection.", f"model.layers.{i}.")
-    for i in range(spec.stack.residual.n_streams - 1):
-        links[f"stack.residual.begin.{i}"] = Theirs(f"model.altup_projections.{i}")
-        links[f"stack.residual.end.{i}"] = Theirs(f"model.altup_unembed_projections.{i}")
-    return [*_PLAIN.rows(spec), *rows_of(spec, links), *side_by_side(spec, 2), unread(spec)]
-
-
-GEMMA3N: Family = _PLAIN._replace(rows=_rows)

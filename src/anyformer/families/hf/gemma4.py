@@ -15,7 +15,7 @@ from anyformer.families.hf.gemma import SANDWICH, SOFTCAP, TANH, WIDTH
 from anyformer.families.hf.gemma3n import injection, own_layers, shared_layers, side_by_side, unread
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, QK_NORMS
-from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import FULL, SLIDING, rotary_by_type
 from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, PerLayerEmbeddingSpec, RotarySpec
@@ -154,7 +154,12 @@ def _bare(model: ModelSpec) -> ModelSpec:
     return windows.two_kinds(with_layers(model, blocks))
 
 
-_PLAIN = table.family(
+def _further(spec: ModelSpec) -> list[TensorRow]:
+    reads = any(spec.stack.blocks[0].nested(PerLayerEmbeddingSpec))
+    return [*(side_by_side(spec, 2) if reads else ()), unread(spec)]
+
+
+GEMMA4 = table.family(
     "gemma4_text",
     "Gemma4ForCausalLM",
     _bare(gemma4(EVERY, 8, 1, 8, 1, n_shared=0, width=None)),
@@ -177,12 +182,5 @@ _PLAIN = table.family(
         table.only(use_bidirectional_attention=(None, "vision")),
     ),
     _layer,
+    further=_further,
 )
-
-
-def _rows(spec: ModelSpec) -> list[TensorRow]:
-    reads = any(spec.stack.blocks[0].nested(PerLayerEmbeddingSpec))
-    return [*_PLAIN.rows(spec), *(side_by_side(spec, 2) if reads else ()), unread(spec)]
-
-
-GEMMA4: Family = _PLAIN._replace(rows=_rows)

@@ -19,16 +19,14 @@ from anyformer.families.hf.deepseek import (
     SARVAM,
     dense_first,
     further,
-    held,
-    in_files,
     latent_heads,
     latent_scale,
+    layer,
     layer_eps,
     n_shared,
     v3_routing,
-    where_held,
 )
-from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.experts import BY_EXPERT, HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.llama_like import QKV
 from anyformer.families.hf.mapping import Family
@@ -92,11 +90,11 @@ def _glm4_moe(
             dense_first(1),
             further(n_further),
         ),
-        {**ATTENTION, **QK_NORMS, **LAYER, **HELD},
+        LAYER,
         tokens_too=tokens_too,
-        filed={**LAYER, **in_files},
+        apart=({**ATTENTION, **QK_NORMS, **HELD}, in_files),
         ahead=AHEAD,
-    )._replace(of_files=where_held)
+    )
 
 
 GLM4_MOE = _glm4_moe(
@@ -150,10 +148,10 @@ GLM4_MOE_LITE = table.family(
         dense_by_type(10_240, 1),
         further(0),
     ),
-    held,
-    filed=in_files,
+    layer,
+    apart=BY_EXPERT,
     ahead=AHEAD,
-)._replace(of_files=where_held)
+)
 SOLAR_OPEN = table.family(
     "solar_open",
     "SolarOpenForCausalLM",
@@ -172,7 +170,7 @@ SOLAR_OPEN = table.family(
         table.tables(tied=False),
         table.layers(),
     ),
-    {**ATTENTION, **LAYER, **HELD},
-    filed={**ATTENTION, **LAYER, **filed()},
+    {**ATTENTION, **LAYER},
+    apart=BY_EXPERT,
     ignored=("intermediate_size",),  # of dense layers, which it has none of
 )

@@ -106,16 +106,13 @@ def _forgetting(place: str) -> dict[str, str | Theirs]:
     return {**forgetting(place), f"{MIXER}.decay": f"{place}.A_log"}
 
 
-def _held(spec: ModelSpec) -> dict[Any, Any]:
-    convolution = {f"{MIXER}.convolution": "self_attn.conv1d"}
-    return {**_layer(spec), **_forgetting("self_attn.forget_gate"), **convolution, **HELD}
-
-
-def _filed(spec: ModelSpec) -> dict[Any, Any]:
-    convolution = {f"{MIXER}.convolution": Theirs("self_attn.*_conv1d", pieces=("q", "k", "v"))}
-    return {**_layer(spec), **_forgetting("self_attn"), **convolution, **filed()}
-
-
+CONVOLUTION = f"{MIXER}.convolution"
+IN_MEMORY = {**_forgetting("self_attn.forget_gate"), CONVOLUTION: "self_attn.conv1d", **HELD}
+IN_FILES = {
+    **_forgetting("self_attn"),
+    CONVOLUTION: Theirs("self_attn.*_conv1d", pieces=("q", "k", "v")),
+    **filed(),
+}
 GLM_NEXT = table.family(
     "glm5_next_text",
     "Glm5NextForCausalLM",
@@ -142,9 +139,9 @@ GLM_NEXT = table.family(
         table.only(index_kpool_always_select_tail=True, index_topk_pattern=None, index_topk_freq=1),
         table.Pair(_streams, _streamed),
     ),
-    _held,
+    _layer,
     outside=_around,
-    filed=_filed,
+    apart=(IN_MEMORY, IN_FILES),
     passed_over=1,
     ignored=("index_skip_topk_offset",),
     fixed_masks=True,  # an indexer's, which sees the past alone

@@ -79,8 +79,11 @@ GRANITE_MOE = table.family(
     "GraniteMoeForCausalLM",
     granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1),
     (*PAIRS, *mixtral_routing(8, 2)),
-    {**LAYER, **_experts("experts.gate_up_proj", "experts.down_proj", "router")},
-    filed={**LAYER, **_experts("input_linear.weight", "output_linear.weight", "router.layer")},
+    LAYER,
+    apart=(
+        _experts("experts.gate_up_proj", "experts.down_proj", "router"),
+        _experts("input_linear.weight", "output_linear.weight", "router.layer"),
+    ),
 )
 
 

@@ -104,7 +104,7 @@ IN_FILES = {
     "block_sparse_moe.experts.gate_up_proj": "block_sparse_moe.input_linear.weight",
     "block_sparse_moe.experts.down_proj": "block_sparse_moe.output_linear.weight",
 }
-FEEDS = {"held": _feeds(), "filed": {ours: IN_FILES.get(theirs, theirs) for ours, theirs in _feeds().items()}}
+FEEDS = _feeds(), {ours: IN_FILES.get(theirs, theirs) for ours, theirs in _feeds().items()}  # in memory, and in files
 
 
 def _beside(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -126,15 +126,15 @@ GRANITE_MOE_SWA = table.family(
     "GraniteMoeSWAForCausalLM",
     changed(MIXTURE, AttentionSpec, sink=True),
     (*OF_MIXTURES, WINDOWS),
-    {**NORMS, **ATTENTION, **FEEDS["held"], **SINK},
+    {**NORMS, **ATTENTION, **FEEDS[0], **SINK},
 )
 GRANITE_MOE_SHARED = table.family(
     "granitemoeshared",
     "GraniteMoeSharedForCausalLM",
     MIXTURE,
     OF_MIXTURES,
-    {**NORMS, **ATTENTION, **FEEDS["held"]},
-    filed={**NORMS, **ATTENTION, **FEEDS["filed"]},
+    {**NORMS, **ATTENTION},
+    apart=FEEDS,
 )
 GRANITE_HYBRID = table.family(
     "granitemoehybrid",
@@ -157,8 +157,8 @@ GRANITE_HYBRID = table.family(
         table.tables(tied=False),
         layer_kinds(WORDS, _all_states, OLDER),
     ),
-    {**LAYER, **FEEDS["held"]},
-    filed={**LAYER, **FEEDS["filed"]},
+    LAYER,
+    apart=FEEDS,
     ignored=("mamba_chunk_size", "normalization_function", "init_method"),
 )
 

@@ -102,7 +102,6 @@ def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 BESIDE = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_mlp.{x}_proj" for x in ("gate", "up", "down")}
-SPARSE = {**AFTER_TURNING, **BESIDE}
 HUNYUAN_MOE = table.family(
     "hunyuan_v1_moe",
     "HunYuanMoEV1ForCausalLM",
@@ -113,13 +112,12 @@ HUNYUAN_MOE = table.family(
         table.Pair(_chosen, _choices),
         table.Pair(_alike),
     ),
-    {**SPARSE, **ALONE, f"{table.FEED}.router": "mlp.gate.wg"},
-    filed={**SPARSE, **filed("mlp.gate.wg")},
+    {**AFTER_TURNING, **BESIDE},
+    apart=({**ALONE, f"{table.FEED}.router": "mlp.gate.wg"}, filed("mlp.gate.wg")),
     ignored=SAID_AGAIN,
 )
 
 
-ATTENTIVE = {**ATTENTION, **QK_NORMS, **LAYER}
 SHARED_FILED = {ours: theirs.replace("shared_experts", "shared_mlp") for ours, theirs in SHARED.items()}
 ROUTING = {
     "num_experts": ("n_experts", int, 192),
@@ -146,7 +144,10 @@ HY_V3 = table.family(
         table.layers(),
         dense_by_type(13_312, 1),
     ),
-    {**ATTENTIVE, **ALONE, **routed("mlp.gate.weight", "mlp.e_score_correction_bias")},
-    filed={**ATTENTIVE, **SHARED_FILED, **filed(None), **routed("mlp.router.gate.weight", "mlp.expert_bias")},
+    {**ATTENTION, **QK_NORMS, **LAYER},
+    apart=(
+        {**ALONE, **routed("mlp.gate.weight", "mlp.e_score_correction_bias")},
+        {**SHARED_FILED, **filed(None), **routed("mlp.router.gate.weight", "mlp.expert_bias")},
+    ),
     ignored=("enable_moe_fp32_combine",),
 )

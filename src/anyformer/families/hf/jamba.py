@@ -85,7 +85,10 @@ JAMBA = table.family(
         table.tables(tied=False),
         table.Pair(_read, _write),
     ),
-    {**LAYER, **{ours: theirs.replace("mlp", "feed_forward") for ours, theirs in ALONE.items()}},
-    filed={**LAYER, **filed(None, "feed_forward.experts")},
+    LAYER,
+    apart=(
+        {ours: theirs.replace("mlp", "feed_forward") for ours, theirs in ALONE.items()},
+        filed(None, "feed_forward.experts"),
+    ),
     norm="final_layernorm",
 )

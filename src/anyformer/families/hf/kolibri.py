@@ -10,8 +10,7 @@ from anyformer.families.hf.glm import BEHIND
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, SWIGLU
 from anyformer.families.kolibri import kolibri
 
-LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **SHARED}
-RELEASED = {"0.branches.0.norm_out": "post_attn_norm", "1.branches.0.norm_out": "post_ffn_norm"}
+BEHIND_FILED = {"0.branches.0.norm_out": "post_attn_norm", "1.branches.0.norm_out": "post_ffn_norm"}
 
 KOLIBRI = table.family(
     "kolibri1",
@@ -31,7 +30,10 @@ KOLIBRI = table.family(
         WINDOWED,
         windows.layer_types(full_every=5, size=513),
     ),
-    {**LAYER, **BEHIND, **HELD},
-    filed={**LAYER, **RELEASED, **filed(None), **routed("mlp.gate.weight", "moe.router.expert_bias")},
+    {**NORMS, **ATTENTION, **QK_NORMS, **SHARED},
+    apart=(
+        {**BEHIND, **HELD},
+        {**BEHIND_FILED, **filed(None), **routed("mlp.gate.weight", "moe.router.expert_bias")},
+    ),
     ignored=("intermediate_size",),  # of dense layers, which it has none of
 )

@@ -7,8 +7,8 @@ from typing import Any
 from anyformer.families.compose import changed, windowed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.deepseek import LAYER
-from anyformer.families.hf.experts import ALONE, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.deepseek import LAYER, SHARED
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -77,8 +77,7 @@ CAP = table.at(
     into=lambda cap: cap or None,
     out=lambda cap: cap or 0.0,
 )
-ATTENTIVE = {**ATTENTION, **QK_NORMS, **LAYER, "0.branches.0.mixer.gate": "self_attn.g_proj"}
-FILED = {ours: theirs.replace("shared_experts", "shared_expert") for ours, theirs in ATTENTIVE.items()}
+SHARED_FILED = {ours: theirs.replace("shared_experts", "shared_expert") for ours, theirs in SHARED.items()}
 LAGUNA = table.family(
     "laguna",
     "LagunaForCausalLM",
@@ -103,6 +102,9 @@ LAGUNA = table.family(
         dense_by_type(8192, 1),
         table.only(moe_apply_router_weight_on_input=False),
     ),
-    {**ATTENTIVE, **ALONE, **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias")},
-    filed={**FILED, **filed(None), **routed("mlp.gate.weight", "mlp.experts.e_score_correction_bias")},
+    {**ATTENTION, **QK_NORMS, **LAYER, "0.branches.0.mixer.gate": "self_attn.g_proj"},
+    apart=(
+        HELD,
+        {**SHARED_FILED, **filed(None), **routed("mlp.gate.weight", "mlp.experts.e_score_correction_bias")},
+    ),
 )

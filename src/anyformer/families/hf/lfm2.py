@@ -132,7 +132,6 @@ LFM2 = table.family(
     ignored=IGNORED,
 )
 
-SPARSE = {**LAYER, **routed(f"{FEED}.gate.weight", f"{FEED}.expert_bias")}
 LFM2_MOE = table.family(
     "lfm2_moe",
     "Lfm2MoeForCausalLM",
@@ -155,8 +154,11 @@ LFM2_MOE = table.family(
         layer_kinds(WORDS, _listed),
         dense_before("num_dense_layers", 2, 7168),
     ),
-    {**SPARSE, GATE_AND_UP: f"{FEED}.experts.gate_up_proj", f"{EXPERTS}.down.weight": f"{FEED}.experts.down_proj"},
-    filed={**SPARSE, **filed(None, f"{FEED}.experts", ("w1", "w3", "w2"))},
+    {**LAYER, **routed(f"{FEED}.gate.weight", f"{FEED}.expert_bias")},
+    apart=(
+        {GATE_AND_UP: f"{FEED}.experts.gate_up_proj", f"{EXPERTS}.down.weight": f"{FEED}.experts.down_proj"},
+        filed(None, f"{FEED}.experts", ("w1", "w3", "w2")),
+    ),
     norm="embedding_norm",
     ignored=IGNORED,
 )
@@ -222,7 +224,7 @@ LFM3 = table.family(
         layer_kinds(THREE, _by_four),
         table.Pair(_window, lambda spec: {"sliding_window": windows.window_of(spec)}),
     ),
-    {**OF_LFM3, "0.branches.0.mixer.gate": "self_attn.g_proj"},
-    filed={**OF_LFM3, "0.branches.0.mixer.gate": "self_attn.gate_proj"},
+    OF_LFM3,
+    apart=({"0.branches.0.mixer.gate": "self_attn.g_proj"}, {"0.branches.0.mixer.gate": "self_attn.gate_proj"}),
     norm="embedding_norm",
 )

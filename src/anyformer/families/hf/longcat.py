@@ -99,8 +99,8 @@ _PLAIN = table.family(
         table.only(num_hidden_layers=lambda spec: 2 * spec.n_layers, router_bias=False, zero_expert_type="identity"),
         table.only(attention_method="MLA", mla_scale_q_lora=True, mla_scale_kv_lora=True),
     ),
-    lambda spec: {**_layer(spec), **within(HELD)},
-    filed=lambda spec: {**_layer(spec), **within(FILED)},
+    _layer,
+    apart=(HELD, FILED),
     unneeded=("model.mtp.*",),
 )
 IN_MEMORY, IN_FILES = _PLAIN.rows, _PLAIN.files or _PLAIN.rows

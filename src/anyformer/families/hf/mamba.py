@@ -222,7 +222,6 @@ def _alone(
         stack="backbone",
         tokens="embeddings",
         norm="norm_f",
-        buffers=(),
         ignored=IDLE,
     )
 

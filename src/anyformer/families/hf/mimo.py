@@ -43,7 +43,7 @@ def _types(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-LAYER = {**NORMS, **ATTENTION, **GATED}
+SINK = "0.branches.0.mixer.sink"
 MIMO = table.family(
     "mimo_v2_flash",
     "MiMoV2FlashForCausalLM",
@@ -71,6 +71,6 @@ MIMO = table.family(
         table.Pair(_layers, _types),
         dense_by_type(16_384, 1),
     ),
-    {**LAYER, **HELD, "0.branches.0.mixer.sink": "self_attn.sinks"},
-    filed={**LAYER, **filed(), "0.branches.0.mixer.sink": "self_attn.attention_sink_bias"},
+    {**NORMS, **ATTENTION, **GATED},
+    apart=({**HELD, SINK: "self_attn.sinks"}, {**filed(), SINK: "self_attn.attention_sink_bias"}),
 )

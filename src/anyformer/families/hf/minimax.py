@@ -13,10 +13,10 @@ from torch import Tensor
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, OF_MIXTRAL, mixtral_routing
+from anyformer.families.hf.experts import ALONE, HELD, OF_MIXTRAL, PLACES_OF_MIXTRAL, filed, mixtral_routing, routed
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, WIDTHS
-from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds, template
@@ -32,8 +32,11 @@ from anyformer.layers import (
 from anyformer.layers.rotary import fraction_of
 from anyformer.spec import ModelSpec
 
-ROUTER = f"{table.FEED}.router"
-LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
+# Mixtral's files with a correction beside the router.
+CORRECTED_MIXTRAL = {
+    **filed(None, *PLACES_OF_MIXTRAL),
+    **routed("block_sparse_moe.gate.weight", "block_sparse_moe.e_score_correction_bias"),
+}
 
 
 def _turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -60,19 +63,8 @@ MINIMAX_M2 = table.family(
         table.only(scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer"),
         table.only(attn_type_list=lambda spec: [1] * spec.n_layers, shared_intermediate_size=0),
     ),
-    {
-        **LAYER,
-        f"{ROUTER}.weight": "mlp.gate.weight",
-        f"{ROUTER}.correction": "mlp.e_score_correction_bias",
-        GATE_AND_UP: "mlp.experts.gate_up_proj",
-        f"{EXPERTS}.down.weight": "mlp.experts.down_proj",
-    },
-    filed={
-        **LAYER,
-        **{ours: theirs for ours, theirs in OF_MIXTRAL.items() if ours != ROUTER},
-        f"{ROUTER}.weight": "block_sparse_moe.gate.weight",
-        f"{ROUTER}.correction": "block_sparse_moe.e_score_correction_bias",
-    },
+    {**NORMS, **ATTENTION, **QK_NORMS},
+    apart=({**ALONE, **routed("mlp.gate.weight", "mlp.e_score_correction_bias")}, CORRECTED_MIXTRAL),
     # Modules that predict further tokens, in training.
     ignored=("num_mtp_modules", "mtp_transformer_layers", "use_mtp"),
 )
@@ -167,15 +159,7 @@ def _tables(spec: ModelSpec) -> Iterator[TensorRow]:
             yield TensorRow((), (f"model.layers.{i}.self_attn.{name}",), lambda theirs: (), made)
 
 
-def _with_tables(family: Family) -> Family:
-    rows, files = family.rows, family.files
-    assert files is not None
-    return family._replace(
-        rows=lambda spec: [*rows(spec), *_tables(spec)], files=lambda spec: [*files(spec), *_tables(spec)]
-    )
-
-
-PLAIN = table.family(
+MINIMAX = table.family(
     "minimax",
     "MiniMaxForCausalLM",
     template(minimax(2, 8, 1, 8, n_experts=64, top_k=1, head_dim=8, attends=2), WORDS),
@@ -194,8 +178,8 @@ PLAIN = table.family(
         table.only(block_size=(None, BLOCK)),  # which files have tables of
         layer_kinds(WORDS, _turns),
     ),
-    lambda spec: {**_layer(spec), **HELD},
-    filed=lambda spec: {**_layer(spec), **OF_MIXTRAL},
+    _layer,
+    apart=(HELD, OF_MIXTRAL),
     outside=_norms,
+    further=_tables,
 )
-MINIMAX = _with_tables(PLAIN)

@@ -11,14 +11,12 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import (
-    ALONE,
     DENSE,
-    OF_MIXTRAL,
+    HELD,
     SPARSE,
     dense_width,
     expert_width,
     mixtral_routing,
-    routed,
     sparse,
     with_dense,
 )
@@ -26,6 +24,7 @@ from anyformer.families.hf.gpt_oss import GATES
 from anyformer.families.hf.layout import within
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS
 from anyformer.families.hf.mapping import one
+from anyformer.families.hf.minimax import CORRECTED_MIXTRAL
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import FULL
@@ -123,7 +122,6 @@ FED = {
 FED_DOWN = {f"{table.FEED}.down": "mlp.down_proj", f"{SHARED}down": "mlp.shared_experts.down_proj"}
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
 NAMES = {"q": "q_proj", "k": "k_proj", "norm_query": "q_norm", "norm_key": "k_norm"}
-OF_FILES = {ours: theirs for ours, theirs in OF_MIXTRAL.items() if not ours.endswith("router")}
 MINIMAX_M3 = table.family(
     "minimax_m3_vl_text",
     "MiniMaxM3VLForCausalLM",
@@ -150,8 +148,7 @@ MINIMAX_M3 = table.family(
         **FED,
         **FED_DOWN,
         **within(NAMES, INDEXER, "self_attn.indexer."),
-        **ALONE,
-        **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias"),
+        **HELD,
     },
     # What the class writes of the text model alone is as in memory; the released files, which see, are otherwise.
     released={
@@ -159,8 +156,7 @@ MINIMAX_M3 = table.family(
         **GATED,
         **{f"{SHARED}{x}": f"block_sparse_moe.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
         **within(NAMES, INDEXER, "self_attn.index_"),
-        **OF_FILES,
-        **routed("block_sparse_moe.gate.weight", "block_sparse_moe.e_score_correction_bias"),
+        **CORRECTED_MIXTRAL,
     },
     fixed_masks=True,  # where an indexer chooses, which sees the past alone whatever is asked
     # Modules that predict further tokens, in training; the activation that gates have in place of theirs.

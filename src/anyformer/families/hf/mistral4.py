@@ -14,15 +14,15 @@ from anyformer.families.hf.deepseek import (
     LATENT,
     LAYOUT,
     dense_first,
-    held,
     latent_heads,
     latent_scale,
+    layer,
     layer_eps,
     n_shared,
     turning,
     v3_routing,
 )
-from anyformer.families.hf.experts import expert_width
+from anyformer.families.hf.experts import HELD, expert_width
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL, THETA, rotary_of, scaling_settings
@@ -126,5 +126,5 @@ MISTRAL4 = table.family(
         table.tables(tied=False),
         dense_first(0),
     ),
-    held,
+    lambda spec: {**layer(spec), **HELD},
 )

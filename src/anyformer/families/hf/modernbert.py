@@ -12,7 +12,7 @@ from anyformer.families.hf.encoder import encoder_family, laid_out
 from anyformer.families.hf.headings import Heading, usual_classes
 from anyformer.families.hf.layout import rows_of
 from anyformer.families.hf.llama import D_FF, MLP_BIAS
-from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, scaling_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import FULL, SLIDING, typed_rotary
@@ -156,11 +156,11 @@ MODERNBERT = encoder_family(
     ),
     tokens="embeddings.tok_embeddings",
     also=("decoder",),
-    buffers=(),
     ignored=IGNORED,
 )
 
-_PLAIN = table.family(
+HEAD = {"heads.0.transform.0": "lm_head.dense", "heads.0.transform.2": "lm_head.norm"}
+DECODER = table.family(
     "modernbert-decoder",
     "ModernBertDecoderForCausalLM",
     with_causal_masks(TEMPLATE),
@@ -179,8 +179,6 @@ _PLAIN = table.family(
     norm="final_norm",
     outside={"stack.embedding.norm": "embeddings.norm"},
     heads=("decoder",),
-    buffers=(),
+    further=lambda spec: rows_of(spec, HEAD),
     ignored=IGNORED,
 )
-HEAD = {"heads.0.transform.0": "lm_head.dense", "heads.0.transform.2": "lm_head.norm"}
-DECODER: Family = _PLAIN._replace(rows=lambda spec: [*_PLAIN.rows(spec), *rows_of(spec, HEAD)])

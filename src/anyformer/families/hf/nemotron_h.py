@@ -120,7 +120,6 @@ def _named(stack: str, up: str, down: str) -> Any:
         stack=stack,
         tokens="embeddings",
         norm="norm_f",
-        buffers=(),
         ignored=IDLE,
     )
 

@@ -79,7 +79,6 @@ NOMIC = encoder_family(
     NOMIC_HEADS,
     laid_out(LAYER, terms=("token_type",), layer="layers"),
     also=(f"{PREDICTIONS}.decoder",),
-    buffers=(),
     filed=(
         _of_flash_attention("attn", table.feeds(up="mlp.fc11", gate="mlp.fc12", down="mlp.fc2")),
         NOMIC_HEADS,
@@ -109,7 +108,6 @@ GTE = encoder_family(
     GTE_HEADS,
     laid_out(LAYER, terms=("token_type",), layer="layers"),
     also=("lm_head.decoder",),
-    buffers=(),
     filed=(
         laid_out(
             {
@@ -140,7 +138,6 @@ JINA = encoder_family(
     JINA_HEADS,
     laid_out({**ATTENTION, **FEED, **BEHIND}, terms=("token_type",), layer="layers"),
     also=("lm_head.decoder",),
-    buffers=(),
     filed=(
         _of_flash_attention("mixer", FEED),
         JINA_HEADS,
@@ -169,7 +166,6 @@ EUROBERT = encoder_family(
     EUROBERT_HEADS,
     laid_out({**NORMS, **ATTENTION, **GATED}, terms=(), layer="layers", outside={"stack.norm": "norm"}),
     tokens="embed_tokens",
-    buffers=(),
     # The first says how the class of texts pools, which is not read here.
     ignored=("classifier_pooling", "mask_token_id"),
     tied=False,

@@ -99,14 +99,16 @@ OLMO_HYBRID = table.family(
         table.tables(tied=False),
         layer_kinds(DELTA, lambda _, n: ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(n)]),
     ),
-    {**LAYER, CONVOLUTION: f"{THEIRS}.conv1d"},
-    filed={
-        **LAYER,
-        "0.norm_in": "attention_layer_norm",
-        "1.norm_in": "feedforward_layer_norm",
-        # Released files call attention's norms otherwise than transformers does when it writes.
-        "0.branches.0.norm_out": Theirs("post_attention_layernorm", also=("feedforward_layer_norm",)),
-        CONVOLUTION: Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v")),
-    },
+    LAYER,
+    apart=(
+        {CONVOLUTION: f"{THEIRS}.conv1d"},
+        {
+            "0.norm_in": "attention_layer_norm",
+            "1.norm_in": "feedforward_layer_norm",
+            # Released files call attention's norms otherwise than transformers does when it writes.
+            "0.branches.0.norm_out": Theirs("post_attention_layernorm", also=("feedforward_layer_norm",)),
+            CONVOLUTION: Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v")),
+        },
+    ),
     ignored=("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor"),
 )

@@ -68,5 +68,4 @@ OPT = table.family(
         "stack.embedding.terms.0.projection": "project_in",
         "heads.0.transform.0": "project_out",
     },
-    buffers=(),
 )

@@ -10,12 +10,12 @@ from anyformer.families.compose import layered, windowed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import (
     ALONE,
+    BY_EXPERT,
     HELD,
     UNWINDOWED,
     dense_by_type,
     dense_ones,
     expert_width,
-    filed,
     qwen_routing,
 )
 from anyformer.families.hf.layout import Theirs
@@ -62,8 +62,8 @@ QWEN3_MOE = table.family(
         table.tables(tied=False),
         dense_ones(6144),
     ),
-    {**LAYER, **HELD},
-    filed={**LAYER, **filed()},
+    LAYER,
+    apart=BY_EXPERT,
     released={
         **LAYER,
         **HELD,
@@ -90,6 +90,6 @@ MELLUM = table.family(
         dense_by_type(7168, 0),
         table.only(num_mtp_layers=0, num_nextn_predict_layers=0),
     ),
-    {**LAYER, **HELD},
-    filed={**LAYER, **filed()},
+    LAYER,
+    apart=BY_EXPERT,
 )

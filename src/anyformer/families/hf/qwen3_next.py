@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, SHARED, expert_width, filed, n_chosen, n_experts
+from anyformer.families.hf.experts import BY_EXPERT, SHARED, expert_width, n_chosen, n_experts
 from anyformer.families.hf.layout import Modules, Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -102,15 +102,6 @@ def experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
     )
 
 
-def _held(spec: ModelSpec) -> Modules:
-    return {**_by_key(spec), **HELD, **SHARED, **GATE_OF_SHARED}
-
-
-def _filed(spec: ModelSpec) -> Modules:
-    return {**_by_key(spec), **filed(), **SHARED, **GATE_OF_SHARED}
-
-
-GATE_OF_SHARED = {f"{table.FEED}.shared_gate": "mlp.shared_expert_gate"}
 QWEN3_NEXT = table.family(
     "qwen3_next",
     "Qwen3NextForCausalLM",
@@ -121,8 +112,8 @@ QWEN3_NEXT = table.family(
         table.only(decoder_sparse_step=(None, 1), mlp_only_layers=(None, [])),
         *PAIRS,
     ),
-    _held,
-    filed=_filed,
+    lambda spec: {**_by_key(spec), **SHARED},
+    apart=BY_EXPERT,
     ignored=("intermediate_size",),
     unneeded=AHEAD,
 )
@@ -139,7 +130,7 @@ QWEN3_5_MOE = table.family(
     "Qwen3_5MoeForCausalLM",
     SPARSE,
     (*experts(256, 8), *PAIRS),
-    {**PLAINLY, **HELD, **SHARED, **GATE_OF_SHARED},
-    filed=lambda spec: {**PLAINLY, **filed(), **SHARED, **GATE_OF_SHARED},
+    {**PLAINLY, **SHARED},
+    apart=BY_EXPERT,
     unneeded=AHEAD,
 )

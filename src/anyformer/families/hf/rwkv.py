@@ -86,6 +86,5 @@ RWKV = table.family(
     tokens="embeddings",
     norm="ln_out",
     outside={"stack.embedding.norm": "blocks.0.pre_ln"},
-    buffers=(),
     heads=("head",),
 )

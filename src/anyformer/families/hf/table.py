@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NewType
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf.layout import Modules, Theirs, of_layers, rows_of, tokens_and_head, within
-from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
+from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import (
@@ -324,13 +324,14 @@ def family(
     tokens: str = "embed_tokens",
     tokens_too: str | None = None,
     norm: str = "norm",
-    outside: Layout | None = None,
+    outside: Layout = {},  # noqa: B006 — nobody writes to it
     buffers: tuple[str, ...] = ("self_attn.rotary_emb.inv_freq",),
     heads: tuple[str, ...] = ("lm_head",),
     unneeded: tuple[str, ...] = (),
     passed_over: int = 0,
-    filed: Layout | None = None,
+    apart: tuple[Layout, Layout] | None = None,
     released: Layout | None = None,
+    further: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
     ahead: Mapping[str | tuple[str, ...], str | Theirs] | None = None,
     ignored: tuple[str, ...] = (),
     fixed_masks: bool = False,
@@ -340,17 +341,18 @@ def family(
     Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, which files may call `tokens_too`, the last
     `norm`, what is `outside` the layers, ours → theirs. Old files hold `buffers` in each layer, and `unneeded`, which nobody
     reads; `heads` are the head's names, the first the one that is written. A module of ours that a model lacks, or whose bias it
-    lacks, has no row. `filed`: the modules of a layer in files that are laid out otherwise than in memory; `released`: in files
-    that the class reads and does not write; `ahead`: those around the layers that predict further tokens, `passed_over`: how
+    lacks, has no row. `apart`: the modules that a layer has beside those in memory, and in files that are laid out otherwise;
+    `released`: all that it has in files that the class reads and does not write. `further` are rows that are no modules. `ahead`:
+    the modules around the layers that predict further tokens, of which files decide whether there are any; `passed_over`: how
     many such layers files have that the class has not.
     """
     to_spec, to_config = both_ways(template, pairs, ignored)
+    layers = f"{stack}.{layer}"
 
-    def rows(spec: ModelSpec, modules: Layout = modules) -> list[TensorRow]:
-        layers, n = f"{stack}.{layer}", spec.n_layers
-        each = modules(spec) if callable(modules) else modules
-        around = (outside(spec) if callable(outside) else outside) or {}
-        links = within({"stack.norm": norm}, theirs=f"{stack}.") | within(around, theirs=f"{stack}.")
+    def rows(spec: ModelSpec, *parts: Layout) -> list[TensorRow]:
+        n = spec.n_layers
+        each = {ours: theirs for part in parts for ours, theirs in _laid(part, spec).items()}
+        links = within({"stack.norm": norm}, theirs=f"{stack}.") | within(_laid(outside, spec), theirs=f"{stack}.")
         links |= of_layers(spec.stack, layers, each)
         later = [f"{layers}.{n + k}." for k in range(len(spec.ahead))]  # which hold the tables again
         for k, place in enumerate(later):
@@ -360,20 +362,29 @@ def family(
         head = Theirs(heads[0], also=(*heads[1:], *(f"{place}shared_head.head" for place in later)))
         old = (f"{layers}.{i}.{name}" for i in range(n + len(later)) for name in buffers)
         beyond = (f"{layers}.{n + k}.*" for k in range(passed_over))
-        return [dropped(*old, *unneeded, *beyond), *rows_of(spec, tokens_and_head(spec, table, head) | links)]
+        known = rows_of(spec, tokens_and_head(spec, table, head) | links)
+        return [dropped(*old, *unneeded, *beyond), *known, *further(spec)]
 
-    def of(layout: Layout | None) -> Callable[[ModelSpec], list[TensorRow]] | None:
-        return None if layout is None else lambda spec: rows(spec, layout)
+    def where_held(spec: ModelSpec, files: Files) -> ModelSpec:
+        """The model without the layers ahead where files hold no tensor around them, as those that transformers writes."""
+        each = (place.name for place in within(ahead or {}).values())
+        held = (f"{layers}.{spec.n_layers + k}.{name}.weight" in files for name in each for k in range(len(spec.ahead)))
+        return spec if any(held) else spec.but(ahead=())
 
-    prefix = f"{stack.partition('.')[0]}."
+    in_memory, in_files = apart or ({}, {})
     return Family(
         hf_type,
         architecture,
-        prefix,
+        f"{stack.partition('.')[0]}.",
         to_spec,
         to_config,
-        rows,
-        of(filed),
+        lambda spec: rows(spec, modules, in_memory),
+        None if apart is None else lambda spec: rows(spec, modules, in_files),
+        where_held if ahead else None,
         fixed_masks=fixed_masks,
-        released=of(released),
+        released=None if released is None else lambda spec: rows(spec, released),
     )
+
+
+def _laid(layout: Layout, spec: ModelSpec) -> Modules:
+    return layout(spec) if callable(layout) else layout

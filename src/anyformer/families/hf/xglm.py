@@ -30,7 +30,6 @@ BIOGPT = table.family(
     stack="biogpt",
     norm="layer_norm",
     outside={"stack.embedding.terms.1": "embed_positions"},
-    buffers=(),
     heads=("output_projection",),
     ignored=("layer_norm_eps",),  # the class's norms have 1e-5 whatever it says
 )
@@ -54,6 +53,5 @@ XGLM = table.family(
     ),
     LAYER,
     norm="layer_norm",
-    buffers=(),
     unneeded=("model.embed_positions.weights",),  # the sinusoids, in old files
 )

@@ -117,6 +117,5 @@ XLNET = encoder_family(
     further=further,
     tokens="word_embedding",
     also=("lm_loss",),
-    buffers=(),
     ignored=IGNORED,
 )

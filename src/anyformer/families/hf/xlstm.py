@@ -99,7 +99,6 @@ XLSTM = table.family(
     layer="blocks",
     tokens="embeddings",
     norm="out_norm",
-    buffers=(),
     ignored=(
         "norm_reduction_force_float32", "chunkwise_kernel", "sequence_kernel", "step_kernel", "mode", "chunk_size",
         "return_last_states", "autocast_kernel_dtype", "inference_state_dtype", "max_inference_chunksize",

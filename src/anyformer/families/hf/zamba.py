@@ -155,7 +155,6 @@ ZAMBA2 = table.family(
     },
     norm="final_layernorm",
     outside=_blocks,
-    buffers=(),
     ignored=(
         "chunk_size", "time_step_max", "time_step_floor", "use_mem_eff_path",
         "attention_hidden_size", "attention_head_dim", "head_dim", "kv_channels", "num_query_groups", "hybrid_layer_ids",

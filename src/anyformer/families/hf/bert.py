@@ -79,7 +79,6 @@ BERT = encoder_family(
     (*SIZES, SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     laid_out(LAYER),
-    also=(f"{WORDS}.decoder",),
     ignored=(*IGNORED, "directionality"),
 )
 ERNIE = encoder_family(
@@ -89,7 +88,6 @@ ERNIE = encoder_family(
     (*SIZES, SEGMENTS, eps(1e-12), n_positions(), table.only(use_task_id=False)),
     bert_heads("Ernie", "ernie.", "ForMaskedLM"),
     laid_out(LAYER),
-    also=(f"{WORDS}.decoder",),
     ignored=("task_type_vocab_size",),
 )
 # GELU, whatever hidden_act says.
@@ -114,7 +112,6 @@ ROBERTA, XLM_ROBERTA, CAMEMBERT, DATA2VEC = (
         (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
         roberta_heads(name, prefix),
         laid_out(LAYER),
-        also=("lm_head.decoder",),
     )
     for hf_type, name, prefix in (
         ("roberta", "Roberta", "roberta."),
@@ -162,7 +159,6 @@ REMBERT = encoder_family(
     (*SIZES, width(256, always=True, name="input_embedding_size"), SEGMENTS, eps(1e-12), n_positions()),
     REMBERT_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "encoder.embedding_hidden_mapping_in"}),
-    tied=False,
     of_heads=(table.Pair(_read_width, _written_width),),
 )
 
@@ -189,7 +185,6 @@ DISTILBERT = encoder_family(
     (*sizes("dim", "hidden_dim", "n_heads", "activation", "n_layers"), n_positions()),
     DISTILBERT_HEADS,
     laid_out(LAYER_OF_DISTILBERT, terms=("position",), layer="transformer.layer"),
-    also=("vocab_projector",),
     ignored=("sinusoidal_pos_embds", "tie_weights_"),  # how the table of positions starts; an old word for tied
 )
 
@@ -221,7 +216,6 @@ ELECTRA = encoder_family(
     (*SIZES, width(128, always=False), SEGMENTS, eps(1e-12), n_positions()),
     ELECTRA_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "embeddings_project"}),
-    also=("generator_lm_head",),
 )
 
 
@@ -255,7 +249,6 @@ ROFORMER = encoder_family(
     ROFORMER_HEADS,
     laid_out(LAYER, terms=("token_type",), outside={"stack.embedding.projection": "embeddings_project"}),
     further=_waves,
-    also=(f"{WORDS}.decoder",),
 )
 
 GENERATION_HEADS = headings.HeadNames(
@@ -270,6 +263,4 @@ BERT_GENERATION = encoder_family(
     (*SIZES, eps(1e-12), n_positions(), causal("is_decoder")),
     GENERATION_HEADS,
     laid_out(LAYER, terms=("position",)),
-    also=("lm_head.decoder",),
-    decoders=True,
 )

@@ -9,7 +9,7 @@ import torch
 
 from anyformer.families.bigbird import bigbird, block_sparse
 from anyformer.families.hf import headings
-from anyformer.families.hf.bert import LAYER, MLM, NEXT, WORDS
+from anyformer.families.hf.bert import LAYER, MLM, NEXT
 from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, sizes
 from anyformer.families.hf.mapping import TensorRow
 from anyformer.families.hf.settings import Settings
@@ -67,5 +67,4 @@ BIGBIRD = encoder_family(
     HEADS,
     laid_out(LAYER),
     further=further,
-    also=(f"{WORDS}.decoder",),
 )

@@ -87,5 +87,4 @@ CONVBERT = encoder_family(
     ),
     HEADS,
     _links,
-    also=("generator_lm_head",),
 )

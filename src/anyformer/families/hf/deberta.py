@@ -111,7 +111,7 @@ MLM = (  # the same head under two names: `legacy` chooses
 REPLACED = {
     "transform.0": "mask_predictions.dense",
     "n": "mask_predictions.LayerNorm",
-    "": "mask_predictions.classifier",
+    "table": "mask_predictions.classifier",
 }
 IN_FILES = ("embeddings.position_ids", "embeddings.position_embeddings.weight")  # of the decoder used in pretraining
 
@@ -136,7 +136,6 @@ DEBERTA = encoder_family(
     (*SIZES, eps(1e-7), relative(), *POOLED),
     heads("Deberta"),
     laid_out({**LAYER, **within(OF_V1, theirs="attention.self.")}),
-    also=(f"{OLD}.decoder",),
     buffers=IN_FILES,
     ignored=("legacy",),
 )
@@ -205,7 +204,6 @@ DEBERTA_V2 = encoder_family(
     (*SIZES, eps(1e-7), relative(), *DISTANCES, convolution(), *POOLED),
     heads("DebertaV2"),
     laid_out({**LAYER, **within(OF_V2, theirs="attention.self.")}),
-    also=(f"{OLD}.decoder",),
     buffers=IN_FILES,
     ignored=("legacy",),
 )

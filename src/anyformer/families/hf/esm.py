@@ -26,6 +26,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The positions, the embedding's norm, and what becomes of masked tokens."""
     spec = POSITIONS.read(settings, spec)
     theta = settings.take("rope_theta", float, 10_000.0)
+    settings.require("position_embedding_type", ABSOLUTE, ROTARY)
     if settings.take("position_embedding_type", str, ABSOLUTE) == ROTARY:
         embedding = spec.stack.embedding
         spec = spec.but(stack=spec.stack.but(embedding=embedding.but(terms=embedding.terms[:1])))
@@ -113,9 +114,7 @@ ESM = encoder_family(
         terms=("position",),
         outside={"stack.embedding.norm": "embeddings.layer_norm", "stack.norm": "encoder.emb_layer_norm_after"},
     ),
-    also=("lm_head.decoder",),
     buffers=("embeddings.position_ids", "embeddings.position_embeddings.weight"),
     further=_frequencies,
-    positions=(ABSOLUTE, ROTARY),
     ignored=("esmfold_config", "vocab_list", "hidden_act"),
 )

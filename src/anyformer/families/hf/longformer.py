@@ -84,6 +84,5 @@ LONGFORMER = encoder_family(
     ),
     HEADS,
     laid_out(LAYER | GLOBAL),
-    also=("lm_head.decoder",),
     ignored=("onnx_export", "attention_mode", "ignore_attention_mask"),
 )

@@ -149,6 +149,5 @@ MOBILEBERT = encoder_family(
     HEADS,
     _links,
     further=_tokens,
-    also=(f"{WORDS}.decoder",),
     of_heads=(table.if_any(LayerNormSpec, table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-12)),),
 )

@@ -155,7 +155,6 @@ MODERNBERT = encoder_family(
         outside={"stack.embedding.norm": "embeddings.norm", "stack.norm": "final_norm"},
     ),
     tokens="embeddings.tok_embeddings",
-    also=("decoder",),
     ignored=IGNORED,
 )
 

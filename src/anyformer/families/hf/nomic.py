@@ -78,7 +78,6 @@ NOMIC = encoder_family(
     (*_gated("silu", 1000.0, 2048), SEGMENTS, table.fixed(pad_token_id=0)),  # null is refused there
     NOMIC_HEADS,
     laid_out(LAYER, terms=("token_type",), layer="layers"),
-    also=(f"{PREDICTIONS}.decoder",),
     filed=(
         _of_flash_attention("attn", table.feeds(up="mlp.fc11", gate="mlp.fc12", down="mlp.fc2")),
         NOMIC_HEADS,
@@ -107,7 +106,6 @@ GTE = encoder_family(
     ),
     GTE_HEADS,
     laid_out(LAYER, terms=("token_type",), layer="layers"),
-    also=("lm_head.decoder",),
     filed=(
         laid_out(
             {
@@ -137,7 +135,6 @@ JINA = encoder_family(
     ),
     JINA_HEADS,
     laid_out({**ATTENTION, **FEED, **BEHIND}, terms=("token_type",), layer="layers"),
-    also=("lm_head.decoder",),
     filed=(
         _of_flash_attention("mixer", FEED),
         JINA_HEADS,
@@ -168,5 +165,4 @@ EUROBERT = encoder_family(
     tokens="embed_tokens",
     # The first says how the class of texts pools, which is not read here.
     ignored=("classifier_pooling", "mask_token_id"),
-    tied=False,
 )

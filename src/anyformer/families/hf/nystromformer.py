@@ -10,7 +10,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import headings, table
-from anyformer.families.hf.bert import LAYER, MLM, WORDS
+from anyformer.families.hf.bert import LAYER, MLM
 from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, sizes
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
@@ -81,5 +81,4 @@ NYSTROMFORMER = encoder_family(
             ),
         }
     )(spec),
-    also=(f"{WORDS}.decoder",),
 )

@@ -6,7 +6,7 @@ MegatronBertModel, XLMRobertaXLModel and RobertaPreLayerNormModel, and those tha
 from __future__ import annotations
 
 from anyformer.families.hf import table
-from anyformer.families.hf.bert import LAYER, WORDS, bert_heads, roberta_heads
+from anyformer.families.hf.bert import LAYER, bert_heads, roberta_heads
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
 from anyformer.families.prenorm_bert import megatron_bert, prenorm_roberta, xlm_roberta_xl
 from anyformer.layers import SegmentsSpec
@@ -19,7 +19,6 @@ MEGATRON_BERT = encoder_family(
     (*SIZES, SEGMENTS, eps(1e-12), n_positions()),
     MEGATRON_HEADS,
     laid_out({"0.norm_in": "attention.ln", "1.norm_in": "ln", **BRANCHES}, outside={"stack.norm": "encoder.ln"}),
-    also=(f"{WORDS}.decoder",),
 )
 
 
@@ -38,7 +37,6 @@ XLM_ROBERTA_XL = encoder_family(
         {"0.norm_in": "attention.self_attn_layer_norm", "1.norm_in": "LayerNorm", **BRANCHES},
         outside={"stack.norm": "encoder.LayerNorm"},
     ),
-    also=("lm_head.decoder",),
 )
 PRENORM_HEADS = roberta_heads("RobertaPreLayerNorm", "roberta_prelayernorm.")
 ROBERTA_PRENORM = encoder_family(
@@ -50,5 +48,4 @@ ROBERTA_PRENORM = encoder_family(
         {"0.norm_in": "attention.LayerNorm", "1.norm_in": "intermediate.LayerNorm", **BRANCHES},
         outside={"stack.norm": "LayerNorm"},
     ),
-    also=("lm_head.decoder",),
 )

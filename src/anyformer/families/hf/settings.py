@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from anyformer.errors import CheckpointError
@@ -186,6 +186,10 @@ class Settings:
         if value not in ACTIVATIONS:
             raise self.refusal(name, f"is none of the activations {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[value]
+
+    def untaken(self, names: Iterable[str]) -> list[str]:
+        """Those of these settings that nobody has asked for."""
+        return [name for name in names if name not in self._taken]
 
     def require(self, name: str, *allowed: Any) -> None:
         """Refuse every other value of a setting; null and absent pass."""

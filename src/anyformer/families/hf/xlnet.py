@@ -116,6 +116,5 @@ XLNET = encoder_family(
     laid_out(LAYER, terms=(), layer="layer"),
     further=further,
     tokens="word_embedding",
-    also=("lm_loss",),
     ignored=IGNORED,
 )

@@ -212,7 +212,7 @@ def test_one_layer_unlike_the_others_is_found() -> None:
 
 
 def test_an_encoder_is_named() -> None:
-    with pytest.raises(SpecError, match="the model has no learned positions"):
+    with pytest.raises(SpecError, match="the model has no LearnedPositions"):
         fitting([FAMILIES["gpt2"]], preset("transformer-base").spec)
 
 

@@ -114,7 +114,7 @@ def halves(n_heads: Callable[[GQASpec], int]) -> Turn:
     """llama.cpp turns neighbouring features, Hugging Face those half a head apart."""
 
     def heads(tensor: Tensor, spec: ModelSpec, *shape: int) -> Tensor:
-        n = n_heads(one(spec, GQASpec, "attention"))
+        n = n_heads(one(spec, GQASpec))
         if (width := tensor.shape[0] // n) % 2:
             raise SpecError(f"heads of {width} features have no halves, which GGUF files turn; keep the directory")
         return tensor.unflatten(0, (n, *shape)).transpose(1, 2).flatten(0, 2)
@@ -123,7 +123,7 @@ def halves(n_heads: Callable[[GQASpec], int]) -> Turn:
 
 
 def _mixer(spec: ModelSpec) -> SSDSpec:
-    return one(spec, SSDSpec, "Mamba-2 mixer")
+    return one(spec, SSDSpec)
 
 
 # Gains that a model adds 1 to are stored with the 1.
@@ -173,7 +173,7 @@ class Dialect:
         if spec.heads:
             places = tokens_and_head(spec, tokens, Theirs("output"))
         else:
-            shared = one(spec.stack.embedding, TableSpec, "table of tokens").shared
+            shared = one(spec.stack.embedding, TableSpec).shared
             places: Laid = {f"shared.{shared}" if shared else TOKENS: tokens}
         places |= within(self.outside) | of_layers(spec.stack, "blk", self.layer)
         return [self._turned(row, spec) for row in (*rows_of(spec, places), *self.further(spec))]

@@ -91,7 +91,7 @@ def _rows_from(table: Tensor, first: int) -> Tensor:
 
 def without_words(spec: ModelSpec) -> Adapted:
     """The same, of a model whose head would predict tokens by the embedding's table."""
-    plain, shared = headless(spec), one(spec.stack.embedding, TableSpec, "table of tokens").shared
+    plain, shared = headless(spec), one(spec.stack.embedding, TableSpec).shared
     if shared is None:
         return plain
     own = plain.spec.but(stack=untied(spec.stack))

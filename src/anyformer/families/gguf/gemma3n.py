@@ -85,7 +85,7 @@ def rows(spec: ModelSpec) -> Iterator[TensorRow]:
     for ours, theirs in (("begin", "altup_proj"), ("end", "altup_unembd_proj")):
         names = tuple(f"stack.residual.{ours}.{i}.weight" for i in range(n))
         yield TensorRow(names, (f"{theirs}.weight",), lambda one: one[0].unbind(0), lambda each: (torch.stack(each),))
-    heads = one(spec, GQASpec, "attention")
+    heads = one(spec, GQASpec)
     width = heads.head_dim or spec.stack.d_model // heads.n_heads
     matrix = (heads.kv_heads * width, spec.stack.d_model)
     for i, block in enumerate(spec.stack.blocks):
@@ -102,8 +102,8 @@ def _unread(name: str, shape: tuple[int, ...]) -> TensorRow:
 
 def padded(spec: ModelSpec) -> Adapted:
     """The model whose layers' tables are as long as the tokens'; ids beyond, of pictures and sounds, read their first row."""
-    tokens = one(spec.stack.embedding, TableSpec, "table of tokens").rows
-    own = one(spec, PerLayerEmbeddingSpec, "table")
+    tokens = one(spec.stack.embedding, TableSpec).rows
+    own = one(spec, PerLayerEmbeddingSpec)
     more = tokens - own.table.rows
     if more <= 0:
         return Adapted(spec)

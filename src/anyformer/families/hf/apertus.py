@@ -36,13 +36,13 @@ def own_table(usual: RotarySpec) -> table.Pair:
 
 
 def _unscaled(spec: ModelSpec) -> dict[str, dict[str, str]]:
-    found = one(spec, RotarySpec, "rotary positions").scaling
+    found = one(spec, RotarySpec).scaling
     return {} if found else {"rope_scaling": {"rope_type": "default"}}
 
 
 def _constants(spec: ModelSpec) -> Iterator[TensorRow]:
     """The rows of each layer's beta and eps, which are ours by their specification."""
-    found = one(spec, XIELU, "xIELU")
+    found = one(spec, XIELU)
 
     def load(held: tuple[Tensor, ...], layer: int) -> tuple[Tensor, ...]:
         for value, name, own in zip(held, ("beta", "eps"), (found.beta, found.eps), strict=True):
@@ -68,7 +68,7 @@ def _pruned(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, int | None]:
-    rows = one(one(spec, HeadSpec, "head"), TableSpec, "table").rows
+    rows = one(one(spec, HeadSpec), TableSpec).rows
     return {WRITTEN: None if rows == spec.vocab_size else rows}
 
 

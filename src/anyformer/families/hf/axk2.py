@@ -37,7 +37,7 @@ def _normed(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said(spec: ModelSpec) -> dict[str, Any]:
-    return {"gated_norm_rank": one(spec, GatedRMSNormSpec, "gated norm").rank}
+    return {"gated_norm_rank": one(spec, GatedRMSNormSpec).rank}
 
 
 def _gated(ours: str, theirs: str) -> Laid:

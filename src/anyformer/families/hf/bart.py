@@ -184,7 +184,7 @@ BLENDERBOT = _family(
 
 def _waves(spec: ModelSpec) -> list[TensorRow]:
     """The rows of what PEGASUS's class holds of its positions."""
-    angles = one(spec.stack, SinusoidSpec, "sinusoids").angles(spec.stack.d_model)
+    angles = one(spec.stack, SinusoidSpec).angles(spec.stack.d_model)
     return [waves(name, spec.context or 1024, angles) for name in POSITIONS]
 
 

@@ -221,8 +221,8 @@ ELECTRA = encoder_family(
 
 def _waves(spec: ModelSpec) -> list[TensorRow]:
     """The row of what their class holds of the angles: sines, then cosines, of each position."""
-    head_dim = spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads
-    frequencies = one(spec, RotarySpec, "rotary positions").frequencies(head_dim)
+    head_dim = spec.stack.d_model // one(spec, GQASpec).n_heads
+    frequencies = one(spec, RotarySpec).frequencies(head_dim)
     return [waves("encoder.embed_positions.weight", spec.context or CONTEXT, frequencies)]
 
 

@@ -16,10 +16,10 @@ def norms_of_heads(name: str, default: bool = False) -> table.Pair:
     """Whether queries and keys are normed, as the stream is."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        norm = one(spec, NormSpec, "norm") if settings.take(name, bool, default) else None
+        norm = one(spec, NormSpec) if settings.take(name, bool, default) else None
         return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
 
-    return table.Pair(read, lambda spec: {name: one(spec, GQASpec, "attention").norm_query is not None})
+    return table.Pair(read, lambda spec: {name: one(spec, GQASpec).norm_query is not None})
 
 
 def _factor(scale: ScaleSpec | None) -> float:

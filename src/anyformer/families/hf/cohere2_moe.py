@@ -41,7 +41,6 @@ S = TypeVar("S", bound=Spec)
 SCORES: dict[str, Any] = {"softmax": "softmax-of-chosen", "sigmoid": "sigmoid"}
 SCORE, TOGETHER = "expert_selection_fn", "shared_expert_combination_strategy"
 EVERY, OF_DENSE, FIRST = "sliding_window_pattern", "prefix_dense_sliding_window_pattern", "first_k_dense_replace"
-ROTATING = "rotary positions"
 
 
 def averaging(part: S, half: bool = True) -> S:
@@ -79,7 +78,7 @@ def _score(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said_score(spec: ModelSpec) -> dict[str, Any]:
-    router = one(spec, RouterSpec, "router")
+    router = one(spec, RouterSpec)
     return {SCORE: "sigmoid" if router.score == "sigmoid" else "softmax", "norm_topk_prob": router.renormalise}
 
 
@@ -87,17 +86,14 @@ def _shared(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n, way = settings.take("num_shared_experts", int, 0), settings.take(TOGETHER, str, "average")
     if way not in ("average", "sum"):
         raise settings.refusal(TOGETHER, "must be average or sum")
-    expert = one(spec, GatedFeedForwardSpec, "gated expert")
+    expert = one(spec, GatedFeedForwardSpec)
     spec = changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff) if n else None)
     return averaging(spec, half=n > 0 and way == "average")
 
 
 def _said_shared(spec: ModelSpec) -> dict[str, Any]:
-    mixture = one(spec, MoESpec, "mixture of experts")
-    shared, expert = (
-        part and one(part, GatedFeedForwardSpec, "gated expert").d_ff
-        for part in (mixture.shared_expert, mixture.expert)
-    )
+    mixture = one(spec, MoESpec)
+    shared, expert = (part and one(part, GatedFeedForwardSpec).d_ff for part in (mixture.shared_expert, mixture.expert))
     way = "average" if any(spec.nested(FactorSpec)) else "sum"
     return {"num_shared_experts": (shared or 0) // (expert or 1), TOGETHER: way}
 
@@ -118,7 +114,7 @@ def _said_types(spec: ModelSpec) -> dict[str, Any]:
 
 def _dense(settings: Settings, spec: ModelSpec) -> ModelSpec:
     turn = settings.take(OF_DENSE, int, 1) == 1
-    rotary = one(spec, RotarySpec, ROTATING)
+    rotary = one(spec, RotarySpec)
     blocks = (
         block if sparse(block) else averaging(changed(block, GQASpec, rotary=rotary) if turn else block, half=False)
         for block in spec.stack.blocks

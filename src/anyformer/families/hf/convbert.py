@@ -35,12 +35,12 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:
-    return {"num_attention_heads": 2 * one(spec, GQASpec, "attention").n_heads, "head_ratio": 2}
+    return {"num_attention_heads": 2 * one(spec, GQASpec).n_heads, "head_ratio": 2}
 
 
 def _layer(spec: ModelSpec) -> Mapping[str | tuple[str, ...], str | Theirs]:
     d_model, o = spec.stack.d_model, f"{table.PROJECTION}.o"
-    grouped = one(spec, FeedForwardSpec, "feed-forward").groups > 1
+    grouped = one(spec, FeedForwardSpec).groups > 1
     return {
         **{ours: theirs for ours, theirs in LAYER.items() if ours != o},
         **{f"{table.FEED}.{x}": Theirs(LAYER[f"{table.FEED}.{x}"], turned=grouped) for x in ("up", "down")},

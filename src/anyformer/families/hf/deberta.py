@@ -25,7 +25,6 @@ from anyformer.layers import (
 )
 from anyformer.spec import Count, EmbeddingSpec, Length, ModelSpec
 
-TABLE = "table of distances"
 SCORES = "0.branches.0.mixer.scores"
 LAYER = {
     f"{PROJECTION}.o": "attention.output.dense",
@@ -69,7 +68,7 @@ def relative() -> Pair:
         return changed(spec, RelativeTableSpec, farthest=Length(farthest)).but(context=Length(context))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        farthest = one(spec, RelativeTableSpec, TABLE).farthest
+        farthest = one(spec, RelativeTableSpec).farthest
         context = spec.context or farthest
         return {
             "relative_attention": True,
@@ -94,7 +93,7 @@ def laid_out(modules: Modules) -> Links:
     """The encoder's modules: those of each layer, the embedding's norm and the table of distances."""
 
     def links(spec: ModelSpec) -> Laid:
-        table = f"shared.{one(spec.stack, RelativeTableSpec, TABLE).shared}"
+        table = f"shared.{one(spec.stack, RelativeTableSpec).shared}"
         outside = {table: "encoder.rel_embeddings", f"{table}.norm": "encoder.LayerNorm", **CONVOLUTION}
         terms = ("position",) if len(spec.stack.embedding.terms) > 1 else ()
         return encoder.laid_out(modules, terms=terms, outside=outside)(spec)
@@ -145,12 +144,12 @@ def _read_norm(settings: Settings, spec: ModelSpec) -> ModelSpec:
     kinds = {part.strip() for part in settings.take("norm_rel_ebd", str, "none").lower().split("|")}
     if kinds - {"none", "layer_norm"}:
         raise settings.refusal("norm_rel_ebd", "is not computed here; only 'none' or 'layer_norm' is")
-    norm = one(spec, LayerNormSpec, "layer norm") if "layer_norm" in kinds else None
+    norm = one(spec, LayerNormSpec) if "layer_norm" in kinds else None
     return changed(spec, RelativeTableSpec, norm=norm)
 
 
 def _write_norm(spec: ModelSpec) -> dict[str, Any]:
-    return {"norm_rel_ebd": "layer_norm" if one(spec, RelativeTableSpec, TABLE).norm else "none"}
+    return {"norm_rel_ebd": "layer_norm" if one(spec, RelativeTableSpec).norm else "none"}
 
 
 def _projected(part: type[ContentToPositionSpec | PositionToContentSpec]) -> Pair:
@@ -186,7 +185,7 @@ def convolution() -> Pair:
             raise settings.refusal("conv_kernel_size", "must be odd: as many tokens before as after")
         if size < 1:
             return spec
-        norm = one(spec, LayerNormSpec, "layer norm")
+        norm = one(spec, LayerNormSpec)
         return changed(convolved(spec, size, activation), LayerNormSpec, eps=norm.eps)
 
     def write(spec: ModelSpec) -> dict[str, Any]:

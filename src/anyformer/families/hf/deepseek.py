@@ -31,11 +31,9 @@ from anyformer.layers import (
 )
 from anyformer.spec import ModelSpec, ScaleSpec
 
-LATENT = "latent attention"
-
 
 def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    settings.require("num_key_value_heads", one(spec, MLASpec, LATENT).n_heads)
+    settings.require("num_key_value_heads", one(spec, MLASpec).n_heads)
     # The classes write qk_rope_head_dim and the sum there themselves.
     settings.ignore("head_dim", "qk_head_dim", "q_head_dim")
     return spec
@@ -43,7 +41,7 @@ def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def turning(spec: ModelSpec) -> int:
     """The features of a head that turn, which is qk_rope_head_dim."""
-    return one(spec, MLASpec, LATENT).turning
+    return one(spec, MLASpec).turning
 
 
 TURNING = table.only(head_dim=turning)  # of a class that turns so many where it is told
@@ -74,7 +72,7 @@ def latent_heads(
         table.together(MLASpec, sizes),
         table.at("q_lora_rank", int, MLASpec, "query_rank", default=query_rank, nullable=not narrow),
         table.at("attention_bias", bool, MLASpec, "bias_output", "bias_down", default=False),
-        table.Pair(_as_many, lambda spec: {"num_key_value_heads": one(spec, MLASpec, LATENT).n_heads}),
+        table.Pair(_as_many, lambda spec: {"num_key_value_heads": one(spec, MLASpec).n_heads}),
     )
 
 
@@ -82,7 +80,7 @@ def layer_eps(default: float = 1e-6) -> table.Pair:
     """The eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        latent = one(spec, MLASpec, LATENT)
+        latent = one(spec, MLASpec)
         spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, default))
         return changed(spec, MLASpec, norm_kv=latent.norm_kv, norm_query=latent.norm_query)
 
@@ -100,13 +98,13 @@ def latent_scale(usual: Mapping[str, Any] | None = None) -> table.Pair:
         found = settings.section("rope_scaling") or settings.section("rope_parameters")
         found = found or (Settings(usual, "rope_parameters") if usual else None)
         share = found.optional("mscale_all_dim", float) if found else None
-        scaling = one(spec, RotarySpec, "rotary positions").scaling
+        scaling = one(spec, RotarySpec).scaling
         scale = sharpened(scaling.factor, share) if share and isinstance(scaling, YaRN) else ScaleSpec(power=-0.5)
         return changed(spec, AttentionSpec, scale=scale)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        scaling = one(spec, RotarySpec, "rotary positions").scaling
-        factor = one(spec, AttentionSpec, "attention").scale.factor
+        scaling = one(spec, RotarySpec).scaling
+        factor = one(spec, AttentionSpec).scale.factor
         found = scaling_settings(scaling)
         if found is None or not isinstance(scaling, YaRN) or factor <= 1 or scaling.factor <= 1:
             return {}
@@ -121,7 +119,7 @@ def latent_scale(usual: Mapping[str, Any] | None = None) -> table.Pair:
 
 def modules(spec: ModelSpec, ours: str = table.PROJECTION, theirs: str = "self_attn") -> Laid:
     """A layer's attention: the latent beside the rotary key, and for each head its key beside its value."""
-    queries = "q_b_proj" if one(spec, MLASpec, LATENT).query_rank else "q_proj"
+    queries = "q_b_proj" if one(spec, MLASpec).query_rank else "q_proj"
     places: Modules = {
         "q_down": "q_a_proj",
         "norm_query": "q_a_layernorm",
@@ -134,14 +132,11 @@ def modules(spec: ModelSpec, ours: str = table.PROJECTION, theirs: str = "self_a
     return within(places, f"{ours}.", f"{theirs}.")
 
 
-MIXTURE = "mixture of experts"
-
-
 def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
     """How many shared experts there are: together they are one as wide as all of them."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        mixture = one(spec, MoESpec, MIXTURE)
+        mixture = one(spec, MoESpec)
         n, expert = settings.take(name, int, default), mixture.expert
         if n < 1:
             raise settings.refusal(name, "leaves an expert without width; this class needs at least one")
@@ -149,9 +144,9 @@ def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
         return changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        mixture = one(spec, MoESpec, MIXTURE)
-        shared = mixture.shared_expert and one(mixture.shared_expert, GatedFeedForwardSpec, "shared expert")
-        each = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
+        mixture = one(spec, MoESpec)
+        shared = mixture.shared_expert and one(mixture.shared_expert, GatedFeedForwardSpec)
+        each = one(mixture.expert, GatedFeedForwardSpec)
         return {name: max(1, shared.d_ff // each.d_ff) if shared else 1}
 
     return table.Pair(read, write)
@@ -184,7 +179,7 @@ def _read_groups(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_groups(spec: ModelSpec) -> dict[str, Any]:
-    router = one(spec, RouterSpec, MIXTURE)
+    router = one(spec, RouterSpec)
     method = "group_limited_greedy" if router.n_groups > 1 else "greedy"
     return {"topk_method": method, "n_group": router.n_groups, "topk_group": router.top_groups}
 

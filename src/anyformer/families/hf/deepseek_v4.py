@@ -148,27 +148,27 @@ def _read(settings: Settings, _: ModelSpec) -> ModelSpec:
 
 
 def _attention(block: BlockSpec) -> str:
-    compressor = one(block, AttentionSpec, "attention").compressor
+    compressor = one(block, AttentionSpec).compressor
     return SLIDING if compressor is None else SPARSE if compressor.overlap else HEAVY
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
     blocks = spec.stack.blocks
     types = [_attention(block) for block in blocks]
-    hashed = [one(block, RouterSpec, "router").hashed is not None for block in blocks]
+    hashed = [one(block, RouterSpec).hashed is not None for block in blocks]
     first = firsts(types, spec)
     rates, index = dict(RATES), {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 512}
     for kind in rates.keys() & first.keys():
-        rates[kind] = one(first[kind], CompressorSpec, "compressor").every
+        rates[kind] = one(first[kind], CompressorSpec).every
     if SPARSE in first:
-        indexer = one(first[SPARSE], IndexerSpec, "indexer")
+        indexer = one(first[SPARSE], IndexerSpec)
         index = {"index_n_heads": indexer.n_heads, "index_head_dim": indexer.head_dim, "index_topk": indexer.top_k}
     compressed = next((block for kind, block in first.items() if kind != SLIDING), None)
-    plain = one(first[SLIDING], RotarySpec, "rotary positions") if SLIDING in first else PLAIN
-    stretched = one(compressed, RotarySpec, "rotary positions") if compressed else STRETCHED
-    heads, router = one(spec, SharedKVSpec, "keys that are values"), one(spec, RouterSpec, "router")
-    hyper, norm = one(spec, HyperConnectionSpec, "hyper-connections"), one(spec, RMSNormSpec, "RMSNorm")
-    expert = one(one(spec, MoESpec, "mixture of experts").expert, GatedFeedForwardSpec, "gated expert")
+    plain = one(first[SLIDING], RotarySpec) if SLIDING in first else PLAIN
+    stretched = one(compressed, RotarySpec) if compressed else STRETCHED
+    heads, router = one(spec, SharedKVSpec), one(spec, RouterSpec)
+    hyper, norm = one(spec, HyperConnectionSpec), one(spec, RMSNormSpec)
+    expert = one(one(spec, MoESpec).expert, GatedFeedForwardSpec)
     fraction = (stretched if compressed else plain).fraction
     tables = {
         name: {

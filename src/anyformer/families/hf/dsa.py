@@ -49,7 +49,7 @@ def index_sizes(n_heads: int) -> tuple[table.Pair, ...]:
 
     def enough(settings: Settings, spec: ModelSpec) -> ModelSpec:
         turning = max((latent.turning for latent in spec.nested(MLASpec)), default=0)
-        if one(spec, IndexerSpec, "indexer").head_dim < turning:
+        if one(spec, IndexerSpec).head_dim < turning:
             raise settings.refusal(
                 "index_head_dim", f"is less than qk_rope_head_dim = {turning}, which the class refuses"
             )
@@ -92,7 +92,7 @@ def shared_choices(usual: Callable[[Settings, int], tuple[str, ...]] = _by_numbe
         return with_layers(spec, blocks)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        attentions = (one(block, AttentionSpec, "attention") for block in spec.stack.blocks)
+        attentions = (one(block, AttentionSpec) for block in spec.stack.blocks)
         return {"indexer_types": [OWN if each.own_indexer else SHARED for each in attentions]}
 
     return table.Pair(read, write)

@@ -49,7 +49,7 @@ def encoder_family(
     no links; `buffers` are what old files hold and nobody needs; `ignored` settings change no number. `filed` are the links and
     heads of files that are laid out otherwise; `of_heads` are settings of the heads.
     """
-    tied = one(template.stack.embedding, TableSpec, "table of tokens").shared is not None
+    tied = one(template.stack.embedding, TableSpec).shared is not None
     usual = {
         "is_decoder": False,
         "add_cross_attention": False,
@@ -74,7 +74,7 @@ def encoder_family(
 
     def rows(spec: ModelSpec, links: Links = links, heads: HeadNames = heads) -> list[TensorRow]:
         stripped = {head.name for head in spec.heads} <= set(heads.classes.get(heads.bare, ()))
-        shared = one(spec.stack.embedding, TableSpec, "table of tokens").shared
+        shared = one(spec.stack.embedding, TableSpec).shared
         ours = f"shared.{shared}" if tied else "stack.embedding.terms.0.table"
         places = {ours: Theirs(heads.prefix + tokens, also=heads.of_tokens() if tied else ()), **heads.links(spec)}
         found = [_aliased(row) for row in rows_of(spec, places | within(links(spec), theirs=heads.prefix))]
@@ -161,7 +161,7 @@ def n_positions(offset_by_padding: bool = False, default: int = 512) -> table.Pa
         return spec.but(context=Length(rows - offset))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, LearnedPositionsSpec, "learned positions")
+        found = one(spec, LearnedPositionsSpec)
         padding = {"pad_token_id": found.padding} if found.padding is not None else {}
         return {"max_position_embeddings": found.n_positions + found.offset, **padding}
 

@@ -60,7 +60,7 @@ def _frequencies(spec: ModelSpec) -> list[TensorRow]:
     rotary = next(spec.nested(RotarySpec), None)
     if rotary is None:
         return []
-    width = spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads
+    width = spec.stack.d_model // one(spec, GQASpec).n_heads
     turning, name = torch.tensor(rotary.frequencies(width)), "rotary_embeddings.inv_freq"
     old = (f"{HEADS.prefix}encoder.layer.{i}.attention.self.{name}" for i in ("*", *range(spec.n_layers)))
     return [TensorRow((), (name,), lambda theirs: (), lambda ours: (turning,)), dropped(*old)]

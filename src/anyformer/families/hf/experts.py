@@ -53,13 +53,13 @@ def expert_width(name: str, field: str, default: int) -> Pair:
     """The setting of the d_ff of a mixture's `field`, expert or shared_expert."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        mixture = one(spec, MoESpec, "mixture of experts")
+        mixture = one(spec, MoESpec)
         width = settings.take(name, int, default)
         return changed(spec, MoESpec, **{field: getattr(mixture, field).but(d_ff=width)})
 
     def write(spec: ModelSpec) -> dict[str, int]:
-        expert = getattr(one(spec, MoESpec, "mixture of experts"), field)
-        return {name: one(expert, GatedFeedForwardSpec, "gated feed-forward").d_ff} if expert else {}
+        expert = getattr(one(spec, MoESpec), field)
+        return {name: one(expert, GatedFeedForwardSpec).d_ff} if expert else {}
 
     return Pair(read, write)
 
@@ -116,7 +116,7 @@ def n_experts(default: int) -> Pair:
         said = settings.optional("num_local_experts", int)
         return changed(spec, RouterSpec, n_experts=settings.take("num_experts", int, said or default))
 
-    return Pair(read, lambda spec: {"num_experts": one(spec, RouterSpec, "router").n_experts})
+    return Pair(read, lambda spec: {"num_experts": one(spec, RouterSpec).n_experts})
 
 
 def qwen_routing(default: int, chosen: int, *, sum_is_one: bool) -> tuple[Pair, Pair, Pair]:
@@ -169,7 +169,7 @@ def dense_by_type(
         types = settings.strings("mlp_layer_types") or tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
         if len(types) != spec.n_layers or set(types) - {DENSE, SPARSE}:
             raise settings.refusal("mlp_layer_types", f"must be {spec.n_layers} times {DENSE} or {SPARSE}")
-        usual = width or one(one(spec, MoESpec, "mixture").expert, GatedFeedForwardSpec, "gated feed-forward").d_ff
+        usual = width or one(one(spec, MoESpec).expert, GatedFeedForwardSpec).d_ff
         return with_dense(spec, types, settings.positive(of_dense, int, usual))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def with_dense(spec: ModelSpec, types: tuple[str, ...], d_ff: int) -> ModelSpec:
 def dense_width(spec: ModelSpec, name: str = "intermediate_size") -> dict[str, int]:
     """The setting of the width of dense layers, where there are any."""
     dense = next((block for block in spec.stack.blocks if not sparse(block)), None)
-    return {} if dense is None else {name: one(dense, GatedFeedForwardSpec, "feed-forward").d_ff}
+    return {} if dense is None else {name: one(dense, GatedFeedForwardSpec).d_ff}
 
 
 def as_dense(layer: BlockSpec, d_ff: int) -> BlockSpec:

@@ -50,7 +50,7 @@ def wiring(spec: ModelSpec) -> Wiring:
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    heads = one(spec.stack, GQASpec, "grouped-query attention")
+    heads = one(spec.stack, GQASpec)
     wired = wiring(spec)
     grouped = wired == "two norms" or heads.kv_heads not in (1, heads.n_heads)
     return {
@@ -150,7 +150,7 @@ def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_attention(spec: ModelSpec) -> dict[str, Any]:
-    heads, scale = one(spec, GQASpec, "attention"), one(spec, AttentionSpec, "attention").scale
+    heads, scale = one(spec, GQASpec), one(spec, AttentionSpec).scale
     factor = None if scale == ScaleSpec(power=-0.5) else scale.factor
     return {"n_heads": heads.n_heads, "attn_config": {"clip_qkv": heads.clip, "softmax_scale": factor}}
 

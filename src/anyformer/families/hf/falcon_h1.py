@@ -61,7 +61,7 @@ def _around(settings: Settings, spec: ModelSpec) -> ModelSpec:
     word = settings.take("hidden_act", str, "silu")
     if gate != 1 and word not in ("silu", "swish"):
         raise settings.refusal("hidden_act", "goes with a multiplier of gates, which is computed for silu alone")
-    if gate != 1 and one(spec, GatedFeedForwardSpec, "gated feed-forward").bias_out:
+    if gate != 1 and one(spec, GatedFeedForwardSpec).bias_out:
         raise settings.refusal("mlp_bias", "goes with no multiplier of gates here")
     activation = ACTIVATIONS.get(word) if gate == 1 else Swish(beta=gate)
     if activation is None:
@@ -84,7 +84,7 @@ def _around(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {"key_multiplier": one(spec, AttentionSpec, "attention").scale.factor}
+    found: dict[str, Any] = {"key_multiplier": one(spec, AttentionSpec).scale.factor}
     for sublayer in spec.stack.blocks[0].sublayers:
         for branch in sublayer.branches:
             names = AROUND.get(type(branch.mixer))
@@ -122,7 +122,7 @@ def _ssm(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _of_ssm(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, SSDSpec, "Mamba-2 mixer")
+    found = one(spec, SSDSpec)
     norm = spec.stack.norm
     return {
         "ssm_multipliers": [*(found.multipliers or (1.0,) * 5)],

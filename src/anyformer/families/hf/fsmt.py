@@ -34,8 +34,8 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    rows = {side: one(stack, TableSpec, "table").rows for _, side, stack in two_stacks(spec)}
-    tied = bool(one(spec, HeadSpec, "head").tied)
+    rows = {side: one(stack, TableSpec).rows for _, side, stack in two_stacks(spec)}
+    tied = bool(one(spec, HeadSpec).tied)
     return {"src_vocab_size": rows["encoder"], "tgt_vocab_size": rows["decoder"], "tie_word_embeddings": tied}
 
 
@@ -47,7 +47,7 @@ def _rows(spec: ModelSpec) -> list[TensorRow]:
     found |= within({} if tied else dict(zip(places, TABLES, strict=True)))
     for (ours, side, layers), modules in zip(two_stacks(spec), (ENCODER, DECODER), strict=True):
         found |= of_layers(layers, f"model.{side}.layers", modules, ours)
-    sinusoids, length = one(spec.stack, SinusoidSpec, "sinusoids"), spec.context or 1024
+    sinusoids, length = one(spec.stack, SinusoidSpec), spec.context or 1024
     angles, start = sinusoids.angles(spec.stack.d_model), sinusoids.start
     return [*rows_of(spec, found), *(waves(name, length + start, angles, start - 1) for name in POSITIONS)]
 

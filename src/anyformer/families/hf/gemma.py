@@ -26,14 +26,14 @@ SANDWICH = {
 
 
 def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    heads, width = one(spec, GQASpec, "attention"), settings.positive("query_pre_attn_scalar", float, 256.0)
+    heads, width = one(spec, GQASpec), settings.positive("query_pre_attn_scalar", float, 256.0)
     ratio = (heads.head_dim or spec.stack.d_model / heads.n_heads) / width
     return changed(spec, AttentionSpec, scale=ScaleSpec(factor=ratio**0.5, power=-0.5))
 
 
 def _write_scale(spec: ModelSpec) -> dict[str, Any]:
-    heads = one(spec, GQASpec, "attention")
-    scale = one(spec, AttentionSpec, "attention").scale.value(heads.head_dim or spec.stack.d_model // heads.n_heads)
+    heads = one(spec, GQASpec)
+    scale = one(spec, AttentionSpec).scale.value(heads.head_dim or spec.stack.d_model // heads.n_heads)
     return {"query_pre_attn_scalar": round(scale**-2)}  # the classes take an integer only
 
 

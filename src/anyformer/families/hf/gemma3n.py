@@ -68,7 +68,7 @@ def injection(sublayer: int) -> dict[str, str]:
 def side_by_side(spec: ModelSpec, sublayer: int, names: tuple[str, str, str] = PER_LAYER) -> Iterator[TensorRow]:
     """The rows of what all layers have of a table and a map in one tensor of theirs, and of the norm that is one for all."""
     each = [f"stack.blocks.{i}.sublayers.{sublayer}.branches.0.mixer" for i in range(spec.n_layers)]
-    norm = one(spec, PerLayerEmbeddingSpec, "per-layer embeddings").norm
+    norm = one(spec, PerLayerEmbeddingSpec).norm
     tables, maps, own_norm = names
     links: dict[str | tuple[str, ...], Theirs] = {
         tuple(f"{place}.table" for place in each): Theirs(tables, by="input"),
@@ -87,7 +87,7 @@ def unread(spec: ModelSpec, stack: str = "model.") -> TensorRow:
 
 def borrows(block: BlockSpec) -> bool:
     """Whether a layer reads another's keys and values."""
-    return one(block, AttentionSpec, "attention").reads == "layer"
+    return one(block, AttentionSpec).reads == "layer"
 
 
 def shared_layers(blocks: Iterable[BlockSpec]) -> int:
@@ -123,7 +123,7 @@ def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_layers(spec: ModelSpec) -> dict[str, Any]:
-    feeds = [one(block, GatedFeedForwardSpec, "gated feed-forward") for block in spec.stack.blocks]
+    feeds = [one(block, GatedFeedForwardSpec) for block in spec.stack.blocks]
     return {
         SHARED: shared_layers(spec.stack.blocks),
         SPARSITY: [feed.sparsity or 0.0 for feed in feeds],
@@ -140,7 +140,7 @@ def _read_tables(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_tables(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, PerLayerEmbeddingSpec, "per-layer embeddings").table
+    found = one(spec, PerLayerEmbeddingSpec).table
     return {"vocab_size_per_layer_input": found.rows, "hidden_size_per_layer_input": found.width}
 
 

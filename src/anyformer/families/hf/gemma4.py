@@ -48,7 +48,7 @@ def _completion(spec: ModelSpec) -> dict[str, Any]:
     found: dict[str, Any] = {READ: reads.width if reads else 0, ROWS: reads.rows if reads else spec.vocab_size}
     if mixture is None:
         return found
-    width = one(mixture.expert, GatedFeedForwardSpec, "gated feed-forward").d_ff
+    width = one(mixture.expert, GatedFeedForwardSpec).d_ff
     routed = {EXPERTS: mixture.router.n_experts, TOP_K: mixture.router.top_k, D_EXPERT: width}
     return {**found, **routed, "enable_moe_block": True}
 
@@ -65,7 +65,7 @@ def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written_layers(spec: ModelSpec) -> dict[str, Any]:
-    blocks, widths = spec.stack.blocks, [one(b, GatedFeedForwardSpec, "feed-forward").d_ff for b in spec.stack.blocks]
+    blocks, widths = spec.stack.blocks, [one(b, GatedFeedForwardSpec).d_ff for b in spec.stack.blocks]
     return {
         "num_hidden_layers": spec.n_layers,
         "layer_types": windows.types_of(spec),
@@ -106,10 +106,7 @@ def _with_heads(block: BlockSpec, n_heads: int, one_map: bool, *, head_dim: int,
 
 def _written_heads(spec: ModelSpec) -> dict[str, Any]:
     """By the names of the released files; of a model without sliding layers, those of all are those of the full ones."""
-    by_kind = {
-        kind: one(block, GQASpec, "grouped-query attention")
-        for kind, block in zip(windows.types_of(spec), spec.stack.blocks, strict=True)
-    }
+    by_kind = {kind: one(block, GQASpec) for kind, block in zip(windows.types_of(spec), spec.stack.blocks, strict=True)}
     full = by_kind.get(FULL) or by_kind[SLIDING]
     plain = by_kind.get(SLIDING) or full
 

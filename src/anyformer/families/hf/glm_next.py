@@ -55,7 +55,7 @@ def _bound(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _bounded(spec: ModelSpec) -> dict[str, Any]:
-    bound = one(spec, GatedDeltaNetSpec, "gated DeltaNet").bound
+    bound = one(spec, GatedDeltaNetSpec).bound
     return {BOUND: None if bound is None else -bound}
 
 
@@ -76,7 +76,7 @@ def _streams(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _streamed(spec: ModelSpec) -> dict[str, Any]:
-    hyper = one(spec, HyperConnectionSpec, "hyper-connections")
+    hyper = one(spec, HyperConnectionSpec)
     return {"hc_mult": spec.stack.residual.n_streams, "hc_eps": hyper.least, "hc_sinkhorn_iters": hyper.iterations}
 
 

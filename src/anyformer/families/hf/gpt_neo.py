@@ -95,7 +95,7 @@ def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:
-    heads, rotary = one(spec, GQASpec, "multi-head attention"), one(spec, RotarySpec, "rotary positions")
+    heads, rotary = one(spec, GQASpec), one(spec, RotarySpec)
     return {"rotary_dim": rotary.dims(heads.head_dim or spec.stack.d_model // heads.n_heads)}
 
 
@@ -129,7 +129,7 @@ SHARES = 4  # of heads, a share of each on one of the cores that CodeGen was tra
 
 
 def _shared_out(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    if one(spec, GQASpec, "multi-head attention").n_heads % SHARES:
+    if one(spec, GQASpec).n_heads % SHARES:
         raise settings.refusal("n_head", f"is no multiple of {SHARES}, which this class refuses")
     return spec
 

@@ -68,7 +68,7 @@ def _read_width(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_width(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, FeedForwardSpec, "feed-forward without a gate").d_ff
+    found = one(spec, FeedForwardSpec).d_ff
     return {"intermediate_multiple_size": max(1, found // spec.stack.d_model)}
 
 

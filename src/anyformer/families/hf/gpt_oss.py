@@ -31,7 +31,7 @@ def _activation(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _alpha(spec: ModelSpec) -> dict[str, Any]:
-    activation = one(spec, GatedFeedForwardSpec, "gated feed-forward").activation
+    activation = one(spec, GatedFeedForwardSpec).activation
     return {"swiglu_alpha": activation.beta if isinstance(activation, Swish) else QUICK}
 
 
@@ -44,8 +44,8 @@ GATES = (
 
 def _repeated(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Take what the released files say a second time by another name; it must be the same."""
-    settings.require("experts_per_token", one(spec, RouterSpec, "router").top_k)
-    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    settings.require("experts_per_token", one(spec, RouterSpec).top_k)
+    scaling = one(spec, RotarySpec).scaling
     if isinstance(scaling, YaRN):
         settings.require("initial_context_length", int(scaling.original_context))
     return spec

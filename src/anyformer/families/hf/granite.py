@@ -34,7 +34,7 @@ def scaled_by(name: str, part: type[Spec], default: float = 1.0, *, inverse: boo
         return changed(spec, part, scale=ScaleSpec(factor=1 / value if inverse else value))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        scale: ScaleSpec | None = one(spec, part, part.kind).values()["scale"]
+        scale: ScaleSpec | None = one(spec, part).values()["scale"]
         factor = 1.0 if scale is None else scale.factor
         return {name: 1 / factor if inverse else factor}
 
@@ -108,19 +108,19 @@ GRANITE_SWA = table.family(
 
 def _scores(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Attention's scale: by the width of a head where nothing is said, or that number is, as the class writes it."""
-    heads, factor = one(spec, GQASpec, "attention"), settings.nullable("attention_multiplier", float, None)
+    heads, factor = one(spec, GQASpec), settings.nullable("attention_multiplier", float, None)
     usual = (heads.head_dim or spec.stack.d_model // heads.n_heads) ** -0.5
     scale = ScaleSpec(power=-0.5) if factor in (None, usual) else ScaleSpec(factor=factor)
     return changed(spec, AttentionSpec, scale=scale)
 
 
 def _multiplier(spec: ModelSpec) -> dict[str, Any]:
-    scale = one(spec, AttentionSpec, "attention").scale
+    scale = one(spec, AttentionSpec).scale
     return {"attention_multiplier": None if scale.power else scale.factor}
 
 
 def _norms_behind(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    norm = one(spec, RMSNormSpec, "norm") if settings.take("use_post_norm", bool, True) else None
+    norm = one(spec, RMSNormSpec) if settings.take("use_post_norm", bool, True) else None
     return changed(spec, BranchSpec, norm_out=norm)
 
 
@@ -139,7 +139,7 @@ HYPERCLOVA = table.family(
         BRANCH,
         MLP_BIAS,
         EPS,
-        table.Pair(_norms_behind, lambda spec: {"use_post_norm": one(spec, BranchSpec, "branch").norm_out is not None}),
+        table.Pair(_norms_behind, lambda spec: {"use_post_norm": one(spec, BranchSpec).norm_out is not None}),
         table.positions(),
         table.tables(tied=False),
         table.layers(),

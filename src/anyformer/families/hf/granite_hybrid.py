@@ -110,13 +110,13 @@ FEEDS = _feeds(), {ours: IN_FILES.get(theirs, theirs) for ours, theirs in _feeds
 def _beside(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """A feed-forward for all tokens beside the experts, where it has a width."""
     width = settings.take("shared_intermediate_size", int, 0)
-    expert = one(spec, GatedFeedForwardSpec, "gated feed-forward")
+    expert = one(spec, GatedFeedForwardSpec)
     return changed(spec, MoESpec, shared_expert=expert.but(d_ff=width) if width else None)
 
 
 def _said_beside(spec: ModelSpec) -> dict[str, Any]:
-    shared = one(spec, MoESpec, "mixture of experts").shared_expert
-    return {"shared_intermediate_size": one(shared, GatedFeedForwardSpec, "gated feed-forward").d_ff if shared else 0}
+    shared = one(spec, MoESpec).shared_expert
+    return {"shared_intermediate_size": one(shared, GatedFeedForwardSpec).d_ff if shared else 0}
 
 
 MIXTURE = granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1)

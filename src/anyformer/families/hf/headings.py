@@ -256,6 +256,6 @@ def without_head(rows: list[TensorRow]) -> tuple[list[TensorRow], list[TensorRow
 
 def _writing(spec: ModelSpec) -> ModelSpec:
     """The model with a head for tokens again, tied where the embedding's table could be."""
-    table = one(spec.stack.embedding, TokensSpec, "table of tokens").table
+    table = one(spec.stack.embedding, TokensSpec).table
     own = table if table.shared else TableSpec(rows=table.rows)
     return spec.but(heads=(HeadSpec(table=own),))

@@ -26,7 +26,7 @@ UNUSED = ("type", "rope_type", "factor", "beta_fast", "beta_slow", "mscale", "ms
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     context = settings.take("max_position_embeddings", int, 2048)
-    heads = one(spec, GQASpec, "attention")
+    heads = one(spec, GQASpec)
     name = next((n for n in ("rope_scaling", "rope_parameters") if settings.section(n)), "rope_scaling")
     inner = settings.section(name)
     alpha = inner.optional("alpha", float) if inner else None
@@ -42,7 +42,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    found = rotary_settings(one(spec, RotarySpec, "rotary positions"), fraction=None)
+    found = rotary_settings(one(spec, RotarySpec), fraction=None)
     return {"max_position_embeddings": spec.context or 2048, **found}
 
 
@@ -86,13 +86,13 @@ def _chosen(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _choices(spec: ModelSpec) -> dict[str, Any]:
-    each = [one(block, RouterSpec, "router").top_k for block in spec.stack.blocks]
+    each = [one(block, RouterSpec).top_k for block in spec.stack.blocks]
     return {"moe_topk": each[0] if len({*each}) == 1 else each}
 
 
 def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Refuse what the released files say again of their experts where it is something else than the class computes."""
-    width, n = one(spec, GatedFeedForwardSpec, "gated feed-forward").d_ff, spec.n_layers
+    width, n = one(spec, GatedFeedForwardSpec).d_ff, spec.n_layers
     settings.require("moe_intermediate_size", width, [width] * n)
     settings.require("num_shared_expert", 1, [1] * n)
     settings.require("use_mixed_mlp_moe", True)

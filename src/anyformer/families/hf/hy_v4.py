@@ -35,20 +35,20 @@ def _own_first(settings: Settings, n: int) -> tuple[str, ...]:
 
 def _norms(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The indexer's keys have the layers' eps."""
-    eps = one(one(spec, HyperConnectionSpec, "hyper-connections"), RMSNormSpec, "norm").eps
+    eps = one(one(spec, HyperConnectionSpec), RMSNormSpec).eps
     return changed(spec, IndexerSpec, norm_key=LayerNormSpec(eps=eps))
 
 
 def _limit(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Of what experts' gates are clamped to; not of the shared one's, nor of dense layers'."""
     limit = settings.positive("swiglu_limit", float, 10.0)  # what is not, the class clamps all to, whatever it says
-    mixture = one(spec, MoESpec, "mixture of experts")
-    expert = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
+    mixture = one(spec, MoESpec)
+    expert = one(mixture.expert, GatedFeedForwardSpec)
     return changed(spec, MoESpec, expert=expert.but(limit=limit))
 
 
 def _clamped(spec: ModelSpec) -> dict[str, Any]:
-    expert = one(one(spec, MoESpec, "mixture of experts").expert, GatedFeedForwardSpec, "gated expert")
+    expert = one(one(spec, MoESpec).expert, GatedFeedForwardSpec)
     return {"swiglu_limit": expert.limit or 0.0}
 
 
@@ -60,7 +60,7 @@ def _streams(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _streamed(spec: ModelSpec) -> dict[str, Any]:
-    hyper = one(spec, HyperConnectionSpec, "hyper-connections")
+    hyper = one(spec, HyperConnectionSpec)
     return {"hc_mult": spec.stack.residual.n_streams, "hc_eps": hyper.least, "hc_magnitude": hyper.most}
 
 

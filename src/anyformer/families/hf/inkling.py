@@ -86,11 +86,11 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
 def _said(spec: ModelSpec) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for block in reversed(spec.stack.blocks):
-        heads, local = one(block, GQASpec, "attention"), windows.window_of(block) is not None
+        heads, local = one(block, GQASpec), windows.window_of(block) is not None
         width = heads.head_dim or spec.stack.d_model // heads.n_heads
         sizes = zip(OF_WINDOWS if local else SIZES, (heads.n_heads, heads.kv_heads, width), strict=True)
         found |= {name: size for (name, _), size in sizes}
-        profiles = one(block, DistanceProfilesSpec, "profiles of distance")
+        profiles = one(block, DistanceProfilesSpec)
         found["d_rel"] = profiles.width
         if not local:
             found["rel_extent"] = profiles.extent
@@ -121,7 +121,7 @@ def _routing(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _routed(spec: ModelSpec) -> dict[str, Any]:
-    router = one(spec, RouterSpec, "router")
+    router = one(spec, RouterSpec)
     chosen = {"n_routed_experts": router.n_experts, "num_experts_per_tok": router.top_k}
     return {**chosen, "n_shared_experts": router.n_shared, "route_scale": router.factor}
 

@@ -39,7 +39,7 @@ def kda_sizes(n_heads: int) -> table.Pair:
         return changed(spec, GatedDeltaNetSpec, n_heads=heads, n_key_heads=heads, **of_dim)
 
     def write(spec: ModelSpec) -> dict[str, int]:
-        found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
+        found = one(spec, GatedDeltaNetSpec)
         size = found.convolution.size
         return {"linear_num_heads": found.n_heads, "linear_head_dim": found.key_dim, "linear_conv_kernel_dim": size}
 

@@ -42,7 +42,7 @@ def _types(spec: ModelSpec) -> dict[str, Any]:
 
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in each layer as is said; those of keys and values, and their width, are all layers'."""
-    usual = one(spec, GQASpec, "attention")
+    usual = one(spec, GQASpec)
     said = settings.by_layer(HEADS, int, spec.n_layers, usual.n_heads)
     width = usual.head_dim or spec.stack.d_model // usual.n_heads
     alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(width)}
@@ -52,7 +52,7 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said(spec: ModelSpec) -> dict[str, Any]:
-    return {HEADS: [one(block, GQASpec, "attention").n_heads for block in spec.stack.blocks]}
+    return {HEADS: [one(block, GQASpec).n_heads for block in spec.stack.blocks]}
 
 
 def _gates(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -64,7 +64,7 @@ def _gates(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _gating(spec: ModelSpec) -> dict[str, Any]:
-    gate = one(spec, AttentionSpec, "attention").gate
+    gate = one(spec, AttentionSpec).gate
     return {"gating": WORDS["heads" if gate is None else gate.over]}
 
 

@@ -58,7 +58,7 @@ def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:
-    width = one(spec, GatedFeedForwardSpec, "gated feed-forward").d_ff
+    width = one(spec, GatedFeedForwardSpec).d_ff
     return {"intermediate_size": width, "block_auto_adjust_ff_dim": False}
 
 
@@ -79,7 +79,7 @@ AGAIN = table.only(
     block_dim=_width_again,
     conv_dim=_width_again,
     conv_dim_out=_width_again,
-    num_heads=lambda spec: one(spec, GQASpec, "attention").n_heads,
+    num_heads=lambda spec: one(spec, GQASpec).n_heads,
 )
 STARTS = tuple(f"block_{x}" for x in ("mlp_init_scale", "out_init_scale", "use_xavier_init", "norm_eps"))
 IGNORED = (*STARTS, "conv_use_xavier_init", "theta", "full_attn_idxs")  # the last of no use where types are listed
@@ -184,7 +184,7 @@ def _sandwich(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said_of_norms(spec: ModelSpec) -> dict[str, Any]:
-    return {"use_sandwich_norm": one(spec, BranchSpec, "branch").norm_out is not None}
+    return {"use_sandwich_norm": one(spec, BranchSpec).norm_out is not None}
 
 
 GATE = OutputGateSpec(over="heads")

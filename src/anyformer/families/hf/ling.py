@@ -47,7 +47,7 @@ def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _sizes(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
+    found = one(spec, GatedDeltaNetSpec)
     return {
         "linear_num_heads": found.n_heads,
         "head_dim": found.key_dim,

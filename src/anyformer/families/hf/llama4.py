@@ -52,8 +52,8 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         raise settings.refusal("layer_types", f"must be {n} times {CHUNKED} or {windows.FULL}")
     chunk = Causal() & SameBlock(size=Window(settings.positive("attention_chunk_size", int, CHUNK)))
     width = settings.positive("intermediate_size_mlp", int, 16_384)
-    norm = one(spec, RMSNormSpec, "norm").but(weight=False) if settings.take("use_qk_norm", bool, True) else None
-    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    norm = one(spec, RMSNormSpec).but(weight=False) if settings.take("use_qk_norm", bool, True) else None
+    scaling = one(spec, RotarySpec).scaling
     if norm is not None and scaling is not None and scaling.magnitude() != 1:
         raise settings.refusal(
             "use_qk_norm", "takes away again how much longer the scaling makes what it turns; say false"
@@ -77,10 +77,10 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    blocks, attentions = spec.stack.blocks, [one(block, AttentionSpec, "attention") for block in spec.stack.blocks]
-    turns = [one(block, GQASpec, "attention").rotary is not None for block in blocks]
+    blocks, attentions = spec.stack.blocks, [one(block, AttentionSpec) for block in spec.stack.blocks]
+    turns = [one(block, GQASpec).rotary is not None for block in blocks]
     moe = [i for i, block in enumerate(blocks) if sparse(block)]
-    width = {sparse(block): one(block, GatedFeedForwardSpec, "gated feed-forward").d_ff for block in blocks}
+    width = {sparse(block): one(block, GatedFeedForwardSpec).d_ff for block in blocks}
     chunk = next((part.size for part in spec.nested(SameBlock)), CHUNK)
     steps = next(spec.nested(LogSteps), None)
     said = {"attn_scale": steps.growth, "floor_scale": steps.length} if steps else {}

@@ -67,7 +67,7 @@ def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:
-    turns = [int(one(block, GQASpec, "attention").rotary is not None) for block in spec.stack.blocks]
+    turns = [int(one(block, GQASpec).rotary is not None) for block in spec.stack.blocks]
     return {"num_hidden_layers": spec.n_layers, "no_rope_layers": turns}
 
 
@@ -120,7 +120,7 @@ ERNIE = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=2, head_dim=128),
-        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec, "attention").bias_query}),
+        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec).bias_query}),
         EPS_1E5,
         table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
         table.tables(tied=True),
@@ -156,7 +156,7 @@ HELIUM = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=20, head_dim=128),
-        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec, "attention").n_heads),
+        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec).n_heads),
         table.at("attention_bias", bool, GQASpec, *QKV, default=False),
         MLP_BIAS,
         table.rms_eps(1e-8),

@@ -50,7 +50,7 @@ def _layer(spec: ModelSpec) -> Laid:
 
 def _held(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
     """The rows of all tensors, those of gates and ups with zeros behind them for identities."""
-    n = one(spec, RouterSpec, "router").n_identity
+    n = one(spec, RouterSpec).n_identity
 
     def padded(row: TensorRow) -> TensorRow:
         def load(theirs: Tensors) -> Tensors:
@@ -66,8 +66,8 @@ def _held(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
 
 def _filed(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
     """The rows of all tensors, and of what identities have in files."""
-    mixture = one(spec, MoESpec, "mixture of experts")
-    first, expert = mixture.router.n_experts, one(mixture.expert, GatedFeedForwardSpec, "gated expert")
+    mixture = one(spec, MoESpec)
+    first, expert = mixture.router.n_experts, one(mixture.expert, GatedFeedForwardSpec)
     nothing = torch.zeros(()).expand(expert.d_ff, spec.stack.d_model)
     names = (
         f"model.layers.{layer}.mlp.experts.{i}.{x}_proj.weight"

@@ -167,11 +167,11 @@ def their_shapes(rows: Iterable[TensorRow], spec: ModelSpec) -> dict[str, tuple[
     return {name: tuple(t.shape) for name, t in theirs_of(rows, lambda name: torch.empty(ours[name], device="meta"))}
 
 
-def one(spec: Spec, kind: type[Part], what: str) -> Part:
+def one(spec: Spec, kind: type[Part]) -> Part:
     """The first value of a kind inside a specification. Raises SpecError if there is none."""
     found = next(spec.nested(kind), None)
     if found is None:
-        raise SpecError(f"the model has no {what}")
+        raise SpecError(f"the model has no {kind.kind}")
     return found
 
 

@@ -34,7 +34,7 @@ def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _types(spec: ModelSpec) -> dict[str, Any]:
     types, size = windows.types_of(spec), windows.window_of(spec)
-    first = one(spec.stack.blocks[0], GQASpec, "grouped-query attention").kv_heads
+    first = one(spec.stack.blocks[0], GQASpec).kv_heads
     return {
         "num_hidden_layers": spec.n_layers,
         "layer_types": types,

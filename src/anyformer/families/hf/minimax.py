@@ -41,7 +41,7 @@ CORRECTED_MIXTRAL = {
 
 def _turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The released files say how many features of a head rotate."""
-    n, heads = settings.optional("rotary_dim", int), one(spec, GQASpec, "attention")
+    n, heads = settings.optional("rotary_dim", int), one(spec, GQASpec)
     if n is None or settings.names(FRACTION):
         return spec
     return changed(spec, RotarySpec, fraction=fraction_of(n, heads.head_dim or spec.stack.d_model // heads.n_heads))
@@ -94,7 +94,7 @@ def _turns(settings: Settings, n_layers: int) -> Sequence[str]:
 
 def _lightning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The other mixer has as many heads as attention, as wide."""
-    heads = one(spec, GQASpec, "attention")
+    heads = one(spec, GQASpec)
     width = heads.head_dim or spec.stack.d_model // heads.n_heads
     norm = RMSNormSpec(eps=1e-6)  # whatever the others' is
     return changed(spec, LightningAttentionSpec, n_heads=heads.n_heads, head_dim=width, norm=norm)
@@ -115,7 +115,7 @@ def _factors(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _factors_of(spec: ModelSpec) -> dict[str, float]:
     # Spelled out, as those that hang on the depth are not.
-    found = one(spec.stack.residual.within(spec.stack.n_branches), AddSpec, "residual that adds")
+    found = one(spec.stack.residual.within(spec.stack.n_branches), AddSpec)
     return {
         f"{place}_{word}_factor": value
         for place in PLACES
@@ -124,7 +124,7 @@ def _factors_of(spec: ModelSpec) -> dict[str, float]:
 
 
 def _layer(spec: ModelSpec) -> dict[Any, Any]:
-    n_heads = one(spec, LightningAttentionSpec, "lightning attention").n_heads
+    n_heads = one(spec, LightningAttentionSpec).n_heads
     return {
         "0.norm_sum": "post_attention_layernorm",
         **ATTENTION,

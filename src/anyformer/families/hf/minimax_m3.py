@@ -99,13 +99,13 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _chooses(block: BlockSpec) -> bool:
-    return one(block, AttentionSpec, "attention").indexer is not None
+    return one(block, AttentionSpec).indexer is not None
 
 
 def _turning(spec: ModelSpec) -> int:
     """How many features of a head turn."""
-    heads = one(spec, GQASpec, "attention")
-    return one(heads, RotarySpec, "rotary positions").dims(heads.head_dim or spec.stack.d_model // heads.n_heads)
+    heads = one(spec, GQASpec)
+    return one(heads, RotarySpec).dims(heads.head_dim or spec.stack.d_model // heads.n_heads)
 
 
 def _turns(settings: Settings, spec: ModelSpec) -> ModelSpec:

@@ -11,7 +11,6 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import (
-    LATENT,
     LAYOUT,
     dense_first,
     latent_heads,
@@ -52,7 +51,7 @@ def rotation(
         inner.require(FRACTION, fraction(spec))
         growth = inner.take(GROWTH, float, 0.0) if grows else 0.0
         original = inner.positive(ORIGINAL, int, length)
-        plain = one(spec, RotarySpec, "rotary positions").but(theta=theta, scaling=None)
+        plain = one(spec, RotarySpec).but(theta=theta, scaling=None)
         spec = changed(spec, RotarySpec, **rotary_of(inner, length, plain).but(fraction=1.0).values()).but(
             context=length
         )
@@ -60,7 +59,7 @@ def rotation(
         return changed(spec, AttentionSpec, query_scale=steps) if grows else spec
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        rotary, steps = one(spec, RotarySpec, "rotary positions"), one(spec, AttentionSpec, "attention").query_scale
+        rotary, steps = one(spec, RotarySpec), one(spec, AttentionSpec).query_scale
         length = spec.context or context
         said = {
             THETA: rotary.theta,
@@ -76,7 +75,7 @@ def rotation(
 
 
 def _width(spec: ModelSpec) -> int:
-    return one(spec, MLASpec, LATENT).head_dim + turning(spec)
+    return one(spec, MLASpec).head_dim + turning(spec)
 
 
 def _share(spec: ModelSpec) -> float:

@@ -39,7 +39,7 @@ ROUTING = {
 
 
 def _turns(block: BlockSpec) -> bool:
-    return one(block, MLASpec, "latent attention").rotary is not None
+    return one(block, MLASpec).rotary is not None
 
 
 def _sources(settings: Settings, turns: list[int]) -> list[int]:
@@ -81,11 +81,11 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
     turns = [_turns(block) for block in spec.stack.blocks]
     if not any(turns):
         raise SpecError("no layer has rotary positions, which the class learns the frequencies of")
-    latent = one(spec.stack.blocks[turns.index(True)], MLASpec, "latent attention")
+    latent = one(spec.stack.blocks[turns.index(True)], MLASpec)
     lent: dict[str | None, int] = {}
     sources: list[int] = []
     for i, block in enumerate(spec.stack.blocks):
-        attention = one(block, AttentionSpec, "attention")
+        attention = one(block, AttentionSpec)
         if attention.reads == "self":
             lent[attention.keys] = i
         sources.append(i if attention.reads == "self" else lent.get(attention.keys, i))
@@ -143,7 +143,7 @@ RELEASED: Mapping[Any, Any] = {
 
 
 def _around(spec: ModelSpec) -> Laid:
-    learned = one(spec, LearnedFrequenciesSpec, "learned frequencies")
+    learned = one(spec, LearnedFrequenciesSpec)
     return {f"shared.{learned.shared}.alpha": Theirs("rotary_emb.alpha", also=("lerope.alpha",))}
 
 

@@ -52,7 +52,7 @@ def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _tables(spec: ModelSpec) -> dict[str, Any]:
-    found = USUAL | {_kind(layer): one(layer, RotarySpec, "rotary positions") for layer in spec.stack.blocks}
+    found = USUAL | {_kind(layer): one(layer, RotarySpec) for layer in spec.stack.blocks}
     tables = {
         kind: {"rope_type": "default", THETA: each.theta, **(scaling_settings(each.scaling) or {})}
         for kind, each in found.items()

@@ -17,7 +17,7 @@ from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec
 
 
 def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    theta, said = one(spec, RotarySpec, "rotary positions").theta, settings.written(windows.THETAS)
+    theta, said = one(spec, RotarySpec).theta, settings.written(windows.THETAS)
     if isinstance(said, list) and any(each not in (0, theta) for each in said):
         raise settings.refusal(
             windows.THETAS, f"is not computed here; only 0 and the theta of all layers, {theta}, are"

@@ -54,7 +54,7 @@ def _width(name: str, default: int, of: str) -> table.Pair:
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         d_ff = settings.positive(name, int, default)
         if of != "layer":
-            mixture = one(spec, MoESpec, "mixture of experts")
+            mixture = one(spec, MoESpec)
             return changed(spec, MoESpec, **{of: getattr(mixture, of).but(d_ff=d_ff)})
         *others, last = spec.stack.blocks  # the template's
         return with_layers(spec, (*others, changed(last, FeedForwardSpec, d_ff=d_ff)))

@@ -30,7 +30,7 @@ def _gated(usual: str, theta: float, context: int) -> tuple[table.Pair, ...]:
     """The sizes and the rotary positions; the arguments are what the class takes where nothing is said."""
     return (
         *sizes(feed=GatedFeedForwardSpec, usual=usual),
-        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec, "attention").n_heads),
+        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec).n_heads),
         eps(1e-12),
         table.positions(RotarySpec(theta=theta), context=context),
     )

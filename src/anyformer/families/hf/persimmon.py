@@ -19,12 +19,12 @@ from anyformer.spec import ModelSpec
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Whether queries and keys are normed."""
-    kept = one(spec, LayerNormSpec, "layer norm") if settings.take("qk_layernorm", bool, True) else None
+    kept = one(spec, LayerNormSpec) if settings.take("qk_layernorm", bool, True) else None
     return changed(spec, GQASpec, norm_query=kept, norm_key=kept)
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    return {"qk_layernorm": one(spec, GQASpec, "attention").norm_query is not None}
+    return {"qk_layernorm": one(spec, GQASpec).norm_query is not None}
 
 
 SIZES = (

@@ -46,7 +46,7 @@ def _mixers(maps: Modules) -> dict[Any, Any]:
 
 def _by_key(spec: ModelSpec) -> dict[Any, Any]:
     """Qwen3-Next's maps."""
-    of_keys = one(spec, GatedDeltaNetSpec, "gated DeltaNet").n_key_heads
+    of_keys = one(spec, GatedDeltaNetSpec).n_key_heads
     maps = {
         (Q, K, V, OUT_GATE): Theirs(f"{THEIRS}.in_proj_qkvz", by=of_keys),
         (WRITE, FORGET): Theirs(f"{THEIRS}.in_proj_ba", by=of_keys),

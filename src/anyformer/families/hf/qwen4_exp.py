@@ -118,7 +118,7 @@ def _read_ngrams(settings: Settings, spec: ModelSpec) -> ModelSpec:
     end = next(iter(said), None) if isinstance(said, list) else said
     if type(end) is not int or end < 0:
         raise settings.refusal(END, f"must be the id of a token, at which n-grams of {LAYERS} end")
-    norm = one(spec, GatedStreamsSpec, "gated residual streams").norm
+    norm = one(spec, GatedStreamsSpec).norm
     engram = EngramSpec(vocab=Vocab(spec.vocab_size), end=end, width=Width(width), seed=seed, norm=norm, **sizes)
     blocks = list(spec.stack.blocks)
     for number, i in enumerate(layers):

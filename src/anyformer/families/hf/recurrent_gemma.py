@@ -31,7 +31,7 @@ TANH = "gelu_pytorch_tanh"
 def _sizes(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The recurrence's, which has as many blocks as there are heads."""
     width = settings.nullable("lru_width", int, None) or spec.stack.d_model
-    n_blocks = one(spec, GQASpec, "attention").n_heads
+    n_blocks = one(spec, GQASpec).n_heads
     if width % n_blocks:
         raise settings.refusal("lru_width", f"must be a multiple of num_attention_heads = {n_blocks}")
     d_ff = settings.positive("intermediate_size", int, 7680)
@@ -39,8 +39,8 @@ def _sizes(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, int]:
-    feed = one(spec, GatedFeedForwardSpec, "gated feed-forward")
-    return {"lru_width": one(spec, RGLRUSpec, "RG-LRU").width, "intermediate_size": 2 * feed.d_ff}
+    feed = one(spec, GatedFeedForwardSpec)
+    return {"lru_width": one(spec, RGLRUSpec).width, "intermediate_size": 2 * feed.d_ff}
 
 
 def _kinds(settings: Settings, spec: ModelSpec) -> ModelSpec:

@@ -62,9 +62,9 @@ def _read_positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _write_positions(spec: ModelSpec) -> dict[str, Any]:
     if any(isinstance(term, LearnedPositionsSpec) for term in spec.stack.embedding.terms):
-        learned = one(spec, LearnedPositionsSpec, "learned positions")
+        learned = one(spec, LearnedPositionsSpec)
         return {"axial_pos_embds": False, "max_position_embeddings": learned.n_positions}
-    axial = one(spec, AxialPositionsSpec, "axial positions")
+    axial = one(spec, AxialPositionsSpec)
     return {
         "axial_pos_embds": True,
         "axial_pos_shape": [*axial.shape],
@@ -99,7 +99,7 @@ def _read_buckets(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_buckets(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, LSHAttentionSpec, "hashed attention").n_buckets
+    found = one(spec, LSHAttentionSpec).n_buckets
     return {"num_buckets": [*found] if len(found) > 1 else found[0] if found else None}
 
 
@@ -107,7 +107,7 @@ def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     words = settings.strings("attn_layers") or ("local", "lsh") * 3
     if set(words) - set(WORDS):
         raise settings.refusal("attn_layers", f"must be a list of {' and '.join(WORDS)}")
-    chunks = one(spec, AdjacentBlocks, "local attention").size, one(spec, LSHAttentionSpec, "hashed attention").chunk
+    chunks = one(spec, AdjacentBlocks).size, one(spec, LSHAttentionSpec).chunk
     if len(set(words)) == 2 and chunks[1] % chunks[0]:
         raise settings.refusal(
             "local_attn_chunk_length",

@@ -29,7 +29,7 @@ SCALE = table.at(
 
 
 def _shared_key(spec: ModelSpec) -> bool:
-    return one(spec, GQASpec, "attention").n_kv_heads == 1
+    return one(spec, GQASpec).n_kv_heads == 1
 
 
 def _read_sharing(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -98,7 +98,7 @@ STARCODER2 = table.family(
         table.D_MODEL,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(n_kv_heads=2),
-        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec, "attention").bias_query}),
+        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec).bias_query}),
         table.activation("hidden_act", TANH, FeedForwardSpec),
         table.at("norm_epsilon", float, LayerNormSpec, "eps", default=1e-5),
         table.positions(context=4096),

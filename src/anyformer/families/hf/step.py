@@ -87,7 +87,7 @@ def _types(spec: ModelSpec) -> dict[str, Any]:
 
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in windows as is said; those of keys and values, and their width, are all layers'."""
-    usual = one(spec, GQASpec, "attention")
+    usual = one(spec, GQASpec)
     near = Count(settings.positive(HEADS, int, usual.n_heads))
     width = usual.head_dim or spec.stack.d_model // usual.n_heads
     settings.require("query_pre_attn_scalar", width)
@@ -111,7 +111,7 @@ def _told(settings: Settings, each: list[Count], usual: int) -> None:
 
 def _said(spec: ModelSpec) -> dict[str, Any]:
     blocks = zip(windows.types_of(spec), spec.stack.blocks, strict=True)
-    found = {kind: one(block, GQASpec, "attention") for kind, block in blocks}
+    found = {kind: one(block, GQASpec) for kind, block in blocks}
     usual = found.get(windows.FULL) or found[windows.SLIDING]
     near = found.get(windows.SLIDING, usual)
     width = usual.head_dim or spec.stack.d_model // usual.n_heads

@@ -66,7 +66,7 @@ def _written_depths(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _tied(spec: ModelSpec) -> dict[str, Any]:
-    return {"tie_word_embeddings": bool(one(spec, HeadSpec, "head").tied)}
+    return {"tie_word_embeddings": bool(one(spec, HeadSpec).tied)}
 
 
 SCALES = "scale_decoder_outputs"
@@ -90,7 +90,7 @@ def _layers(*, scaled: bool, one_table: bool = True, usual: str = "relu") -> tab
         name = spelling(feed.activation) or "relu"
         if isinstance(feed, GatedFeedForwardSpec):
             name = GATED + ("gelu" if name == "gelu_new" else name)
-        scale = {SCALES: one(spec, HeadSpec, "head").scale is not None} if scaled else {}
+        scale = {SCALES: one(spec, HeadSpec).scale is not None} if scaled else {}
         return {**_written_depths(spec), "d_ff": feed.d_ff, "feed_forward_proj": name, **_tied(spec), **scale}
 
     return table.Pair(read, write)
@@ -114,7 +114,7 @@ def _read_rest(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_rest(spec: ModelSpec) -> dict[str, Any]:
-    heads = one(spec, GQASpec, "multi-head attention")
+    heads = one(spec, GQASpec)
     start = spec.init.table if isinstance(spec.init, ByRole) else None
     return {
         "d_kv": heads.head_dim or spec.stack.d_model // heads.n_heads,
@@ -155,7 +155,7 @@ def _links(spec: ModelSpec, feed: Mapping[str, str], itself: str = "SelfAttentio
     names = itself, "SelfAttention"  # what attention to a stack's own tokens is called
     more = _rest(2, feed), _attention(1, "EncDecAttention") | _rest(3, feed)
     for (ours, side, stack), name, rest in zip(two_stacks(spec), names, more, strict=True):
-        attention = one(stack, AttentionSpec, "attention")
+        attention = one(stack, AttentionSpec)
         blocks, name = attention.transient, "TransientGlobalSelfAttention" if attention.transient else name
         modules = _attention(0, name) | rest
         buckets = next((score.shared for score in attention.scores), None)
@@ -203,8 +203,8 @@ def _read_window(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_window(spec: ModelSpec) -> dict[str, Any]:
-    radius = {"local_radius": one(spec, SymmetricWindow, "window to both sides").radius}
-    transient = one(spec, AttentionSpec, "attention").transient
+    radius = {"local_radius": one(spec, SymmetricWindow).radius}
+    transient = one(spec, AttentionSpec).transient
     if transient is None:
         return {KIND: "local", **radius}
     if transient.every & (transient.every - 1):
@@ -266,7 +266,7 @@ def _read_mixtures(settings: Settings, _: ModelSpec) -> ModelSpec:
 
 
 def _write_mixtures(spec: ModelSpec) -> dict[str, Any]:
-    one(spec, MoESpec, "mixture of experts")
+    one(spec, MoESpec)
     n_sparse = {f"num_sparse_{side}_layers": _n_sparse(stack) for _, side, stack in two_stacks(spec)}
     return {**_written_depths(spec), **n_sparse, **_tied(spec)}
 

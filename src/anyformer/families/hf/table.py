@@ -64,7 +64,7 @@ def at(
         return changed(spec, part, **dict.fromkeys(fields, value))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        value = getattr(one(spec, part, part.kind), fields[0])
+        value = getattr(one(spec, part), fields[0])
         return {name: None if value is None and nullable else out(value)}
 
     return Pair(read, write)
@@ -79,7 +79,7 @@ def together(part: type[Spec], settings: Mapping[str, tuple[str, type[Any], Any]
         )
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, part, part.kind)
+        found = one(spec, part)
         return {name: getattr(found, own) for name, (own, *_) in settings.items()}
 
     return Pair(read, write)
@@ -94,7 +94,7 @@ def activation(name: str, default: str, part: type[Spec], meant: Mapping[str, st
         return changed(spec, part, activation=found)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found: ActivationSpec = one(spec, part, part.kind).values()["activation"]
+        found: ActivationSpec = one(spec, part).values()["activation"]
         return {name: spelling(found) or default}
 
     return Pair(read, write)
@@ -145,7 +145,7 @@ def heads(n_kv_heads: int | None = None, head_dim: int | None = None) -> Pair:
         )
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, GQASpec, "grouped-query attention")
+        found = one(spec, GQASpec)
         return {
             "num_attention_heads": found.n_heads,
             "num_key_value_heads": found.kv_heads,
@@ -172,7 +172,7 @@ def positions(
         return changed(spec, RotarySpec, **found.values()).but(context=n)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, RotarySpec, "rotary positions")
+        found = one(spec, RotarySpec)
         said = rotary_settings(found, theta=theta, fraction=fraction, magnitudes=magnitudes)
         return {length: spec.context or context, **said}
 
@@ -186,7 +186,7 @@ def learned(name: str, default: int) -> Pair:
         length = settings.positive(name, int, default)
         return changed(spec, LearnedPositionsSpec, n_positions=length).but(context=length)
 
-    return Pair(read, lambda spec: {name: one(spec, LearnedPositionsSpec, "learned positions").n_positions})
+    return Pair(read, lambda spec: {name: one(spec, LearnedPositionsSpec).n_positions})
 
 
 def context(name: str, default: int) -> Pair:
@@ -209,7 +209,7 @@ def d_ff(name: str, default: int | None = None) -> Pair:
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         return changed(spec, FeedForwardSpec, d_ff=settings.positive(name, int, default or 4 * spec.stack.d_model))
 
-    return Pair(read, lambda spec: {name: one(spec, FeedForwardSpec, "feed-forward without a gate").d_ff})
+    return Pair(read, lambda spec: {name: one(spec, FeedForwardSpec).d_ff})
 
 
 def fixed(**settings: Any) -> Pair:
@@ -266,7 +266,7 @@ def even(n_heads: str = "num_attention_heads", d_model: str = "hidden_size") -> 
     """Refuse heads that do not divide d_model where the class does, be their width given or not."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        if spec.stack.d_model % one(spec, GQASpec, "grouped-query attention").n_heads:
+        if spec.stack.d_model % one(spec, GQASpec).n_heads:
             raise settings.refusal(
                 n_heads, f"does not divide {d_model} = {spec.stack.d_model}, which this class refuses"
             )

@@ -15,7 +15,7 @@ from anyformer.layers import AttentionSpec, Causal, GQASpec, RotarySpec, Sliding
 from anyformer.spec import BlockSpec, ModelSpec, Spec, Window
 
 SLIDING, FULL = WORDS = "sliding_attention", "full_attention"  # what types are called, if a class has no other words
-ROTARY, THETAS = "rotary positions", "layer_rope_theta"
+THETAS = "layer_rope_theta"
 
 
 def window(default: int | None) -> Pair:
@@ -184,7 +184,7 @@ def by_theta(size: int, full: Callable[[int, int], bool], *, turns: bool = True)
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n, found = spec.n_layers, settings.positive("sliding_window", int, size)
-        usual, whole = one(spec, RotarySpec, ROTARY), [full(i, n) for i in range(n)]
+        usual, whole = one(spec, RotarySpec), [full(i, n) for i in range(n)]
         types = settings.strings("layer_types") or tuple(WORDS[each] for each in whole)
         block = spec.stack.blocks[0]
         each = (changed(block, AttentionSpec, mask=mask) for mask in (window_mask(found), Causal()))
@@ -201,7 +201,7 @@ def by_theta(size: int, full: Callable[[int, int], bool], *, turns: bool = True)
         return with_layers(spec, blocks)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        rotaries = [one(block, GQASpec, "grouped-query attention").rotary for block in spec.stack.blocks]
+        rotaries = [one(block, GQASpec).rotary for block in spec.stack.blocks]
         thetas = [rotary.theta if rotary else 0 for rotary in rotaries]
         return {"layer_types": types_of(spec), "sliding_window": window_of(spec) or size, THETAS: thetas}
 

@@ -44,8 +44,8 @@ def _rounded_up(width: float, multiple: int) -> int:
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:
-    d_model, mixer = spec.stack.d_model, one(spec, MLSTMSpec, "mLSTM")
-    d_ff = one(spec, GatedFeedForwardSpec, "gated feed-forward").d_ff
+    d_model, mixer = spec.stack.d_model, one(spec, MLSTMSpec)
+    d_ff = one(spec, GatedFeedForwardSpec).d_ff
     usual = _rounded_up(d_model * SHARE, MULTIPLE) == d_ff
     # The class's cache has room for multiples of 64 features, and holds no others.
     uncached = {"use_cache": False} if any(width % CACHED for width in mixer.widths) else {}

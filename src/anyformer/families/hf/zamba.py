@@ -41,7 +41,7 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said_of_heads(spec: ModelSpec) -> dict[str, Any]:
-    found, feed = one(spec, GQASpec, "attention"), one(spec, GatedFeedForwardSpec, "feed-forward")
+    found, feed = one(spec, GQASpec), one(spec, GatedFeedForwardSpec)
     each = dict(zip(ADAPTED, (found.adapter is not None, feed.adapter), strict=True))
     return {"num_attention_heads": found.n_heads, **each}
 
@@ -126,7 +126,7 @@ ZAMBA2 = table.family(
         table.renamed(layer_types="layers_block_type"),
         table.VOCABULARY,
         table.D_MODEL,
-        table.Pair(_eps, lambda spec: {"rms_norm_eps": one(spec.stack.norm or spec, RMSNormSpec, "norm").eps}),
+        table.Pair(_eps, lambda spec: {"rms_norm_eps": one(spec.stack.norm or spec, RMSNormSpec).eps}),
         *mixer(OF_MIXERS, 64, 1, heads=8)[:2],
         table.Pair(
             lambda settings, spec: changed(
@@ -134,7 +134,7 @@ ZAMBA2 = table.family(
                 GatedFeedForwardSpec,
                 d_ff=settings.optional("intermediate_size", int) or 4 * spec.stack.d_model,
             ),
-            lambda spec: {"intermediate_size": one(spec, GatedFeedForwardSpec, "feed-forward").d_ff},
+            lambda spec: {"intermediate_size": one(spec, GatedFeedForwardSpec).d_ff},
         ),
         table.activation("hidden_act", "gelu", GatedFeedForwardSpec),
         table.at("add_bias_linear", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),

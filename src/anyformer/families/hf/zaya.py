@@ -30,7 +30,7 @@ SCALES = {"hidden_states": "branches.0.norm_out", "residual": "skip"}
 
 def _inner(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The router's maps, as wide as its stream."""
-    router, stream = one(spec, RouterSpec, "router"), one(spec, RouterStreamSpec, "stream of routers")
+    router, stream = one(spec, RouterSpec), one(spec, RouterStreamSpec)
     return changed(spec, RouterSpec, inner=router.inner and changed(router.inner, LinearSpec, d_out=stream.width))
 
 

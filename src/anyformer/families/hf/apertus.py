@@ -74,8 +74,7 @@ def _written(spec: ModelSpec) -> dict[str, int | None]:
 
 WRITTEN = "output_vocab_size"
 PAIRS = (
-    table.VOCABULARY,
-    table.D_MODEL,
+    *table.STREAM,
     table.d_ff("intermediate_size", 14_336),
     table.only(hidden_act="xielu"),
     table.heads(),

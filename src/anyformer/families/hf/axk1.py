@@ -20,7 +20,7 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
 )
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Files
 from anyformer.layers import RotarySpec, RouterSpec
 from anyformer.spec import BranchSpec, ModelSpec
@@ -43,9 +43,7 @@ AXK1 = table.family(
         axk1(1, 8, 1, 8, d_expert=8, choice=V3_ROUTER, n_dense=0), BranchSpec, norm_out=None
     ),  # until it is known where
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),
         n_shared(1),
         *latent_heads(narrow=True),

@@ -23,7 +23,7 @@ from anyformer.families.hf.deepseek import (
 from anyformer.families.hf.dsa import INDEXER, index_sizes
 from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width, sparse
 from anyformer.families.hf.layout import Laid, Theirs, within
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import GatedRMSNormSpec, RMSNormSpec, RotarySpec
@@ -71,9 +71,7 @@ AXK2 = table.family(
     changed(axk2(1, 8, 1, 8, d_expert=8, choice=V3_ROUTER, n_dense=0), SublayerSpec, norm_in=RMSNormSpec(eps=1e-6)),
     (
         table.renamed(num_local_experts="n_routed_experts"),
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 512),
         n_shared(1),
         *latent_heads(128, 384, 64, 64, rotary_dim=32, narrow=True),

@@ -21,7 +21,7 @@ from anyformer.families.hf.experts import (
     n_experts,
     sparse,
 )
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA
 from anyformer.families.hf.settings import Settings
@@ -143,9 +143,7 @@ COHERE2_MOE = table.family(
     "Cohere2MoeForCausalLM",
     windows.two_kinds(cohere2_moe(4, 8, 1, 8, 1, n_experts=2, top_k=1)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("intermediate_size", "expert", 22_528),
         table.heads(head_dim=128),
         table.BIASES,

@@ -71,8 +71,7 @@ CONVBERT = encoder_family(
     "convbert",
     convbert(1, 8, 2),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.Pair(_heads, _written),
         table.at("conv_kernel_size", int, SpanConvolutionSpec, "size", default=9),

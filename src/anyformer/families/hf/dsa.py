@@ -27,7 +27,7 @@ from anyformer.families.hf.deepseek import (
 )
 from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width
 from anyformer.families.hf.layout import within
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, IndexerSpec, MLASpec, RotarySpec
@@ -112,9 +112,7 @@ def _family(
 ) -> Family:
     """The family of a class; the numbers are its defaults."""
     pairs = (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),
         n_shared(1),
         *latent_heads(**latent, narrow=True),

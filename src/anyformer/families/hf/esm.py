@@ -97,8 +97,7 @@ ESM = encoder_family(
     "esm",
     esm(1, 8, 1, learned=True),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
         table.EVEN,

@@ -14,7 +14,16 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, n_shared, v3_routing
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.gpt2 import gpt_family
-from anyformer.families.hf.llama import ATTENTION, GATED, NORMS_BEHIND, QK_NORMS, SWIGLU, TEMPLATE, WIDTHS, settings_of
+from anyformer.families.hf.llama import (
+    ATTENTION,
+    GATED,
+    NORMS_BEHIND,
+    QK_NORMS,
+    SPARSE_WIDTHS,
+    TEMPLATE,
+    WIDTHS,
+    settings_of,
+)
 from anyformer.families.hf.llama import LAYER as OF_LLAMA
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, Causal, RotarySpec
@@ -83,9 +92,7 @@ EXAONE_MOE = table.family(
     "ExaoneMoeForCausalLM",
     windows.two_kinds(exaone_moe(4, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), window=1, n_dense=0)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1024),
         n_shared(1, "num_shared_experts"),
         table.heads(n_kv_heads=32),

@@ -233,8 +233,7 @@ QWEN_MOE = table.family(
     "Qwen2MoeForCausalLM",
     TEMPLATE_OF_QWEN,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.heads(n_kv_heads=16),
         table.at("qkv_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=True),
         SWIGLU,

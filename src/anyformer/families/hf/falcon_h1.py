@@ -140,8 +140,7 @@ FALCON_H1 = table.family(
     "FalconH1ForCausalLM",
     falcon_h1(1, 32, 1, 8, ssm=(1, 64, 8), vocab_size=8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.heads(n_kv_heads=8),
         table.BIASES,

@@ -23,8 +23,7 @@ FLINT = table.family(
     "FlintForCausalLM",
     changed(TEMPLATE, GQASpec, rotary=RotarySpec()),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.heads(n_kv_heads=4, head_dim=128),
         table.BIASES,
         SWIGLU,

@@ -21,8 +21,7 @@ FNET = encoder_family(
     "fnet",
     fnet(1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=3072),
         table.activation("hidden_act", "gelu_new", FeedForwardSpec),
         table.starts(),

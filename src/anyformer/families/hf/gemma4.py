@@ -161,8 +161,7 @@ GEMMA4 = table.family(
     "Gemma4ForCausalLM",
     _bare(gemma4(EVERY, 8, 1, 8, 1, n_shared=0, width=None)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.tables(tied=True),
         table.Pair(_complete, _completion),

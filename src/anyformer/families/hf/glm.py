@@ -27,7 +27,7 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
 )
 from anyformer.families.hf.experts import BY_EXPERT, HELD, dense_by_type, expert_width, filed, routed
-from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.llama_like import QKV
 from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.rotary import FRACTION
@@ -132,9 +132,7 @@ GLM4_MOE_LITE = table.family(
     "Glm4MoeLiteForCausalLM",
     glm4_moe_lite(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1536),
         n_shared(1),
         *latent_heads(query_rank=768, head_dim=192, value_dim=256),
@@ -157,9 +155,7 @@ SOLAR_OPEN = table.family(
     "SolarOpenForCausalLM",
     solar_open(1, 8, 1, 8, choice=router(2, 1, 1.0)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1280),
         n_shared(1),
         table.heads(n_kv_heads=8, head_dim=128),

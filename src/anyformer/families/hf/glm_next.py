@@ -118,8 +118,7 @@ GLM_NEXT = table.family(
     "Glm5NextForCausalLM",
     template(glm_next(4, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.only(hidden_act="silu"),  # of any other the class tells dense layers, not experts
         expert_width("moe_intermediate_size", "expert", 2048),
         n_shared(1),

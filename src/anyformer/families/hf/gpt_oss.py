@@ -67,8 +67,7 @@ GPT_OSS = table.family(
     "GptOssForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.heads(n_kv_heads=8),
         table.Pair(_head_dim),

@@ -12,7 +12,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, expert_width, mixtral_routing
 from anyformer.families.hf.granite import MULTIPLIERS, SINK, WINDOWS
 from anyformer.families.hf.granite import PAIRS as GRANITE_PAIRS
-from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, rotary, rotary_settings
@@ -141,9 +141,7 @@ GRANITE_HYBRID = table.family(
     "GraniteMoeHybridForCausalLM",
     template(granite_hybrid(6, 32, 1, 8, shared=8, n_experts=64, top_k=1, scores=1.0, logits=1.0), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         table.if_any(MoESpec, expert_width("intermediate_size", "expert", 11_008)),
         table.if_any(MoESpec, expert_width("shared_intermediate_size", "shared_expert", 1024)),
         table.Pair(_experts, _said),

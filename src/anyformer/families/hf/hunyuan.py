@@ -12,7 +12,7 @@ from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, SHARED, n_shared
 from anyformer.families.hf.experts import ALONE, dense_by_type, expert_width, filed, routed
-from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
@@ -129,9 +129,7 @@ HY_V3 = table.family(
     "HYV3ForCausalLM",
     hy_v3(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1536),
         n_shared(1, "num_shared_experts"),
         table.heads(n_kv_heads=8, head_dim=128),

@@ -104,8 +104,7 @@ HY_V4 = table.family(
     "HYV4ForCausalLM",
     changed(hy_v4(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0), GatedFeedForwardSpec, limit=None),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.only(hidden_act="silu"),  # of any other the class tells dense layers, not experts
         expert_width("moe_intermediate_size", "expert", 768),
         n_shared(1),

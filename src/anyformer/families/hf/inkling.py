@@ -16,7 +16,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, dense_by_type, expert_width, sparse
 from anyformer.families.hf.granite import scaled_by
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.zaya import WORDS
@@ -202,9 +202,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
         inkling(2, 8, 1, 8, 1, choice=ROUTER, of_window=(1, 1), every=2),
         (
             table.Pair(_names),
-            table.VOCABULARY,
-            table.D_MODEL,
-            SWIGLU,
+            *SPARSE_WIDTHS,
             EPS,
             expert_width("moe_intermediate_size", "expert", 3072),
             table.Pair(_routing, _routed),

@@ -7,7 +7,7 @@ from anyformer.families.hf.deepseek import SHARED
 from anyformer.families.hf.exaone import WINDOWED
 from anyformer.families.hf.experts import HELD, expert_width, filed, qwen_routing, routed
 from anyformer.families.hf.glm import BEHIND
-from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, SPARSE_WIDTHS
 from anyformer.families.kolibri import kolibri
 
 BEHIND_FILED = {"0.branches.0.norm_out": "post_attn_norm", "1.branches.0.norm_out": "post_ffn_norm"}
@@ -17,9 +17,7 @@ KOLIBRI = table.family(
     "Kolibri1ForCausalLM",
     windows.two_kinds(kolibri(5, 8, 1, 8, 1, n_experts=2, top_k=1, window=1)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 512),
         expert_width("shared_expert_intermediate_size", "shared_expert", 512),
         table.heads(n_kv_heads=4, head_dim=128),

@@ -9,7 +9,7 @@ from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, SHARED
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
-from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import rotary_by_type
@@ -83,9 +83,7 @@ LAGUNA = table.family(
     "LagunaForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 512),
         expert_width("shared_expert_intermediate_size", "shared_expert", 512),
         table.heads(n_kv_heads=8, head_dim=128),

@@ -121,8 +121,7 @@ LFM2 = table.family(
     "Lfm2ForCausalLM",
     template(lfm2(2, 8, 1, 8, attending=(1,)), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_width, _written),
         *MIXERS,
         layer_kinds(WORDS, _attending),
@@ -137,8 +136,7 @@ LFM2_MOE = table.family(
     "Lfm2MoeForCausalLM",
     template(lfm2_moe(2, 8, 1, 8, d_expert=8, choice=choice(4, 1), n_dense=0, attending=(1,)), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         *MIXERS,
         expert_width("moe_intermediate_size", "expert", 1792),
         table.together(
@@ -201,8 +199,7 @@ LFM3 = table.family(
     "Lfm3ForCausalLM",
     template(lfm3(5, 8, 1, 8), THREE),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=7680),
         table.heads(n_kv_heads=4, head_dim=128),
         table.BIASES,

@@ -21,8 +21,9 @@ EPS = table.rms_eps(1e-6)
 SWIGLU = table.activation("hidden_act", "silu", GatedFeedForwardSpec)
 MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
 
-# The vocabulary, and the widths of stream and feed-forwards.
-WIDTHS = (table.VOCABULARY, table.D_MODEL, D_FF, SWIGLU)
+# The vocabulary, and the widths of stream and feed-forwards, or of the stream alone where experts have their own.
+WIDTHS = (*table.STREAM, D_FF, SWIGLU)
+SPARSE_WIDTHS = (*table.STREAM, SWIGLU)
 
 ATTENTION = {f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkvo"}
 GATED = {f"{table.FEED}.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
@@ -117,8 +118,7 @@ NEMOTRON = table.family(
     "NemotronForCausalLM",
     nemotron(1, 8, 1, 1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(),
         table.BIASES,

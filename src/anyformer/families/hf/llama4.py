@@ -112,8 +112,7 @@ LLAMA4 = table.family(
     "Llama4ForCausalLM",
     llama4(2, 8, 1, 8, 1, n_experts=2, d_dense=8, qk_norm=False),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=8192),
         SWIGLU,
         table.heads(n_kv_heads=8, head_dim=128),

@@ -134,8 +134,7 @@ ARCEE = table.family(
     "ArceeForCausalLM",
     arcee(1, 8, 1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=18_432),
         table.activation("hidden_act", "relu2", FeedForwardSpec),
         table.heads(),

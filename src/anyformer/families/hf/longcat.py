@@ -83,8 +83,7 @@ _PLAIN = table.family(
     "LongcatFlashForCausalLM",
     longcat(1, 8, 1, 8, 8, routing(1, 1, 1)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("ffn_hidden_size", int, GatedFeedForwardSpec, "d_ff", default=12_288),
         SWIGLU,
         expert_width("expert_ffn_hidden_size", "expert", 2048),

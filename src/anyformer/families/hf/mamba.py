@@ -211,8 +211,7 @@ def _alone(
         architecture,
         template,
         (
-            table.VOCABULARY,
-            table.D_MODEL,
+            *table.STREAM,
             STREAM_EPS,
             *pairs,
             table.tables(tied=tied, start=0.1),

@@ -127,8 +127,7 @@ MINIMAX_M3 = table.family(
     "MiniMaxM3VLForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         expert_width("intermediate_size", "expert", 3072),
         expert_width("shared_intermediate_size", "shared_expert", 3072),
         table.heads(n_kv_heads=4, head_dim=128),

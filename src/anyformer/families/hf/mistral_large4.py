@@ -16,7 +16,7 @@ from anyformer.families.hf.dsa import INDEXER, index_sizes, shared_choices
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.gemma import SOFTCAP
 from anyformer.families.hf.layout import Laid, Theirs, within
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.llama4 import ROTATING, flags
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.mistral4 import rotation, sharpened_rotation
@@ -154,9 +154,7 @@ MISTRAL_LARGE4 = table.family(
     (
         table.renamed(num_experts="n_routed_experts", num_local_experts="n_routed_experts"),
         table.only(q_lora_rank=None, norm_topk_prob=True),  # which the class does not ask for
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 6144),
         n_shared(1),
         *latent_heads(query_rank=None, head_dim=64),

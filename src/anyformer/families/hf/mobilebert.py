@@ -128,8 +128,7 @@ MOBILEBERT = encoder_family(
     "mobilebert",
     mobilebert(1, 16, 1, 8, width=8, n_feeds=1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_read_sizes, _write_sizes),
         table.Pair(_read_table, lambda spec: {"embedding_size": one(spec, TableSpec).width}),
         table.activation("hidden_act", "relu", FeedForwardSpec),

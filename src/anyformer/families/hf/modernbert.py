@@ -113,8 +113,7 @@ MASKED = Heading(
 SMALL = modernbert(4, 8, 1, 8)
 TEMPLATE = with_layers(SMALL, SMALL.stack.blocks[-2:])  # one of each kind, each with its norm
 SIZES = (
-    table.VOCABULARY,
-    table.D_MODEL,
+    *table.STREAM,
     D_FF,
     table.at("num_attention_heads", int, GQASpec, "n_heads"),
     table.EVEN,

@@ -30,8 +30,7 @@ MUSE_GLIMMER = table.family(
     "MuseGlimmerForCausalLM",
     muse_glimmer(1, 8, 1, 8, 1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.activation("hidden_activation", "silu", GatedFeedForwardSpec),
         table.heads(n_kv_heads=2, head_dim=128),

@@ -14,8 +14,7 @@ NANOCHAT = table.family(
     "NanoChatForCausalLM",
     nanochat(1, 8, 1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.d_ff("intermediate_size", 8192),
         table.activation("hidden_act", "relu2", FeedForwardSpec),
         table.heads(),

@@ -79,8 +79,7 @@ def _modules(up: str, down: str) -> dict[str, Any]:
 
 
 PAIRS = (
-    table.VOCABULARY,
-    table.D_MODEL,
+    *table.STREAM,
     table.if_any(GQASpec, table.heads(n_kv_heads=8, head_dim=128)),
     table.rms_eps(1e-5, "layer_norm_epsilon"),
     table.context("max_position_embeddings", 4096),

@@ -47,8 +47,7 @@ OPT = table.family(
     opt(1, 8, 1),
     (
         table.Pair(_read, _write),
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
         table.d_ff("ffn_dim", 3072),
         table.activation("activation_function", "relu", FeedForwardSpec),

@@ -28,8 +28,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
 
 
 SIZES = (
-    table.VOCABULARY,
-    table.D_MODEL,
+    *table.STREAM,
     table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
     table.activation("hidden_act", "relu2", FeedForwardSpec),
     table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),

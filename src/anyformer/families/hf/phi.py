@@ -44,8 +44,7 @@ PHI = table.family(
     "PhiForCausalLM",
     phi2(n_layers=1, d_model=8, n_heads=1, fraction=1.0),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(),
         table.activation("hidden_act", "gelu_new", FeedForwardSpec),

@@ -19,7 +19,7 @@ from anyformer.families.hf.experts import (
     qwen_routing,
 )
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.qwen2 import WINDOWS
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.families.mellum import mellum
@@ -49,9 +49,7 @@ QWEN3_MOE = table.family(
     "Qwen3MoeForCausalLM",
     qwen3_moe(1, 8, 1, 8, n_experts=64, top_k=1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         table.heads(n_kv_heads=4),
         table.BIASES,
         EPS,
@@ -75,9 +73,7 @@ MELLUM = table.family(
     "MellumForCausalLM",
     windows.two_kinds(mellum(4, 8, 1, 8, 1, n_experts=64, top_k=1)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         table.heads(n_kv_heads=4, head_dim=128),
         table.BIASES,
         EPS,

@@ -10,7 +10,7 @@ from typing import Any
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import BY_EXPERT, SHARED, expert_width, n_chosen, n_experts
 from anyformer.families.hf.layout import Modules, Theirs
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.states import DELTA, full_each, layer_kinds, template
@@ -91,9 +91,7 @@ SPARSE = template(hybrid(qwen3_next_moe(4, 8, 1, 8, 1, n_experts=64, top_k=1)), 
 def experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
     """The sizes of a mixture with this many experts, of which so many see a token where nothing is said."""
     return (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         table.heads(n_kv_heads=2, head_dim=256),
         n_experts(n),
         n_chosen(top_k),

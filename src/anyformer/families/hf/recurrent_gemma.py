@@ -63,8 +63,7 @@ RECURRENT_GEMMA = table.family(
     "RecurrentGemmaForCausalLM",
     template(recurrent_gemma(3, 8, 1, 8, 8), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.heads(),
         table.EVEN,
         table.at("attention_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=False),

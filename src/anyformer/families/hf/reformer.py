@@ -138,8 +138,7 @@ _PLAIN = table.family(
     "ReformerModelWithLMHead",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_read_heads, _write_heads),
         table.d_ff("feed_forward_size", 512),
         table.activation("hidden_act", "relu", FeedForwardSpec),

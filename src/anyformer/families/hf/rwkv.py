@@ -61,8 +61,7 @@ RWKV = table.family(
     "RwkvForCausalLM",
     rwkv(1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_widths, _written),
         table.context("context_length", 1024),
         table.tables(tied=False),

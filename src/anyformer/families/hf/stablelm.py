@@ -36,8 +36,7 @@ STABLELM = table.family(
     stablelm(1, 8, 1, 8),
     (
         table.Pair(_read_shape, _write_shape),
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=6912),
         SWIGLU,
         table.heads(n_kv_heads=32),

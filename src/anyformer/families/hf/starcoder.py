@@ -94,8 +94,7 @@ STARCODER2 = table.family(
     "Starcoder2ForCausalLM",
     starcoder2(1, 8, 1, 1.0, n_kv_heads=1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(n_kv_heads=2),
         table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec).bias_query}),

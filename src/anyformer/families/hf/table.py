@@ -278,6 +278,7 @@ def even(n_heads: str = "num_attention_heads", d_model: str = "hidden_size") -> 
 ALL_BIASES = tuple(f"bias_{x}" for x in ("query", "key", "value", "output"))
 VOCABULARY = at("vocab_size", int, TableSpec, "rows")
 D_MODEL = at("hidden_size", int, StackSpec, "d_model")
+STREAM = VOCABULARY, D_MODEL
 EVEN = even()
 BIASES = at("attention_bias", bool, GQASpec, *ALL_BIASES, default=False)
 NO_DROPOUT = fixed(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)

@@ -14,8 +14,7 @@ BIOGPT = table.family(
     "BioGptForCausalLM",
     biogpt(1, 8, 1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("num_attention_heads", int, GQASpec, "n_heads", default=16),
         table.EVEN,
         table.d_ff("intermediate_size", 4096),

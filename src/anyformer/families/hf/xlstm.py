@@ -75,8 +75,7 @@ XLSTM = table.family(
     "xLSTMForCausalLM",
     xlstm(1, 32, 1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_width),
         table.Pair(_sizes, _written),
         table.at("gate_soft_cap", float, MLSTMSpec, "cap", default=15.0),

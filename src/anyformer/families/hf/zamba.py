@@ -124,8 +124,7 @@ ZAMBA2 = table.family(
     TEMPLATE,
     (
         table.renamed(layer_types="layers_block_type"),
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_eps, lambda spec: {"rms_norm_eps": one(spec.stack.norm or spec, RMSNormSpec).eps}),
         *mixer(OF_MIXERS, 64, 1, heads=8)[:2],
         table.Pair(

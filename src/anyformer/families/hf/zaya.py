@@ -75,8 +75,7 @@ ZAYA = table.family(
     "ZayaForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.activation("hidden_act", "silu", GatedFeedForwardSpec),
         expert_width("moe_intermediate_size", "expert", 2048),
         table.heads(n_kv_heads=2, head_dim=128),

@@ -83,7 +83,7 @@ PAIRS = (
     table.rms_eps(1e-5),
     table.positions(USUAL, context=65_536),
     own_table(USUAL),
-    table.Pair(lambda settings, spec: spec, _unscaled),
+    table.Pair(write=_unscaled),
     table.tables(tied=False),
     table.layers(),
 )

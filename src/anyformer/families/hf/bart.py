@@ -249,8 +249,8 @@ MARIAN = _family(
         table.only(decoder_vocab_size=lambda spec: spec.vocab_size),
         SCALE,
         table.context("max_position_embeddings", 1024),
-        table.fixed(share_encoder_decoder_embeddings=True),
-        table.Pair(lambda _, spec: spec, lambda spec: {"decoder_vocab_size": spec.vocab_size, **START.write(spec)}),
+        table.fixed(share_encoder_decoder_embeddings=True, decoder_vocab_size=lambda spec: spec.vocab_size),
+        table.Pair(write=START.write),
     ),
     unneeded=POSITIONS,
     # Marian has a start of its own.

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from anyformer.families.cohere import cohere, cohere2
-from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.settings import Settings
 from anyformer.layers import GQASpec, LayerNormSpec, NormSpec, RotarySpec
-from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
+from anyformer.spec import HeadSpec
 
 
 def norms_of_heads(name: str, default: bool = False) -> table.Pair:
     """Whether queries and keys are normed, as the stream is."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        norm = one(spec, NormSpec) if settings.take(name, bool, default) else None
-        return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
-
-    return table.Pair(read, lambda spec: {name: one(spec, GQASpec).norm_query is not None})
+    return table.switch(name, GQASpec, "norm_query", "norm_key", on=lambda spec: one(spec, NormSpec), default=default)
 
 
-def _factor(scale: ScaleSpec | None) -> float:
-    return 1.0 if scale is None else scale.factor
-
-
-LOGITS = table.at(
-    "logit_scale", float, HeadSpec, "scale", default=0.0625, into=lambda factor: ScaleSpec(factor=factor), out=_factor
-)
+LOGITS = table.scaled_by("logit_scale", HeadSpec, 0.0625)
 EPS = table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5)
 SIZES = (
     *WIDTHS,

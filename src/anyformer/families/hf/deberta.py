@@ -12,7 +12,7 @@ from anyformer.families.hf.encoder import SIZES, Links, encoder_family, eps
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings, spelling
-from anyformer.families.hf.table import FEED, PROJECTION, Pair, at, only
+from anyformer.families.hf.table import FEED, PROJECTION, Pair, at, fixed, only
 from anyformer.layers import (
     GELU,
     ContentToPositionSpec,
@@ -85,7 +85,7 @@ def relative() -> Pair:
 
 POOLED = (
     only(type_vocab_size=0, pooler_hidden_act="gelu", pooler_hidden_size=lambda spec: spec.stack.d_model),
-    Pair(lambda _, spec: spec, lambda spec: {"pooler_hidden_size": spec.stack.d_model}),
+    fixed(pooler_hidden_size=lambda spec: spec.stack.d_model),
 )
 
 

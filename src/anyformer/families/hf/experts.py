@@ -235,7 +235,7 @@ QWEN_MOE = table.family(
     (
         *table.STREAM,
         table.heads(n_kv_heads=16),
-        table.at("qkv_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=True),
+        table.at("qkv_bias", bool, GQASpec, *table.QKV_BIASES, default=True),
         SWIGLU,
         EPS,
         table.positions(context=32_768),

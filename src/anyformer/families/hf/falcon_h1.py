@@ -21,25 +21,13 @@ from anyformer.layers import (
     Swish,
     TokensSpec,
 )
-from anyformer.spec import BranchSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, Spec
+from anyformer.spec import BranchSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec
 
 # The name of each branch's factors: of what it reads, of what it writes.
 AROUND = {
     SSDSpec: ("ssm_in_multiplier", "ssm_out_multiplier"),
     AttentionSpec: ("attention_in_multiplier", "attention_out_multiplier"),
 }
-
-
-def _scale(name: str, part: type[Spec]) -> table.Pair:
-    return table.at(
-        name,
-        float,
-        part,
-        "scale",
-        default=1.0,
-        into=lambda value: None if value == 1 else ScaleSpec(factor=value),
-        out=lambda scale: 1.0 if scale is None else scale.factor,
-    )
 
 
 def _map(value: float) -> FactorSpec | None:
@@ -145,8 +133,8 @@ FALCON_H1 = table.family(
         table.heads(n_kv_heads=8),
         table.BIASES,
         MLP_BIAS,
-        _scale("embedding_multiplier", TokensSpec),
-        _scale("lm_head_multiplier", HeadSpec),
+        table.scaled_by("embedding_multiplier", TokensSpec),
+        table.scaled_by("lm_head_multiplier", HeadSpec),
         table.positions(RotarySpec(), context=8192),
         *mixer(NAMES, 256, 1, usual=1024),
         table.Pair(_ssm, _of_ssm),

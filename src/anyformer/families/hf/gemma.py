@@ -11,7 +11,7 @@ from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_N
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import CAUSAL, Settings
 from anyformer.families.hf.windows import rotary_by_type
-from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, GQASpec, RotarySpec, SlidingWindow, SymmetricWindow
+from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, RotarySpec, SlidingWindow, SymmetricWindow
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
 BOTH_WAYS = "use_bidirectional_attention"
@@ -26,18 +26,16 @@ SANDWICH = {
 
 
 def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    heads, width = one(spec, GQASpec), settings.positive("query_pre_attn_scalar", float, 256.0)
-    ratio = (heads.head_dim or spec.stack.d_model / heads.n_heads) / width
+    ratio = table.width_of_head(spec) / settings.positive("query_pre_attn_scalar", float, 256.0)
     return changed(spec, AttentionSpec, scale=ScaleSpec(factor=ratio**0.5, power=-0.5))
 
 
 def _write_scale(spec: ModelSpec) -> dict[str, Any]:
-    heads = one(spec, GQASpec)
-    scale = one(spec, AttentionSpec).scale.value(heads.head_dim or spec.stack.d_model // heads.n_heads)
+    scale = one(spec, AttentionSpec).scale.value(table.width_of_head(spec))
     return {"query_pre_attn_scalar": round(scale**-2)}  # the classes take an integer only
 
 
-SIZES = (table.VOCABULARY, table.D_MODEL, D_FF, EPS, table.BIASES, table.tables(tied=True))
+SIZES = (*table.STREAM, EPS, table.BIASES, table.tables(tied=True))
 SCALE = table.Pair(_read_scale, _write_scale)
 WIDTH = 256  # of a head, and of what scores are scaled by
 SOFTCAP = "final_logit_softcapping"
@@ -47,6 +45,7 @@ GEMMA = table.family(
     gemma(1, 8, 1, 8, 1),
     (
         *SIZES,
+        D_FF,
         table.heads(n_kv_heads=16, head_dim=WIDTH),
         # The first files say gelu and mean its tanh form.
         table.activation("hidden_act", TANH, GatedFeedForwardSpec, meant={"gelu": TANH}),
@@ -62,6 +61,7 @@ def _capped(hf_type: str, architecture: str, template: ModelSpec) -> Family:
     """A class of capped scores and logits, a window in every other layer."""
     pairs = (
         *SIZES,
+        D_FF,
         table.heads(n_kv_heads=4, head_dim=WIDTH),
         table.EVEN,
         table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
@@ -107,6 +107,7 @@ _GEMMA3 = table.family(
     windows.two_kinds(gemma3(6, 8, 1, 8, 1)),
     (
         *SIZES,
+        D_FF,
         table.heads(n_kv_heads=4, head_dim=WIDTH),
         table.EVEN,
         table.activation("hidden_activation", TANH, GatedFeedForwardSpec),

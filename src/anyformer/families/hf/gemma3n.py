@@ -156,14 +156,12 @@ def _around(spec: ModelSpec) -> Laid:
 
 
 TABLES = table.Pair(_read_tables, _write_tables)  # behind those that change every table
-# The widths of the feed-forwards are a list, which the layers read.
-WIDTHS = tuple(pair for pair in SIZES if pair is not SIZES[2])
 GEMMA3N = table.family(
     "gemma3n_text",
     "Gemma3nForCausalLM",
     windows.two_kinds(gemma3n(5, 8, 1, 8, 1, n_sparse=0)),
     (
-        *WIDTHS,
+        *SIZES,
         TABLES,
         table.heads(n_kv_heads=2, head_dim=256),
         table.EVEN,

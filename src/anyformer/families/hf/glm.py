@@ -28,7 +28,6 @@ from anyformer.families.hf.deepseek import (
 )
 from anyformer.families.hf.experts import BY_EXPERT, HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
-from anyformer.families.hf.llama_like import QKV
 from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.solar import solar_open
@@ -38,7 +37,7 @@ HALF = RotarySpec(fraction=0.5)
 PAIRS = (
     *WIDTHS,
     table.heads(n_kv_heads=2, head_dim=128),
-    table.at("attention_bias", bool, GQASpec, *QKV, default=True),
+    table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=True),
     table.rms_eps(1.5625e-07),
     table.positions(HALF.but(layout="interleaved"), fraction=FRACTION, context=131_072),
     table.tables(tied=False),
@@ -81,7 +80,7 @@ def _glm4_moe(
             expert_width("moe_intermediate_size", "expert", d_expert),
             n_shared(1),
             heads,
-            table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+            table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
             norms_of_heads("use_qk_norm", normed),
             table.rms_eps(eps),
             table.positions(turning, fraction=FRACTION, context=131_072),
@@ -159,7 +158,7 @@ SOLAR_OPEN = table.family(
         expert_width("moe_intermediate_size", "expert", 1280),
         n_shared(1),
         table.heads(n_kv_heads=8, head_dim=128),
-        table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=1e6), context=131_072),  # the class fails where a part of a head rotates
         v3_routing(128, 8, 1.0, 1, 1),

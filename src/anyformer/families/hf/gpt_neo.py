@@ -95,8 +95,7 @@ def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:
-    heads, rotary = one(spec, GQASpec), one(spec, RotarySpec)
-    return {"rotary_dim": rotary.dims(heads.head_dim or spec.stack.d_model // heads.n_heads)}
+    return {"rotary_dim": one(spec, RotarySpec).dims(table.width_of_head(spec))}
 
 
 SETTINGS_OF_GPTJ = (

@@ -19,34 +19,17 @@ from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     AddSpec,
     AttentionSpec,
-    GQASpec,
     RMSNormSpec,
     TokensSpec,
 )
-from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
+from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec
 
-
-def scaled_by(name: str, part: type[Spec], default: float = 1.0, *, inverse: bool = False) -> table.Pair:
-    """The multiplier, or divisor, that is the scale of every `part`."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        value = settings.positive(name, float, default)
-        return changed(spec, part, scale=ScaleSpec(factor=1 / value if inverse else value))
-
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        scale: ScaleSpec | None = one(spec, part).values()["scale"]
-        factor = 1.0 if scale is None else scale.factor
-        return {name: 1 / factor if inverse else factor}
-
-    return table.Pair(read, write)
-
-
-TOKENS = scaled_by("embedding_multiplier", TokensSpec)
+TOKENS = table.scaled_by("embedding_multiplier", TokensSpec)
 BRANCH = table.at("residual_multiplier", float, AddSpec, "branch", default=1.0)
 MULTIPLIERS = (
     TOKENS,
-    scaled_by("attention_multiplier", AttentionSpec),
-    scaled_by("logits_scaling", HeadSpec, inverse=True),
+    table.scaled_by("attention_multiplier", AttentionSpec),
+    table.scaled_by("logits_scaling", HeadSpec, inverse=True),
     BRANCH,
 )
 
@@ -108,8 +91,7 @@ GRANITE_SWA = table.family(
 
 def _scores(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Attention's scale: by the width of a head where nothing is said, or that number is, as the class writes it."""
-    heads, factor = one(spec, GQASpec), settings.nullable("attention_multiplier", float, None)
-    usual = (heads.head_dim or spec.stack.d_model // heads.n_heads) ** -0.5
+    factor, usual = settings.nullable("attention_multiplier", float, None), table.width_of_head(spec) ** -0.5
     scale = ScaleSpec(power=-0.5) if factor in (None, usual) else ScaleSpec(factor=factor)
     return changed(spec, AttentionSpec, scale=scale)
 
@@ -117,11 +99,6 @@ def _scores(settings: Settings, spec: ModelSpec) -> ModelSpec:
 def _multiplier(spec: ModelSpec) -> dict[str, Any]:
     scale = one(spec, AttentionSpec).scale
     return {"attention_multiplier": None if scale.power else scale.factor}
-
-
-def _norms_behind(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    norm = one(spec, RMSNormSpec) if settings.take("use_post_norm", bool, True) else None
-    return changed(spec, BranchSpec, norm_out=norm)
 
 
 HYPERCLOVA = table.family(
@@ -135,11 +112,11 @@ HYPERCLOVA = table.family(
         table.BIASES,
         TOKENS,
         table.Pair(_scores, _multiplier),
-        scaled_by("logits_scaling", HeadSpec),
+        table.scaled_by("logits_scaling", HeadSpec),
         BRANCH,
         MLP_BIAS,
         EPS,
-        table.Pair(_norms_behind, lambda spec: {"use_post_norm": one(spec, BranchSpec).norm_out is not None}),
+        table.switch("use_post_norm", BranchSpec, "norm_out", on=lambda spec: one(spec, RMSNormSpec), default=True),
         table.positions(),
         table.tables(tied=False),
         table.layers(),

@@ -17,7 +17,7 @@ from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hunyuan import hunyuan, hunyuan_moe, hy_v3
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, RotarySpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 # What the released scalings say beside alpha, which the class passes over.
@@ -26,7 +26,6 @@ UNUSED = ("type", "rope_type", "factor", "beta_fast", "beta_slow", "mscale", "ms
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     context = settings.take("max_position_embeddings", int, 2048)
-    heads = one(spec, GQASpec)
     name = next((n for n in ("rope_scaling", "rope_parameters") if settings.section(n)), "rope_scaling")
     inner = settings.section(name)
     alpha = inner.optional("alpha", float) if inner else None
@@ -37,7 +36,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     inner.ignore(*UNUSED)
     theta = inner.take(THETA, float, settings.take(THETA, float, 10_000.0))
     inner.close()
-    r = heads.head_dim or spec.stack.d_model // heads.n_heads
+    r = table.width_of_head(spec)
     return changed(spec, RotarySpec, theta=theta * alpha ** (r / (r - 2)), scaling=None).but(context=context)
 
 

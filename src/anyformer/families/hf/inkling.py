@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, dense_by_type, expert_width, sparse
-from anyformer.families.hf.granite import scaled_by
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
@@ -207,7 +206,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
             expert_width("moe_intermediate_size", "expert", 3072),
             table.Pair(_routing, _routed),
             table.at("conv_kernel_size", int, CausalConvolutionSpec, "size", default=4),
-            scaled_by("logits_mup_width_multiplier", HeadSpec, 24.0, inverse=True),
+            table.scaled_by("logits_mup_width_multiplier", HeadSpec, 24.0, inverse=True),
             table.context(table.LENGTH, 131_072),
             table.starts(),
             table.fixed(tie_word_embeddings=False),

@@ -44,8 +44,7 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in each layer as is said; those of keys and values, and their width, are all layers'."""
     usual = one(spec, GQASpec)
     said = settings.by_layer(HEADS, int, spec.n_layers, usual.n_heads)
-    width = usual.head_dim or spec.stack.d_model // usual.n_heads
-    alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(width)}
+    alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(table.width_of_head(spec))}
     each = zip(spec.stack.blocks, said, strict=True)
     blocks = (changed(block, GQASpec, n_heads=Count(heads), **alike) for block, heads in each)
     return with_layers(spec, blocks)

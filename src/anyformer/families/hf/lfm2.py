@@ -176,15 +176,6 @@ def _window(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _sandwich(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    behind = settings.take("use_sandwich_norm", bool, True)
-    return changed(spec, BranchSpec, norm_out=spec.stack.norm if behind else None)
-
-
-def _said_of_norms(spec: ModelSpec) -> dict[str, Any]:
-    return {"use_sandwich_norm": one(spec, BranchSpec).norm_out is not None}
-
-
 GATE = OutputGateSpec(over="heads")
 THREE = {"conv": ShortConvolutionSpec, windows.SLIDING: windows.window_of, windows.FULL: AttentionSpec}
 OF_LFM3 = {
@@ -205,16 +196,8 @@ LFM3 = table.family(
         table.BIASES,
         EPS,
         *_convolutions(7),
-        table.Pair(_sandwich, _said_of_norms),
-        table.at(
-            "use_attention_gate",
-            bool,
-            AttentionSpec,
-            "gate",
-            default=True,
-            into={True: GATE, False: None}.get,
-            out=lambda gate: gate is not None,
-        ),
+        table.switch("use_sandwich_norm", BranchSpec, "norm_out", on=lambda spec: spec.stack.norm, default=True),
+        table.switch("use_attention_gate", AttentionSpec, "gate", on=lambda spec: GATE, default=True),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6, scaling=ProportionalRoPE(share=0.5)), 128_000),
         table.only(rope_theta=1e6),  # what the class takes where no tables are said
         table.tables(tied=True),

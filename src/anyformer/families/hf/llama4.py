@@ -118,7 +118,7 @@ LLAMA4 = table.family(
         table.heads(n_kv_heads=8, head_dim=128),
         table.BIASES,
         table.rms_eps(1e-5),
-        table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), fraction=None, context=131_072),
+        table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
         *mixtral_routing(16, 1),
         table.tables(tied=False),
         table.Pair(_read, _write),

@@ -18,7 +18,6 @@ from anyformer.families.llama_like import arcee, cwm, ernie4_5, helium, seed_oss
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
 
-QKV = ("bias_query", "bias_key", "bias_value")
 EPS_1E5 = table.rms_eps(1e-5)
 
 
@@ -95,7 +94,7 @@ SEED_OSS = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=8, head_dim=128),
-        table.at("attention_bias", bool, GQASpec, *QKV, default=True),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=True),
         table.at("attention_out_bias", bool, GQASpec, "bias_output", default=False),
         MLP_BIAS,
         EPS,
@@ -107,12 +106,6 @@ SEED_OSS = table.family(
 )
 
 
-def _read_biases(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    bias = settings.take("use_bias", bool, False)
-    spec = changed(spec, GQASpec, **dict.fromkeys(table.ALL_BIASES, bias))
-    return changed(spec, GatedFeedForwardSpec, bias_in=bias, bias_out=bias)
-
-
 ERNIE = table.family(
     "ernie4_5",
     "Ernie4_5ForCausalLM",
@@ -120,7 +113,8 @@ ERNIE = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=2, head_dim=128),
-        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec).bias_query}),
+        table.at("use_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+        table.at("use_bias", bool, GQASpec, *table.ALL_BIASES, default=False),
         EPS_1E5,
         table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
         table.tables(tied=True),
@@ -156,7 +150,7 @@ HELIUM = table.family(
         *WIDTHS,
         table.heads(n_kv_heads=20, head_dim=128),
         table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec).n_heads),
-        table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         MLP_BIAS,
         table.rms_eps(1e-8),
         table.positions(RotarySpec(theta=1e5, layout="interleaved"), context=4096),
@@ -188,9 +182,7 @@ CWM = table.family(
         own_table(STRETCHED),
         table.tables(tied=False),
         table.Pair(_read_windows, windows.layer_types(4, 8192).write),
-        table.Pair(
-            lambda _, spec: spec, lambda spec: {"bos_token_id": min(128_000, spec.vocab_size - 1)}
-        ),  # no null there
+        table.fixed(bos_token_id=lambda spec: min(128_000, spec.vocab_size - 1)),  # no null there
     ),
     LAYER,
 )

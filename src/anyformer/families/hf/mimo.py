@@ -64,7 +64,7 @@ MIMO = table.family(
             into=lambda factor: FactorSpec(factor=factor),
             out=lambda scale: scale.factor,
         ),
-        table.at("attention_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=False),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         table.rms_eps(1e-5),
         v3_routing(256, 8, 1.0, 1, 1),
         table.tables(tied=False),

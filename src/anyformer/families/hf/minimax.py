@@ -41,10 +41,10 @@ CORRECTED_MIXTRAL = {
 
 def _turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The released files say how many features of a head rotate."""
-    n, heads = settings.optional("rotary_dim", int), one(spec, GQASpec)
+    n = settings.optional("rotary_dim", int)
     if n is None or settings.names(FRACTION):
         return spec
-    return changed(spec, RotarySpec, fraction=fraction_of(n, heads.head_dim or spec.stack.d_model // heads.n_heads))
+    return changed(spec, RotarySpec, fraction=fraction_of(n, table.width_of_head(spec)))
 
 
 MINIMAX_M2 = table.family(
@@ -94,10 +94,9 @@ def _turns(settings: Settings, n_layers: int) -> Sequence[str]:
 
 def _lightning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The other mixer has as many heads as attention, as wide."""
-    heads = one(spec, GQASpec)
-    width = heads.head_dim or spec.stack.d_model // heads.n_heads
+    n_heads, width = one(spec, GQASpec).n_heads, table.width_of_head(spec)
     norm = RMSNormSpec(eps=1e-6)  # whatever the others' is
-    return changed(spec, LightningAttentionSpec, n_heads=heads.n_heads, head_dim=width, norm=norm)
+    return changed(spec, LightningAttentionSpec, n_heads=n_heads, head_dim=width, norm=norm)
 
 
 def _factors(settings: Settings, spec: ModelSpec) -> ModelSpec:

@@ -29,7 +29,7 @@ from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import FULL
 from anyformer.families.minimax import minimax_m3
-from anyformer.layers import AttentionSpec, BlockIndexerSpec, GQASpec, RotarySpec, RouterSpec
+from anyformer.layers import AttentionSpec, BlockIndexerSpec, RotarySpec, RouterSpec
 from anyformer.spec import BlockSpec, ModelSpec
 
 CHOOSING = "minimax_m3_sparse"
@@ -104,8 +104,7 @@ def _chooses(block: BlockSpec) -> bool:
 
 def _turning(spec: ModelSpec) -> int:
     """How many features of a head turn."""
-    heads = one(spec, GQASpec)
-    return one(heads, RotarySpec).dims(heads.head_dim or spec.stack.d_model // heads.n_heads)
+    return one(spec, RotarySpec).dims(table.width_of_head(spec))
 
 
 def _turns(settings: Settings, spec: ModelSpec) -> ModelSpec:

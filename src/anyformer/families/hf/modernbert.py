@@ -100,10 +100,7 @@ BACK = table.Pair(
 
 def _marks(**ids: int) -> table.Pair:
     """Ids of a text's first and last token and the like: they change no number, and the class wants them among the tokens."""
-    return table.Pair(
-        lambda _, spec: spec,
-        lambda spec: {name: token if token < spec.vocab_size else 0 for name, token in ids.items()},
-    )
+    return table.Pair(write=lambda spec: {name: token if token < spec.vocab_size else 0 for name, token in ids.items()})
 
 
 MARKS = {"cls_token_id": 50_281, "sep_token_id": 50_282}

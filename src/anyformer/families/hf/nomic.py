@@ -158,7 +158,7 @@ EUROBERT = encoder_family(
         table.starts(),
         table.layers(),
         # Of the hidden word; changes no number, and the class wants it among the tokens.
-        table.Pair(lambda _, spec: spec, lambda spec: {"mask_token_id": min(128_002, spec.vocab_size - 1)}),
+        table.fixed(mask_token_id=lambda spec: min(128_002, spec.vocab_size - 1)),
     ),
     EUROBERT_HEADS,
     laid_out({**NORMS, **ATTENTION, **GATED}, terms=(), layer="layers", outside={"stack.norm": "norm"}),

@@ -66,7 +66,7 @@ RECURRENT_GEMMA = table.family(
         *table.STREAM,
         table.heads(),
         table.EVEN,
-        table.at("attention_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=False),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         table.Pair(_sizes, _written),
         table.at("conv1d_width", int, CausalConvolutionSpec, "size", default=4),
         table.at("attention_window_size", int, SlidingWindow, "size", default=2048),

@@ -48,12 +48,6 @@ def _modules(spec: ModelSpec) -> Laid:
     return within(places)
 
 
-def _read_biases(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    bias = settings.take("use_bias", bool, True)
-    spec = changed(spec, GQASpec, **dict.fromkeys(table.ALL_BIASES, bias))
-    return changed(spec, FeedForwardSpec, bias_in=bias, bias_out=bias)
-
-
 GPT_BIGCODE = gpt_family(
     "gpt_bigcode",
     "GPTBigCodeForCausalLM",
@@ -97,7 +91,8 @@ STARCODER2 = table.family(
         *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(n_kv_heads=2),
-        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec).bias_query}),
+        table.at("use_bias", bool, FeedForwardSpec, "bias_in", "bias_out", default=True),
+        table.at("use_bias", bool, GQASpec, *table.ALL_BIASES, default=True),
         table.activation("hidden_act", TANH, FeedForwardSpec),
         table.at("norm_epsilon", float, LayerNormSpec, "eps", default=1e-5),
         table.positions(context=4096),

@@ -89,7 +89,7 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in windows as is said; those of keys and values, and their width, are all layers'."""
     usual = one(spec, GQASpec)
     near = Count(settings.positive(HEADS, int, usual.n_heads))
-    width = usual.head_dim or spec.stack.d_model // usual.n_heads
+    width = table.width_of_head(spec)
     settings.require("query_pre_attn_scalar", width)
     each = [near if kind == windows.SLIDING else usual.n_heads for kind in windows.types_of(spec)]
     _told(settings, each, usual.n_heads)

@@ -114,10 +114,9 @@ def _read_rest(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_rest(spec: ModelSpec) -> dict[str, Any]:
-    heads = one(spec, GQASpec)
     start = spec.init.table if isinstance(spec.init, ByRole) else None
     return {
-        "d_kv": heads.head_dim or spec.stack.d_model // heads.n_heads,
+        "d_kv": table.width_of_head(spec),
         "initializer_factor": start.scale if isinstance(start, Normal) else 1.0,
         **({} if spec.context is None else {"n_positions": spec.context}),
     }

@@ -36,7 +36,8 @@ Layout = Modules | Callable[[ModelSpec], Modules]  # of a layer; the second for 
 class Pair(NamedTuple):
     """One or a few settings and their place in the model, both ways."""
 
-    read: Callable[[Settings, ModelSpec], ModelSpec]  # the model with what the settings say; raises CheckpointError
+    # the model with what the settings say; raises CheckpointError
+    read: Callable[[Settings, ModelSpec], ModelSpec] = lambda settings, spec: spec
     # the settings that say it; raises SpecError where a part lacks
     write: Callable[[ModelSpec], Mapping[str, Any]] = lambda spec: {}
 
@@ -149,7 +150,7 @@ def heads(n_kv_heads: int | None = None, head_dim: int | None = None) -> Pair:
         return {
             "num_attention_heads": found.n_heads,
             "num_key_value_heads": found.kv_heads,
-            "head_dim": found.head_dim or spec.stack.d_model // found.n_heads,
+            "head_dim": width_of_head(spec),
         }
 
     return Pair(read, write)
@@ -213,8 +214,10 @@ def d_ff(name: str, default: int | None = None) -> Pair:
 
 
 def fixed(**settings: Any) -> Pair:
-    """Settings that are always written so, and change nothing or are taken elsewhere."""
-    return Pair(lambda _, spec: spec, lambda spec: settings)
+    """Settings that are always written so, and change nothing or are taken elsewhere; a function is of the model."""
+    return Pair(
+        write=lambda spec: {name: value(spec) if callable(value) else value for name, value in settings.items()}
+    )
 
 
 def if_any(part: type[Spec], pair: Pair) -> Pair:
@@ -247,10 +250,43 @@ def only(**allowed: Any) -> Pair:
     return Pair(read)
 
 
+def switch(name: str, part: type[Spec], *fields: str, on: Callable[[ModelSpec], Any], default: bool = False) -> Pair:
+    """Whether these fields of every `part` are what `on` makes of the model, or None."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        return changed(spec, part, **dict.fromkeys(fields, on(spec) if settings.take(name, bool, default) else None))
+
+    return Pair(read, lambda spec: {name: getattr(one(spec, part), fields[0]) is not None})
+
+
 def scaled_tokens(name: str, scale: ScaleSpec, default: bool = False) -> Pair:
     """Whether the tokens' vectors are multiplied by `scale`."""
-    into = {True: scale, False: None}.get
-    return at(name, bool, TokensSpec, "scale", default=default, into=into, out=lambda found: found is not None)
+    return switch(name, TokensSpec, "scale", on=lambda spec: scale, default=default)
+
+
+def scaled_by(name: str, part: type[Spec], default: float = 1.0, *, inverse: bool = False) -> Pair:
+    """The multiplier, or divisor, that is the scale of every `part`; 1 is none where the template has none."""
+
+    def scale_of(spec: ModelSpec) -> ScaleSpec | None:
+        return one(spec, part).values()["scale"]
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        value = settings.positive(name, float, default)
+        none = value == 1 and scale_of(spec) is None
+        return changed(spec, part, scale=None if none else ScaleSpec(factor=1 / value if inverse else value))
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        scale = scale_of(spec)
+        factor = 1.0 if scale is None else scale.factor
+        return {name: 1 / factor if inverse else factor}
+
+    return Pair(read, write)
+
+
+def width_of_head(spec: ModelSpec) -> int:
+    """The features of a head of the first attention's queries, which are d_model's share where nothing is said."""
+    heads = one(spec, GQASpec)
+    return heads.head_dim or spec.stack.d_model // heads.n_heads
 
 
 def layers(name: str = "num_hidden_layers") -> Pair:
@@ -275,7 +311,8 @@ def even(n_heads: str = "num_attention_heads", d_model: str = "hidden_size") -> 
     return Pair(read)
 
 
-ALL_BIASES = tuple(f"bias_{x}" for x in ("query", "key", "value", "output"))
+QKV_BIASES = tuple(f"bias_{x}" for x in ("query", "key", "value"))
+ALL_BIASES = (*QKV_BIASES, "bias_output")
 VOCABULARY = at("vocab_size", int, TableSpec, "rows")
 D_MODEL = at("hidden_size", int, StackSpec, "d_model")
 STREAM = VOCABULARY, D_MODEL

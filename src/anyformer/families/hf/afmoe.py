@@ -8,7 +8,6 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import SHARED, dense_first, n_shared
 from anyformer.families.hf.experts import ALONE, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
-from anyformer.families.hf.settings import Settings
 from anyformer.layers import RouterSpec
 from anyformer.spec import ScaleSpec
 
@@ -24,11 +23,6 @@ LAYER = {
     "1.norm_in": "pre_mlp_layernorm",
     "1.branches.0.norm_out": "post_mlp_layernorm",
 }
-
-
-def _by_number(settings: Settings, n_layers: int) -> tuple[str, ...]:
-    every = settings.positive("global_attn_every_n_layers", int, 4)
-    return tuple(windows.SLIDING if (i + 1) % every else windows.FULL for i in range(n_layers))
 
 
 AFMOE = table.family(
@@ -54,7 +48,7 @@ AFMOE = table.family(
         table.scaled_tokens("mup_enabled", ScaleSpec(power=0.5)),
         table.tables(tied=False),
         dense_first(1, "num_dense_layers"),
-        windows.turning_windows(1024, _by_number),
+        windows.turning_windows(windows.each(4, "global_attn_every_n_layers"), 1024),
     ),
     LAYER,
     apart=(ALONE, filed(None)),

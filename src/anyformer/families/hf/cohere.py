@@ -46,7 +46,7 @@ COHERE2 = table.family(
     (
         *SIZES,
         table.positions(ROTARY.but(theta=10_000.0), context=8192),
-        windows.layer_types(full_every=4, size=4096, setting="sliding_window_pattern"),
+        windows.layer_types(windows.each(4, "sliding_window_pattern"), 4096),
     ),
     MODULES,
     ignored=("order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),

@@ -98,18 +98,12 @@ def _said_shared(spec: ModelSpec) -> dict[str, Any]:
     return {"num_shared_experts": (shared or 0) // (expert or 1), TOGETHER: way}
 
 
-def _types(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, size = settings.take("num_hidden_layers", int), settings.take("sliding_window", int, 4096)
+def _full(settings: Settings, n: int) -> list[bool]:
+    """By a pattern of the dense layers, and one of the others."""
     every, before = settings.positive(EVERY, int, 4), settings.positive(OF_DENSE, int, 1)
     first = settings.take(FIRST, int, 0)
     numbers = (*((i, before) for i in range(first)), *((i, every) for i in range(n - first)))
-    usual = tuple(windows.SLIDING if (i + 1) % step else windows.FULL for i, step in numbers)
-    return windows.typed(settings, spec, n, settings.strings("layer_types") or usual, size)
-
-
-def _said_types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {"layer_types": windows.types_of(spec), "sliding_window": windows.window_of(spec) or 4096}
-    return {"num_hidden_layers": spec.n_layers, **kinds}
+    return [(i + 1) % step == 0 for i, step in numbers]
 
 
 def _dense(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -157,7 +151,7 @@ COHERE2_MOE = table.family(
         table.Pair(_score, _said_score),
         table.Pair(_shared, _said_shared),
         WINDOWED,
-        table.Pair(_types, _said_types),
+        windows.layer_types(_full, 4096),
         dense_by_type(None, 0, FIRST, of_dense="prefix_dense_intermediate_size"),
         table.Pair(_dense, _said_dense),
     ),

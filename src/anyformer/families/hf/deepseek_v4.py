@@ -6,6 +6,7 @@ start at the first slot of a row, be that padding; here they start with a docume
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families.compose import firsts
@@ -50,22 +51,14 @@ SCORES = {"sqrtsoftplus": "sqrt-softplus", "sigmoid": "sigmoid"}
 MAIN, COMPRESSED = "main", "compress"
 
 
-def _words(settings: Settings, name: str, usual: list[str], known: tuple[str, ...]) -> list[str]:
-    """The list of a word for each layer."""
-    found = [*(settings.strings(name) or usual)]
-    if len(found) != len(usual) or set(found) - set(known):
-        raise settings.refusal(name, f"must be {len(usual)} times one of {', '.join(known)}")
-    return found
-
-
-def _layers(settings: Settings, n: int) -> list[str]:
+def _layers(settings: Settings, n: int) -> Sequence[str]:
     ratios = settings.written("compress_ratios")
     usual = attention_layers(n)
     if ratios is not None:
-        if not isinstance(ratios, list) or len(ratios) < n or set(ratios[:n]) - set(RATIOS):
+        if not isinstance(ratios, list) or len(ratios) < n or not all(each in [*RATIOS] for each in ratios[:n]):
             raise settings.refusal("compress_ratios", f"must be {n} times one of {', '.join(map(str, RATIOS))}")
         usual = [RATIOS[ratio] for ratio in ratios[:n]]
-    return _words(settings, "layer_types", usual, (SLIDING, SPARSE, HEAVY))
+    return settings.words("layer_types", n, (SLIDING, SPARSE, HEAVY), usual)
 
 
 def _rates(settings: Settings) -> tuple[int, int]:
@@ -122,7 +115,7 @@ def _read(settings: Settings, _: ModelSpec) -> ModelSpec:
         settings.positive("num_attention_heads", int, 64),
         settings.positive("moe_intermediate_size", int, settings.positive("intermediate_size", int, 2048)),
         _layers(settings, n),
-        kinds=_words(settings, "mlp_layer_types", usual, (HASHED, ROUTED)),
+        kinds=settings.words("mlp_layer_types", n, (HASHED, ROUTED), usual),
         router=router,
         activation=settings.activation("hidden_act", "silu"),
         limit=settings.positive("swiglu_limit", float, 10.0),

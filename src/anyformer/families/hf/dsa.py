@@ -53,9 +53,7 @@ def index_sizes(n_heads: int) -> tuple[table.Pair, ...]:
             raise settings.refusal(
                 "index_head_dim", f"is less than qk_rope_head_dim = {turning}, which the class refuses"
             )
-        types = settings.strings("layer_types")
-        if types is not None and (len(types) != spec.n_layers or set(types) - set(INDEXED)):
-            raise settings.refusal("layer_types", f"must be {spec.n_layers} times {INDEXED[0]}")
+        settings.words("layer_types", spec.n_layers, INDEXED, INDEXED[:1] * spec.n_layers)
         return spec
 
     return table.together(IndexerSpec, sizes), table.Pair(enough)

@@ -166,9 +166,8 @@ def dense_by_type(
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n = first if setting is None else settings.take(setting, int, first)
-        types = settings.strings("mlp_layer_types") or tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
-        if len(types) != spec.n_layers or set(types) - {DENSE, SPARSE}:
-            raise settings.refusal("mlp_layer_types", f"must be {spec.n_layers} times {DENSE} or {SPARSE}")
+        by_number = (DENSE if i < n else SPARSE for i in range(spec.n_layers))
+        types = settings.words("mlp_layer_types", spec.n_layers, (DENSE, SPARSE), by_number)
         usual = width or one(one(spec, MoESpec).expert, GatedFeedForwardSpec).d_ff
         return with_dense(spec, types, settings.positive(of_dense, int, usual))
 

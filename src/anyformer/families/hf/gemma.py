@@ -69,7 +69,7 @@ def _capped(hf_type: str, architecture: str, template: ModelSpec) -> Family:
         table.at("attn_logit_softcapping", float, AttentionSpec, "softcap", default=50.0, nullable=True),
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
         table.positions(context=8192),
-        windows.layer_types(full_every=2, size=4096),
+        windows.layer_types(windows.each(2), 4096),
     )
     return table.family(
         hf_type, architecture, template, pairs, {**SANDWICH, **ATTENTION, **GATED}, ignored=("hidden_act",)
@@ -114,7 +114,7 @@ _GEMMA3 = table.family(
         SCALE,
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6), 131_072, LOCAL),
-        windows.layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
+        windows.layer_types(windows.each(6, "sliding_window_pattern"), 4096),
     ),
     {**SANDWICH, **ATTENTION, **GATED, **QK_NORMS},
     # The class reads the cap of scores and never applies it.

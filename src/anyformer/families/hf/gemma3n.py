@@ -172,7 +172,7 @@ GEMMA3N = table.family(
         table.at("laurel_rank", int, LaurelSpec, "rank", default=64),
         table.only(altup_active_idx=0, altup_correct_scale=True),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6), 32_768, LOCAL),
-        windows.layer_types(full_every=5, size=512),
+        windows.layer_types(windows.each(5), 512),
         table.Pair(_read_layers, _write_layers),
     ),
     {**LAYER, **injection(2)},

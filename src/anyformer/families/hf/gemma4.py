@@ -55,9 +55,9 @@ def _completion(spec: ModelSpec) -> dict[str, Any]:
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = settings.positive("num_hidden_layers", int)
-    usual = tuple(FULL if (i + 1) % EVERY == 0 else SLIDING for i in range(n))
-    types = (*(settings.strings("layer_types") or usual)[:-1], FULL)
-    spec = windows.typed(settings, spec, n, types, settings.positive("sliding_window", int, 512))
+    types, size = windows.said_types(settings, n, windows.each(EVERY), 512)
+    types = (*types[:-1], FULL)
+    spec = windows.typed(spec, types, size)
     blocks = _headed(settings, spec.stack.blocks, types)
     spec = with_layers(spec, blocks)
     n_shared = n - own_layers(settings, spec, 0)

@@ -77,7 +77,7 @@ GPT_OSS = table.family(
         table.positions(RotarySpec(theta=150_000.0, scaling=YaRN(factor=32.0, truncate=False)), context=131_072),
         *mixtral_routing(128, 4),
         table.Pair(_repeated),
-        windows.layer_types(full_every=2, size=128),
+        windows.layer_types(windows.each(2), 128),
         table.tables(tied=False),
     ),
     MODULES,

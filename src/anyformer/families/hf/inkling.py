@@ -47,18 +47,11 @@ def _names(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, size = settings.positive("num_hidden_layers", int, 66), settings.positive("sliding_window_size", int, 512)
-    near, words = settings.written("local_layer_ids"), settings.strings("layer_types")
+def _full(settings: Settings, n: int) -> list[bool]:
+    near = settings.written("local_layer_ids")
     if near is not None and (not isinstance(near, list) or not all(type(i) is int for i in near)):
         raise settings.refusal("local_layer_ids", "must be a list of the numbers of layers")
-    local = [i in near if near is not None else (i + 1) % 6 > 0 for i in range(n)]
-    return windows.typed(settings, spec, n, words or tuple(WORDS[not each] for each in local), size, WORDS)
-
-
-def _types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {"num_hidden_layers": spec.n_layers, "layer_types": windows.types_of(spec, WORDS)}
-    return {**kinds, "sliding_window_size": windows.window_of(spec) or 512}
+    return [(i + 1) % 6 == 0 if near is None else i not in near for i in range(n)]
 
 
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -211,7 +204,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
             table.starts(),
             table.fixed(tie_word_embeddings=False),
             table.Pair(_scored, _rows_of_head),
-            table.Pair(_layers, _types),
+            windows.layer_types(_full, 512, WORDS, "sliding_window_size"),
             table.Pair(_heads, _said),
             dense_by_type(24_576, 0, "dense_mlp_idx"),
         ),

@@ -26,7 +26,7 @@ KOLIBRI = table.family(
         *qwen_routing(384, 6, sum_is_one=False),
         table.tables(tied=False),
         WINDOWED,
-        windows.layer_types(full_every=5, size=513),
+        windows.layer_types(windows.each(5), 513),
     ),
     {**NORMS, **ATTENTION, **QK_NORMS, **SHARED},
     apart=(

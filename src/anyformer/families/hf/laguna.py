@@ -30,16 +30,6 @@ ROUTING = {
 }
 
 
-def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, size = settings.positive("num_hidden_layers", int), settings.positive("sliding_window", int, 512)
-    return windows.typed(settings, spec, n, settings.strings("layer_types") or (windows.FULL,) * n, size)
-
-
-def _types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {"layer_types": windows.types_of(spec), "sliding_window": windows.window_of(spec) or 512}
-    return {"num_hidden_layers": spec.n_layers, **kinds}
-
-
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in each layer as is said; those of keys and values, and their width, are all layers'."""
     usual = one(spec, GQASpec)
@@ -94,7 +84,7 @@ LAGUNA = table.family(
         CAP,
         table.Pair(_gates, _gating),
         table.tables(tied=False),
-        table.Pair(_layers, _types),
+        windows.layer_types(windows.each(1), 512),
         table.Pair(_heads, _said),
         dense_by_type(8192, 1),
         table.only(moe_apply_router_weight_on_input=False),

@@ -81,7 +81,7 @@ MINISTRAL = table.family(
         EPS,
         table.positions(context=131_072),
         table.tables(tied=False),
-        windows.layer_types(full_every=None, size=4096),
+        windows.layer_types(lambda settings, n: [settings.nullable(windows.WINDOW, int, 4096) is None] * n, 4096),
     ),
     LAYER,
 )

@@ -5,6 +5,7 @@ Experts hold matrices (in, out), in files too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
@@ -31,25 +32,21 @@ CHUNKED, CHUNK = "chunked_attention", 8192
 ROTATING = "no_rope_layers"  # of which 1 are those that rotate
 
 
-def flags(settings: Settings, name: str, usual: list[int]) -> list[int]:
-    """A setting that is 1 for each layer that rotates, and 0 for another. Raises CheckpointError."""
-    found = settings.written(name) or usual
-    if not isinstance(found, list) or len(found) != len(usual) or set(found) - {0, 1}:
-        raise settings.refusal(name, f"must be {len(usual)} times 1, for a layer that rotates, or 0")
-    return found
+def rotating(settings: Settings, n: int) -> Sequence[int]:
+    """Of each layer 1 if it rotates, 0 if not: by a list, or all but every so many."""
+    every = settings.positive("no_rope_layer_interval", int, 4)
+    return settings.flags(ROTATING, n, [int((i + 1) % every != 0) for i in range(n)])
 
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, every = settings.positive("num_hidden_layers", int), settings.positive("no_rope_layer_interval", int, 4)
+    n = settings.positive("num_hidden_layers", int)
     step, moe = settings.positive("interleave_moe_layer_step", int, 1), settings.written("moe_layers")
     moe = list(range(step - 1, n, step)) if moe is None else moe
-    if not isinstance(moe, list) or not set(moe) <= set(range(n)):
+    if not isinstance(moe, list) or not all(i in range(n) for i in moe):
         raise settings.refusal("moe_layers", f"must be a list of some of the {n} layers")
-    rotating = flags(settings, ROTATING, [int((i + 1) % every != 0) for i in range(n)])
-    usual = tuple(CHUNKED if turns else windows.FULL for turns in rotating)
-    types = settings.strings("layer_types") or usual
-    if len(types) != n or set(types) - {CHUNKED, windows.FULL}:
-        raise settings.refusal("layer_types", f"must be {n} times {CHUNKED} or {windows.FULL}")
+    turning = rotating(settings, n)
+    usual = (CHUNKED if turns else windows.FULL for turns in turning)
+    types = settings.words("layer_types", n, (CHUNKED, windows.FULL), usual)
     chunk = Causal() & SameBlock(size=Window(settings.positive("attention_chunk_size", int, CHUNK)))
     width = settings.positive("intermediate_size_mlp", int, 16_384)
     norm = one(spec, RMSNormSpec).but(weight=False) if settings.take("use_qk_norm", bool, True) else None
@@ -71,7 +68,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
             found = changed(found, GQASpec, norm_query=norm, norm_key=norm)
         return changed(found, AttentionSpec, mask=chunk if kind == CHUNKED else Causal())
 
-    kinds = [(i in moe, rotating[i], types[i]) for i in range(n)]
+    kinds = [(i in moe, turning[i], types[i]) for i in range(n)]
     made = {kind: layer(*kind) for kind in dict.fromkeys(kinds)}
     return with_layers(spec, (made[kind] for kind in kinds))
 

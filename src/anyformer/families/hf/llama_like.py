@@ -12,6 +12,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.apertus import own_table
 from anyformer.families.hf.experts import UNWINDOWED
 from anyformer.families.hf.llama import ATTENTION, EPS, LAYER, MLP_BIAS, NORMS, TEMPLATE, WIDTHS, settings_of
+from anyformer.families.hf.llama4 import ROTATING, rotating
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.llama_like import arcee, cwm, ernie4_5, helium, seed_oss, smollm3
@@ -54,20 +55,14 @@ IQUEST_CODER = table.family(
 
 def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The depth, and the layers that rotate nothing: those with a 0 in the list, or by default every fourth."""
-    n_layers, every = settings.take("num_hidden_layers", int), settings.take("no_rope_layer_interval", int, 4)
-    if every < 1:
-        raise settings.refusal("no_rope_layer_interval", "must be at least 1")
-    given = settings.written("no_rope_layers")
-    turning = [(i + 1) % every != 0 for i in range(n_layers)] if given is None else given
-    if not isinstance(turning, list) or len(turning) != n_layers or set(turning) - {0, 1}:
-        raise settings.refusal("no_rope_layers", f"must be {n_layers} times 1, for a layer that rotates, or 0")
-    kinds = changed(spec.stack.blocks[0], GQASpec, rotary=None), spec.stack.blocks[0]
-    return with_layers(spec, (kinds[bool(turns)] for turns in turning))
+    turning = spec.stack.blocks[0]
+    kinds = changed(turning, GQASpec, rotary=None), turning
+    return with_layers(spec, (kinds[turns] for turns in rotating(settings, settings.take("num_hidden_layers", int))))
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:
     turns = [int(one(block, GQASpec).rotary is not None) for block in spec.stack.blocks]
-    return {"num_hidden_layers": spec.n_layers, "no_rope_layers": turns}
+    return {"num_hidden_layers": spec.n_layers, ROTATING: turns}
 
 
 SMOLLM3 = table.family(
@@ -161,13 +156,6 @@ HELIUM = table.family(
 )
 
 
-def _read_windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """The depth and the windows; where no types are listed, every fourth layer from the first on is full."""
-    n_layers, window = settings.take("num_hidden_layers", int), settings.nullable("sliding_window", int, 8192)
-    by_number = tuple(windows.SLIDING if i % 4 else windows.FULL for i in range(n_layers))
-    return windows.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
-
-
 STRETCHED = RotarySpec(theta=1e6, scaling=Llama3Scaling(factor=16.0))  # where nothing is said
 CWM = table.family(
     "cwm",
@@ -181,7 +169,7 @@ CWM = table.family(
         table.positions(STRETCHED, context=131_072),
         own_table(STRETCHED),
         table.tables(tied=False),
-        table.Pair(_read_windows, windows.layer_types(4, 8192).write),
+        windows.layer_types(lambda settings, n: [i % 4 == 0 for i in range(n)], 8192),
         table.fixed(bos_token_id=lambda spec: min(128_000, spec.vocab_size - 1)),  # no null there
     ),
     LAYER,

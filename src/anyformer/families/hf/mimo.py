@@ -21,26 +21,17 @@ SMALL = mimo(6, 8, 2, 8, 1, d_expert=8, choice=router(2, 1, 1.0))
 SPARSE = with_layers(SMALL, SMALL.stack.blocks[1:])
 
 
-def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Each layer's type, and in windows twice the heads of keys and values."""
-    n = settings.positive("num_hidden_layers", int)
-    by_number = tuple(windows.SLIDING if i and (i + 1) % EVERY else windows.FULL for i in range(n))
+def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """In windows twice the heads of keys and values."""
     near, full = spec.stack.blocks
-    near = edited(near, GQASpec, lambda heads: heads.but(n_kv_heads=Count(2 * heads.kv_heads)))
-    spec = with_layers(spec, (near, full))
-    types, size = settings.strings("layer_types") or by_number, settings.positive("sliding_window", int, WINDOW)
-    return windows.typed(settings, spec, n, types, size)
+    return with_layers(
+        spec, (edited(near, GQASpec, lambda heads: heads.but(n_kv_heads=Count(2 * heads.kv_heads))), full)
+    )
 
 
-def _types(spec: ModelSpec) -> dict[str, Any]:
-    types, size = windows.types_of(spec), windows.window_of(spec)
+def _of_full(spec: ModelSpec) -> dict[str, Any]:
     first = one(spec.stack.blocks[0], GQASpec).kv_heads
-    return {
-        "num_hidden_layers": spec.n_layers,
-        "layer_types": types,
-        "sliding_window": size or WINDOW,
-        "num_key_value_heads": first if types[0] == windows.FULL else max(1, first // 2),
-    }
+    return {"num_key_value_heads": first if windows.types_of(spec)[0] == windows.FULL else max(1, first // 2)}
 
 
 SINK = "0.branches.0.mixer.sink"
@@ -68,7 +59,8 @@ MIMO = table.family(
         table.rms_eps(1e-5),
         v3_routing(256, 8, 1.0, 1, 1),
         table.tables(tied=False),
-        table.Pair(_layers, _types),
+        table.Pair(_heads, _of_full),
+        windows.layer_types(lambda settings, n: [not i or (i + 1) % EVERY == 0 for i in range(n)], WINDOW),
         dense_by_type(16_384, 1),
     ),
     {**NORMS, **ATTENTION, **GATED},

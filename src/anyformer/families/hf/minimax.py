@@ -84,12 +84,7 @@ PLACES = ("full_attn", "linear_attn", "mlp")  # each with factors of the stream 
 
 def _turns(settings: Settings, n_layers: int) -> Sequence[str]:
     """By the released files' numbers, 1 for layers that attend, or by the class's default."""
-    listed = settings.written("attn_type_list")
-    if listed is None:
-        return ["linear_attention" if i % 2 else "full_attention" for i in range(n_layers)]
-    if not isinstance(listed, list) or len(listed) != n_layers or set(listed) - {0, 1}:
-        raise settings.refusal("attn_type_list", f"must be {n_layers} times 0 or 1")
-    return ["full_attention" if each else "linear_attention" for each in listed]
+    return [[*WORDS][each] for each in settings.flags("attn_type_list", n_layers, [1 - i % 2 for i in range(n_layers)])]
 
 
 def _lightning(settings: Settings, spec: ModelSpec) -> ModelSpec:

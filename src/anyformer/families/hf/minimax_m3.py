@@ -6,6 +6,7 @@ nothing. It turns as much of a head as partial_rotary_factor says, whatever rota
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
@@ -44,38 +45,21 @@ INDEX = {
 }
 
 
-def _by_number(settings: Settings, name: str, n: int, words: tuple[str, str]) -> tuple[str, ...] | None:
-    """A word for each layer by a list of 0 and 1."""
-    listed = settings.written(name)
-    if listed is None:
-        return None
-    if not isinstance(listed, list) or len(listed) != n or set(listed) - {0, 1}:
-        raise settings.refusal(name, f"must be {n} times 0 or 1")
-    return tuple(words[bool(each)] for each in listed)
-
-
-def _types(settings: Settings, name: str, usual: tuple[str, ...], words: tuple[str, str]) -> tuple[str, ...]:
-    found = settings.strings(name) or usual
-    if len(found) != len(usual) or set(found) - set(words):
-        raise settings.refusal(name, f"must be {len(usual)} times {' or '.join(words)}")
-    return found
-
-
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The layers, each with experts or dense, and with an indexer or without."""
     n, released = settings.positive("num_hidden_layers", int), settings.section("sparse_attention_config")
-    usual = None
+    chooses: Sequence[int] = [0] * n
     numbers = {own: settings.positive(name, int, default) for own, (name, _, default) in INDEX.items()}
     if released is not None:
         numbers = {own: released.positive(name, int, numbers[own]) for own, (_, name, _) in INDEX.items()}
-        usual = _by_number(released, "sparse_attention_freq", n, (FULL, CHOOSING))
+        chooses = released.flags("sparse_attention_freq", n, chooses)
         for name, value in (("use_sparse_attention", True), ("sparse_score_type", "max"), ("sparse_init_block", 0)):
             released.require(name, value)
         released.require("sparse_disable_index_value", released.written("sparse_attention_freq"))
         released.close()
-    types = _types(settings, "layer_types", usual or (FULL,) * n, (FULL, CHOOSING))
-    listed = _by_number(settings, "moe_layer_freq", n, (DENSE, SPARSE)) or (SPARSE,) * n
-    feeds = _types(settings, "mlp_layer_types", listed, (DENSE, SPARSE))
+    types = settings.words("layer_types", n, (FULL, CHOOSING), ((FULL, CHOOSING)[each] for each in chooses))
+    mixed = settings.flags("moe_layer_freq", n, [1] * n)
+    feeds = settings.words("mlp_layer_types", n, (DENSE, SPARSE), ((DENSE, SPARSE)[each] for each in mixed))
     width = settings.positive("dense_intermediate_size", int, 12_288)
     if CHOOSING in types:
         spec = changed(spec, BlockIndexerSpec, **numbers)

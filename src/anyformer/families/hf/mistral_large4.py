@@ -5,7 +5,7 @@ It is released in names of its own, which transformers writes too, a text model 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anyformer.errors import SpecError
@@ -17,7 +17,7 @@ from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, fil
 from anyformer.families.hf.gemma import SOFTCAP
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import SPARSE_WIDTHS
-from anyformer.families.hf.llama4 import ROTATING, flags
+from anyformer.families.hf.llama4 import ROTATING, rotating
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.mistral4 import rotation, sharpened_rotation
 from anyformer.families.hf.rotary import ORIGINAL, THETA
@@ -42,7 +42,7 @@ def _turns(block: BlockSpec) -> bool:
     return one(block, MLASpec).rotary is not None
 
 
-def _sources(settings: Settings, turns: list[int]) -> list[int]:
+def _sources(settings: Settings, turns: Sequence[int]) -> list[int]:
     """Whose latents each layer reads: its own, or those of the last layer before it that keeps such for others."""
     found, n = settings.written(SOURCES), len(turns)
     found = [*range(n)] if found is None else found
@@ -62,8 +62,8 @@ def _sources(settings: Settings, turns: list[int]) -> list[int]:
 
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, every = settings.positive("num_hidden_layers", int), settings.positive("no_rope_layer_interval", int, 4)
-    turns = flags(settings, ROTATING, [int((i + 1) % every != 0) for i in range(n)])
+    n = settings.positive("num_hidden_layers", int)
+    turns = rotating(settings, n)
     if not any(turns):
         raise settings.refusal(ROTATING, "has no layer that rotates, and the class learns how; make one a 1")
     sources, turning = _sources(settings, turns), spec.stack.blocks[0]

@@ -62,16 +62,11 @@ def _tables(spec: ModelSpec) -> dict[str, Any]:
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The depth and each layer's kind; the first has no norm before its attention."""
-    n_layers, every = (
-        settings.positive("num_hidden_layers", int, 22),
-        settings.take("global_attn_every_n_layers", int, EVERY),
-    )
-    if every < 1:
-        raise settings.refusal("global_attn_every_n_layers", "must be at least 1")
-    types = settings.strings("layer_types") or tuple(SLIDING if i % every else FULL for i in range(n_layers))
+    n_layers = settings.positive("num_hidden_layers", int, 22)
+    every = settings.positive("global_attn_every_n_layers", int, EVERY)
     blocks = {_kind(layer): layer for layer in spec.stack.blocks}
-    if len(types) != n_layers or set(types) - set(blocks):
-        raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(blocks)}")
+    usual = (SLIDING if i % every else FULL for i in range(n_layers))
+    types = settings.words("layer_types", n_layers, blocks, usual)
     first, *rest = (blocks[kind] for kind in types)
     return with_layers(spec, (first_without_norm(first), *rest))
 

@@ -61,7 +61,7 @@ MUSE_GLIMMER = table.family(
         table.layers(),
         table.positions(context=131_072),
         table.Pair(_alike),
-        windows.by_theta(2048, lambda i, n: (n - 1 - i) % 4 == 0, turns=False),
+        windows.by_theta(lambda settings, n: [(n - 1 - i) % 4 == 0 for i in range(n)], 2048, turns=False),
     ),
     {**SANDWICH, **ATTENTION, **GATED, "0.branches.0.mixer.gate": "self_attn.gate_proj"},
 )

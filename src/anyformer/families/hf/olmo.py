@@ -22,7 +22,7 @@ OLMO3 = table.family(
     "olmo3",
     "Olmo3ForCausalLM",
     windows.two_kinds(olmo3(4, 8, 1, 8)),
-    (*SIZES, rotary_by_type(THETA, THETA, 2048), windows.layer_types(full_every=4, size=4096)),
+    (*SIZES, rotary_by_type(THETA, THETA, 2048), windows.layer_types(windows.each(4), 4096)),
     {**NORMS_BEHIND, **QK_NORMS, **ATTENTION, **GATED},
 )
 OLMOE = table.family(

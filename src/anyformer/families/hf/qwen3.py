@@ -40,7 +40,7 @@ QWEN3 = table.family(
         EPS,
         table.positions(context=32_768),
         table.tables(tied=False),
-        WINDOWS,
+        *WINDOWS,
     ),
     LAYER,
 )
@@ -82,7 +82,7 @@ MELLUM = table.family(
         *qwen_routing(64, 8, sum_is_one=True),
         expert_width("moe_intermediate_size", "expert", 896),
         table.tables(tied=False),
-        windows.layer_types(full_every=1, size=1024),
+        windows.layer_types(windows.each(1), 1024),
         dense_by_type(7168, 0),
         table.only(num_mtp_layers=0, num_nextn_predict_layers=0),
     ),

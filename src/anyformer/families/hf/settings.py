@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from anyformer.errors import CheckpointError
@@ -174,6 +174,25 @@ class Settings:
         if value is not None and (not isinstance(value, list) or not all(isinstance(item, str) for item in value)):
             raise CheckpointError(f"{self._where}: {name} = {value!r} must be a list of words")
         return None if value is None else tuple(value)
+
+    def words(
+        self, name: str, n: int, known: Collection[str], usual: Iterable[str], older: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """A setting that is a word for each of `n` layers, `usual` where it is absent; `older` words mean others.
+
+        Raises CheckpointError for another number of words, and for one that is not `known`.
+        """
+        found = tuple((older or {}).get(word, word) for word in self.strings(name) or usual)
+        if len(found) != n or not set(found) <= set(known):
+            raise self.refusal(name, f"must be {n} times {' or '.join(known)}")
+        return found
+
+    def flags(self, name: str, n: int, usual: Sequence[int]) -> Sequence[int]:
+        """A setting that is 0 or 1 for each of `n` layers, `usual` where it is absent. Raises CheckpointError."""
+        found = self.written(name) or usual
+        if not isinstance(found, Sequence) or len(found) != n or not all(each in (0, 1) for each in found):
+            raise self.refusal(name, f"must be {n} times 0 or 1")
+        return found
 
     def written(self, name: str) -> Any:
         """A setting as it is written, for the caller to check; None where it is absent."""

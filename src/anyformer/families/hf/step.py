@@ -72,19 +72,6 @@ def _enumerated(settings: Settings, n: int) -> None:
     settings.put({FEEDS: [SPARSE if i in numbers else DENSE for i in range(n)]})
 
 
-def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, size = settings.positive("num_hidden_layers", int), settings.nullable("sliding_window", int, None)
-    return windows.typed(settings, spec, n, settings.strings(KINDS) or (windows.FULL,) * n, size)
-
-
-def _types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {
-        KINDS: windows.types_of(spec),
-        "sliding_window": windows.window_of(spec) or 512,
-    }  # without one the class has no mask
-    return {"num_hidden_layers": spec.n_layers, **kinds}
-
-
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in windows as is said; those of keys and values, and their width, are all layers'."""
     usual = one(spec, GQASpec)
@@ -172,7 +159,8 @@ STEP = table.family(
         table.rms_eps(1e-5),
         table.together(RouterSpec, ROUTING),
         table.tables(tied=False),
-        table.Pair(_layers, _types),
+        table.fixed(sliding_window=512),  # without one the class has no mask
+        windows.layer_types(windows.each(1), None),
         windows.rotary_by_type(RotarySpec(), RotarySpec(), 128_000, whole=False),
         table.Pair(_heads, _said),
         dense_by_type(11_264, 3),

@@ -66,11 +66,8 @@ def _eps(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, words = settings.positive("num_hidden_layers", int, 54), settings.strings("layers_block_type")
-    usual = tuple(HYBRID if i in OF_2_7B else ALONE for i in range(54))
-    found = [{"mamba": ALONE}.get(word, word) for word in (usual if words is None else words)]
-    if len(found) != n or set(found) - {ALONE, HYBRID}:
-        raise settings.refusal("layers_block_type", f"must be {n} times {ALONE} or {HYBRID}")
+    n, usual = settings.positive("num_hidden_layers", int, 54), (HYBRID if i in OF_2_7B else ALONE for i in range(54))
+    found = settings.words("layers_block_type", n, (ALONE, HYBRID), usual, {"mamba": ALONE})
     mamba, hybrid = spec.stack.blocks
     each = turns(hybrid, settings.positive("num_mem_blocks", int, 1))
     n_before = (found[:i].count(HYBRID) for i in range(n))

@@ -90,7 +90,7 @@ ZAYA = table.family(
         table.at("cca_time1", int, ConvolvedHeadsSpec, "heads", default=2),
         table.at("lm_head_bias", bool, HeadSpec, "bias", default=False),
         table.tables(tied=True),
-        windows.layer_types(1, None, words=WORDS),
+        windows.layer_types(windows.each(1), None, WORDS),
         table.Pair(lambda _, spec: first_alone(spec)),
         # the bias of what is before a text, or padding, is not that of no text
         table.only(attention_bias=False, num_experts_per_tok=1, rope_theta=5e6),

@@ -216,6 +216,11 @@ def test_an_encoder_is_named() -> None:
         fitting([FAMILIES["gpt2"]], preset("transformer-base").spec)
 
 
+def test_values_that_are_normed_are_told_from_those_of_a_class_that_scales_them() -> None:
+    with pytest.raises(SpecError, match="MiMoV2FlashForCausalLM has "):
+        fitting([FAMILIES["mimo_v2_flash"]], shrink(preset("gemma4-26b-a4b")))
+
+
 @pytest.mark.parametrize(
     ("origin", "kind", "changes"),
     [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from anyformer.families.afmoe import afmoe
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.deepseek import SHARED, dense_first, n_shared
-from anyformer.families.hf.experts import ALONE, expert_width, filed, routed
+from anyformer.families.hf.deepseek import SHARED, n_shared
+from anyformer.families.hf.experts import ALONE, dense_first, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
 from anyformer.layers import RouterSpec
 from anyformer.spec import ScaleSpec
@@ -28,7 +28,7 @@ LAYER = {
 AFMOE = table.family(
     "afmoe",
     "AfmoeForCausalLM",
-    afmoe(2, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0)),
+    afmoe(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
     (
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1408),
@@ -47,6 +47,7 @@ AFMOE = table.family(
         ),
         table.scaled_tokens("mup_enabled", ScaleSpec(power=0.5)),
         table.tables(tied=False),
+        table.layers(),
         dense_first(1, "num_dense_layers"),
         windows.turning_windows(windows.each(4, "global_attn_every_n_layers"), 1024),
     ),

@@ -40,6 +40,7 @@ LAYER = {
     f"{table.FEED}.down": "output.dense",
     "1.norm_sum": "output.LayerNorm",
 }
+BRANCHES = {ours: theirs for ours, theirs in LAYER.items() if not ours.endswith("norm_sum")}
 CONTEXT = 1536  # of RoFormer, where nothing is said
 NEXT, WORDS = "cls.seq_relationship", "cls.predictions"
 MLM = headings.words(

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anyformer.families.compose import changed, with_layers
+from anyformer.families.compose import changed
 from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek, predicting_further, sharpened
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import BY_EXPERT, expert_width
+from anyformer.families.hf.experts import BY_EXPERT, dense_first, expert_width
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import Family, one
@@ -152,24 +152,6 @@ def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
     return table.Pair(read, write)
 
 
-def dense_first(first: int, name: str = "first_k_dense_replace") -> table.Pair:
-    """The layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        n_layers = settings.take("num_hidden_layers", int)
-        n_dense = settings.take(name, int, first)
-        settings.require("moe_layer_freq", 1)
-        dense, sparse = spec.stack.blocks
-        n_dense = min(n_dense, n_layers)
-        return with_layers(spec, (*[dense] * n_dense, *[sparse] * (n_layers - n_dense)))
-
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        of_experts = [any(block.nested(MoESpec)) for block in spec.stack.blocks]
-        return {"num_hidden_layers": spec.n_layers, name: [*of_experts, True].index(True)}
-
-    return table.Pair(read, write)
-
-
 def _read_groups(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """One of V2's methods looks at groups of experts, the other at all."""
     settings.require("topk_method", "greedy", "group_limited_greedy")
@@ -259,7 +241,7 @@ def _family(
     first: tuple[table.Pair, ...] = (),
 ) -> Family:
     """The family of a class; the sizes are its defaults."""
-    template = deepseek(n_layers=2, n_dense=1, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
+    template = deepseek(n_layers=1, n_dense=0, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
     pairs = (
         *first,
         *WIDTHS,
@@ -271,6 +253,7 @@ def _family(
         *own,
         latent_scale(),
         table.tables(tied=False, start=start),
+        table.layers(),
         dense_first(n_dense),
         *last,
     )

@@ -23,7 +23,7 @@ from anyformer.families.deepseek_v4 import (
     deepseek_v4,
 )
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import ALONE, EXPERTS, routed
+from anyformer.families.hf.experts import EXPERTS, HELD, routed
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary_of, scaling_settings
@@ -33,6 +33,7 @@ from anyformer.layers import (
     CompressorSpec,
     GatedFeedForwardSpec,
     HyperConnectionSpec,
+    HyperStreamsSpec,
     IndexerSpec,
     MoESpec,
     RMSNormSpec,
@@ -270,9 +271,8 @@ IN_FILES = {
 MODULES: Modules = {
     "0.norm_in": "input_layernorm",
     "1.norm_in": "post_attention_layernorm",
-    **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias"),
     **_modules("self_attn", "mlp", IN_MEMORY),
-    **ALONE,
+    **HELD,
 }
 FILED: Modules = {
     "0.norm_in": "attn_norm",
@@ -281,6 +281,11 @@ FILED: Modules = {
     **_modules("attn", "ffn", IN_FILES),
     **{f"{EXPERTS}.{x}": f"ffn.experts.*.{IN_FILES[x]}" for x in ("gate", "up", "down")},
 }
+# How many streams there are, and the least of what they are mixed by.
+STREAMS = (
+    table.at("hc_mult", int, HyperStreamsSpec, "n", default=4),
+    table.at("hc_eps", float, HyperConnectionSpec, "least", default=1e-6),
+)
 COEFFICIENTS = {"weight": "fn", "bias": "base", "scale": "scale"}
 
 

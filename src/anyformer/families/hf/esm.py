@@ -10,7 +10,7 @@ from anyformer.families.compose import changed
 from anyformer.families.esm import MASK, PADDING, esm
 from anyformer.families.heads import contacts
 from anyformer.families.hf import headings, table
-from anyformer.families.hf.bert import OF_ROBERTA
+from anyformer.families.hf.bert import BRANCHES, OF_ROBERTA
 from anyformer.families.hf.encoder import encoder_family, eps, laid_out, n_positions
 from anyformer.families.hf.mapping import TensorRow, dropped, one
 from anyformer.families.hf.rotary import THETA
@@ -82,17 +82,6 @@ CLASSES = {
     "EsmForTokenClassification": ("token_classes", "contacts"),
 }
 HEADS = headings.HeadNames("esm.", "EsmModel", EACH, CLASSES)
-LAYER = {
-    "0.norm_in": "attention.LayerNorm",
-    **{
-        f"{table.PROJECTION}.{x}": f"attention.self.{name}"
-        for x, name in zip("qkv", ("query", "key", "value"), strict=True)
-    },
-    f"{table.PROJECTION}.o": "attention.output.dense",
-    "1.norm_in": "LayerNorm",
-    f"{table.FEED}.up": "intermediate.dense",
-    f"{table.FEED}.down": "output.dense",
-}
 ESM = encoder_family(
     "esm",
     esm(1, 8, 1, learned=True),
@@ -109,7 +98,7 @@ ESM = encoder_family(
     ),
     HEADS,
     laid_out(
-        LAYER,
+        {**BRANCHES, "0.norm_in": "attention.LayerNorm", "1.norm_in": "LayerNorm"},
         terms=("position",),
         outside={"stack.embedding.norm": "embeddings.layer_norm", "stack.norm": "encoder.emb_layer_norm_after"},
     ),

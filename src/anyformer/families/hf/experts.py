@@ -13,7 +13,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.settings import REQUIRED, Settings
 from anyformer.families.hf.table import Pair
 from anyformer.families.mistral import mixtral
 from anyformer.families.phi_moe import phi_moe
@@ -180,11 +180,12 @@ def dense_by_type(
     return Pair(read, write)
 
 
-def dense_before(name: str, first: int, width: int) -> Pair:
+def dense_first(first: int, name: str = "first_k_dense_replace", width: Any = REQUIRED) -> Pair:
     """How many layers, of this width, are before the mixtures, `first` where nothing is said; otherwise as `dense_by_type`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n = settings.take(name, int, first)
+        settings.require("moe_layer_freq", 1)
         types = tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
         return with_dense(spec, types, settings.positive("intermediate_size", int, width))
 

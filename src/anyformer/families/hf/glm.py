@@ -17,7 +17,6 @@ from anyformer.families.hf.deepseek import (
     LAYER,
     LAYOUT,
     SARVAM,
-    dense_first,
     further,
     latent_heads,
     latent_scale,
@@ -26,7 +25,7 @@ from anyformer.families.hf.deepseek import (
     n_shared,
     v3_routing,
 )
-from anyformer.families.hf.experts import BY_EXPERT, HELD, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.experts import BY_EXPERT, HELD, dense_by_type, dense_first, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.rotary import FRACTION
@@ -73,7 +72,7 @@ def _glm4_moe(
     return table.family(
         hf_type,
         "Glm4MoeForCausalLM",
-        glm4_moe(2, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0)),
+        glm4_moe(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
         (
             *first,
             *WIDTHS,
@@ -86,6 +85,7 @@ def _glm4_moe(
             table.positions(turning, fraction=FRACTION, context=131_072),
             routing,
             table.tables(tied=False, start=start),
+            table.layers(),
             dense_first(1),
             further(n_further),
         ),

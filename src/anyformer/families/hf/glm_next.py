@@ -10,7 +10,7 @@ from anyformer.families.glm import router
 from anyformer.families.glm_next import glm_next
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared, v3_routing
-from anyformer.families.hf.deepseek_v4 import COEFFICIENTS
+from anyformer.families.hf.deepseek_v4 import COEFFICIENTS, STREAMS
 from anyformer.families.hf.dsa import INDEXER, OWN
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.kimi import MAPS, MIXER, forgetting, kda_sizes
@@ -23,10 +23,9 @@ from anyformer.layers import (
     GatedDeltaNetSpec,
     GatedFeedForwardSpec,
     HyperConnectionSpec,
-    HyperStreamsSpec,
     IndexerSpec,
 )
-from anyformer.spec import Count, ModelSpec
+from anyformer.spec import ModelSpec
 
 INDEXED, BOUND, SECTION = "indexed_attention", "linear_lower_bound", "linear_attn_config"
 WORDS = {"linear_attention": GatedDeltaNetSpec, INDEXED: AttentionSpec}
@@ -67,17 +66,6 @@ def _choices(settings: Settings, spec: ModelSpec) -> ModelSpec:
             "indexer_types", f"must be {OWN} of each layer that attends; others are not computed here"
         )
     return spec
-
-
-def _streams(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, least = settings.positive("hc_mult", int, 4), settings.positive("hc_eps", float, 1e-6)
-    spec = changed(spec, HyperConnectionSpec, least=least, iterations=settings.positive("hc_sinkhorn_iters", int, 20))
-    return changed(spec, HyperStreamsSpec, n=Count(n))
-
-
-def _streamed(spec: ModelSpec) -> dict[str, Any]:
-    hyper = one(spec, HyperConnectionSpec)
-    return {"hc_mult": spec.stack.residual.n_streams, "hc_eps": hyper.least, "hc_sinkhorn_iters": hyper.iterations}
 
 
 def _around(spec: ModelSpec) -> Laid:
@@ -136,7 +124,8 @@ GLM_NEXT = table.family(
         dense_by_type(12_288, 3),
         table.Pair(_choices),
         table.only(index_kpool_always_select_tail=True, index_topk_pattern=None, index_topk_freq=1),
-        table.Pair(_streams, _streamed),
+        *STREAMS,
+        table.at("hc_sinkhorn_iters", int, HyperConnectionSpec, "iterations", default=20),
     ),
     _layer,
     outside=_around,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, dense_by_type, expert_width, sparse
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, dense_by_type, expert_width, routed, sparse
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
@@ -148,8 +148,7 @@ RELEASED: Modules = {
     f"1.{THEN}": "mlp_sconv",
     (f"{table.FEED}.gate", f"{table.FEED}.up"): Theirs("mlp.w13_dn", by="feature"),
     f"{table.FEED}.down": "mlp.w2_md",
-    f"{table.FEED}.router.weight": "mlp.gate.weight",
-    f"{table.FEED}.router.correction": "mlp.gate.bias",
+    **routed("mlp.gate.weight", "mlp.gate.bias"),
     GATE_AND_UP: Theirs("mlp.experts.w13_weight", by="feature"),
     f"{EXPERTS}.down.weight": "mlp.experts.w2_weight",
     tuple(f"{table.FEED}.scored.{x}.weight" for x in ("gate", "up")): Theirs(

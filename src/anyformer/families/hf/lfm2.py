@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, dense_before, expert_width, filed, routed
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, dense_first, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -150,7 +150,7 @@ LFM2_MOE = table.family(
             },
         ),
         layer_kinds(WORDS, _listed),
-        dense_before("num_dense_layers", 2, 7168),
+        dense_first(2, "num_dense_layers", 7168),
     ),
     {**LAYER, **routed(f"{FEED}.gate.weight", f"{FEED}.expert_bias")},
     apart=(

@@ -53,7 +53,7 @@ MIMO = table.family(
             default=0.707,
             nullable=True,
             into=lambda factor: FactorSpec(factor=factor),
-            out=lambda scale: scale.factor,
+            out=lambda scale: scale.factor if isinstance(scale, FactorSpec) else 1.0,
         ),
         table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         table.rms_eps(1e-5),

@@ -12,7 +12,6 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import (
     LAYOUT,
-    dense_first,
     latent_heads,
     latent_scale,
     layer,
@@ -21,7 +20,7 @@ from anyformer.families.hf.deepseek import (
     turning,
     v3_routing,
 )
-from anyformer.families.hf.experts import HELD, expert_width
+from anyformer.families.hf.experts import HELD, dense_first, expert_width
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL, THETA, rotary_of, scaling_settings
@@ -111,7 +110,7 @@ MINISTRAL3 = table.family(
 MISTRAL4 = table.family(
     "mistral4",
     "Mistral4ForCausalLM",
-    mistral4(2, 8, 1, 8, d_expert=8, n_experts=2, top_k=1, n_dense=1),
+    mistral4(1, 8, 1, 8, d_expert=8, n_experts=2, top_k=1, n_dense=0),
     (
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),
@@ -123,6 +122,7 @@ MISTRAL4 = table.family(
         sharpened_rotation(OF_SMALL, rotation(OF_SMALL, 1_048_576, _share)),
         v3_routing(128, 4, 1.0, 1, 1),
         table.tables(tied=False),
+        table.layers(),
         dense_first(0),
     ),
     lambda spec: {**layer(spec), **HELD},

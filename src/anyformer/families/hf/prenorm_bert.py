@@ -6,12 +6,11 @@ MegatronBertModel, XLMRobertaXLModel and RobertaPreLayerNormModel, and those tha
 from __future__ import annotations
 
 from anyformer.families.hf import table
-from anyformer.families.hf.bert import LAYER, bert_heads, roberta_heads
+from anyformer.families.hf.bert import BRANCHES, bert_heads, roberta_heads
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
 from anyformer.families.prenorm_bert import megatron_bert, prenorm_roberta, xlm_roberta_xl
 from anyformer.layers import SegmentsSpec
 
-BRANCHES = {ours: theirs for ours, theirs in LAYER.items() if not ours.endswith("norm_sum")}
 MEGATRON_HEADS = bert_heads("MegatronBert", "bert.", "ForMaskedLM")
 MEGATRON_BERT = encoder_family(
     "megatron-bert",

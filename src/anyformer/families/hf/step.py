@@ -13,7 +13,7 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER
-from anyformer.families.hf.experts import ALONE, DENSE, EXPERTS, SPARSE, dense_by_type, expert_width, routed
+from anyformer.families.hf.experts import DENSE, EXPERTS, HELD, SPARSE, dense_by_type, expert_width, routed
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA
@@ -125,8 +125,7 @@ LAYERS = {
     **ATTENTION,
     **QK_NORMS,
     "0.branches.0.mixer.gate": "self_attn.g_proj",
-    **ALONE,
-    **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias"),
+    **HELD,
 }
 SHARED = f"{table.FEED}.shared_expert"
 RELEASED = {

@@ -255,9 +255,13 @@ def _fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[
     for architecture, nearest in others:
         found = list(differences(nearest, wanted))
         path, would, is_ = found[0]
-        far = sum(max(n_values(a), n_values(b)) for _, a, b in found)
-        reasons.append((far, f"{architecture} has {short(would)} for {path} = {short(is_)}"))
+        reasons.append((distance(found), f"{architecture} has {short(would)} for {path} = {short(is_)}"))
     raise SpecError(f"no class of transformers computes this model; the nearest, {min(reasons)[1]}")
+
+
+def distance(found: Iterable[Difference]) -> int:
+    """How many values differ in all."""
+    return sum(max(n_values(a), n_values(b)) for _, a, b in found)
 
 
 def _shared_names(value: Any) -> Iterator[str]:

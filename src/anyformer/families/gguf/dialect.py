@@ -73,6 +73,7 @@ SIZES = {
     "rope.freq_base": "rope_theta",
 }
 HEAD_DIM = {**SIZES, "attention.key_length": "head_dim"}
+GROUPED = "num_key_value_heads"
 LAYER_NORM = "attention.layer_norm_epsilon"
 SEGMENTS = "tokenizer.ggml.token_type_count"
 TOKENS = "stack.embedding.terms.0.table"  # where no head shares it
@@ -102,12 +103,12 @@ def with_epsilon(
     settings: Mapping[str, str], setting: str, key: str = "attention.layer_norm_rms_epsilon"
 ) -> dict[str, str]:
     """The settings with one that norms have by another name, or another key."""
-    return {name: to for name, to in settings.items() if to != "rms_norm_eps"} | {key: setting}
+    return {**without(settings, "rms_norm_eps"), key: setting}
 
 
-def without_kv(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a model whose queries have keys of their own."""
-    return {name: to for name, to in settings.items() if to != "num_key_value_heads"}
+def without(settings: Mapping[str, str], *lacking: str) -> dict[str, str]:
+    """The settings of a model that has some not: GROUPED where queries have keys of their own."""
+    return {name: to for name, to in settings.items() if to not in lacking}
 
 
 def halves(n_heads: Callable[[GQASpec], int]) -> Turn:

@@ -17,7 +17,7 @@ from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.rotary import THETA
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import XIELU, Llama3Scaling, RotarySpec
+from anyformer.layers import XIELU, FeedForwardSpec, Llama3Scaling, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec, TableSpec
 
 ACTIVATION, THEIRS = f"{table.FEED}.activation", "mlp.act_fn"
@@ -75,7 +75,7 @@ def _written(spec: ModelSpec) -> dict[str, int | None]:
 WRITTEN = "output_vocab_size"
 PAIRS = (
     *table.STREAM,
-    table.d_ff("intermediate_size", 14_336),
+    table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=14_336),
     table.only(hidden_act="xielu"),
     table.heads(),
     table.EVEN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anyformer.families.cohere import cohere, cohere2
 from anyformer.families.hf import table, windows
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.layers import GQASpec, LayerNormSpec, NormSpec, RotarySpec
@@ -28,7 +29,7 @@ SIZES = (
 MODULES = {
     "0.norm_in": "input_layernorm",
     **ATTENTION,
-    **{f"0.branches.1.mixer.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")},
+    **gated("0.branches.1.mixer", "mlp"),
 }
 ROTARY = RotarySpec(theta=500_000.0, layout="interleaved")  # the class's own theta
 

@@ -21,6 +21,7 @@ from anyformer.families.hf.experts import (
     n_experts,
     sparse,
 )
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA
@@ -130,7 +131,7 @@ def _beside(modules: dict[str, Any] | dict[Any, Any]) -> dict[Any, Any]:
     return {place(ours) if isinstance(ours, str) else tuple(map(place, ours)): x for ours, x in modules.items()}
 
 
-SHARED = {f"{table.BESIDE}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
+SHARED = gated(f"{table.BESIDE}.shared_expert", "mlp.shared_experts")
 LAYER = {**cohere.MODULES, **SHARED}
 COHERE2_MOE = table.family(
     "cohere2_moe",

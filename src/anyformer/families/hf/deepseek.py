@@ -14,7 +14,7 @@ from anyformer.families.compose import changed
 from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek, predicting_further, sharpened
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import BY_EXPERT, dense_first, expert_width
-from anyformer.families.hf.layout import Laid, Modules, Theirs, within
+from anyformer.families.hf.layout import Laid, Modules, Theirs, gated, within
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.rotary import scaling_settings
@@ -217,7 +217,7 @@ def v3_routing(
     return table.together(RouterSpec, found)
 
 
-SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
+SHARED = gated(f"{table.FEED}.shared_expert", "mlp.shared_experts")
 LAYER = {**NORMS, **GATED, **SHARED}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from anyformer.families.compose import changed, edited, with_layers
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.layout import Theirs, gated
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import REQUIRED, Settings
@@ -99,7 +99,7 @@ TEMPLATE_OF_QWEN = qwen_moe(
     n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, n_experts=64, top_k=1, d_expert=8, d_shared=8, context=32_768
 )
 SHARED = {
-    **{f"{table.FEED}.shared_expert.{x}": f"mlp.shared_expert.{x}_proj" for x in ("gate", "up", "down")},
+    **gated(f"{table.FEED}.shared_expert", "mlp.shared_expert"),
     f"{table.FEED}.shared_gate": "mlp.shared_expert_gate",
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.falcon_h1 import falcon_h1
 from anyformer.families.hf import table
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, D_FF, MLP_BIAS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
@@ -147,7 +148,7 @@ FALCON_H1 = table.family(
         "1.norm_in": "pre_ff_layernorm",
         **{ours.replace("branches.0", "branches.1"): theirs for ours, theirs in ATTENTION.items()},
         **modules("mamba"),
-        **table.feeds(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"),
+        **gated(table.FEED, "feed_forward"),
     },
     norm="final_layernorm",
     ignored=(

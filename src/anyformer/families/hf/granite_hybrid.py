@@ -12,6 +12,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, expert_width, mixtral_routing
 from anyformer.families.hf.granite import MULTIPLIERS, SINK, WINDOWS
 from anyformer.families.hf.granite import PAIRS as GRANITE_PAIRS
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
@@ -190,7 +191,7 @@ BAMBA = table.family(
         "1.norm_in": "pre_ff_layernorm",
         **ATTENTION,
         **modules("mamba"),
-        **table.feeds(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"),
+        **gated(table.FEED, "feed_forward"),
     },
     norm="final_layernorm",
     ignored=("mamba_chunk_size", "z_loss_coefficient"),

@@ -12,6 +12,7 @@ from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, SHARED, n_shared
 from anyformer.families.hf.experts import ALONE, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
@@ -100,7 +101,7 @@ def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-BESIDE = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_mlp.{x}_proj" for x in ("gate", "up", "down")}
+BESIDE = gated(f"{table.FEED}.shared_expert", "mlp.shared_mlp")
 HUNYUAN_MOE = table.family(
     "hunyuan_v1_moe",
     "HunYuanMoEV1ForCausalLM",

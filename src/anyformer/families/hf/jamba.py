@@ -7,6 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import ALONE, filed, sparse
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, EPS, WIDTHS
 from anyformer.families.hf.mamba import S6_IN_A_HYBRID, s6_mixer, s6_modules
 from anyformer.families.hf.settings import Settings
@@ -67,7 +68,7 @@ LAYER = {
     "1.norm_in": "pre_ff_layernorm",
     **ATTENTION,
     **s6_modules("mamba"),
-    **{f"{table.FEED}.{x}": f"feed_forward.{x}_proj" for x in ("gate", "up", "down")},
+    **gated(table.FEED, "feed_forward"),
     f"{table.FEED}.router": "feed_forward.router",
 }
 # One layer of each kind: of two and three layers, one attends and one has experts.

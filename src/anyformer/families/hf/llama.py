@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.headings import classifying
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.llama import llama
 from anyformer.families.mistral import ministral
@@ -26,7 +27,7 @@ WIDTHS = (*table.STREAM, D_FF, SWIGLU)
 SPARSE_WIDTHS = (*table.STREAM, SWIGLU)
 
 ATTENTION = {f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkvo"}
-GATED = {f"{table.FEED}.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+GATED = gated(table.FEED, "mlp")
 QK_NORMS = {f"{table.PROJECTION}.norm_query": "self_attn.q_norm", f"{table.PROJECTION}.norm_key": "self_attn.k_norm"}
 NORMS = {"0.norm_in": "input_layernorm", "1.norm_in": "post_attention_layernorm"}
 

@@ -11,7 +11,7 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, mixtral_routing, sparse
-from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.layout import Theirs, gated
 from anyformer.families.hf.llama import ATTENTION, NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -96,8 +96,8 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
 
 
 LAYER = {**NORMS, **ATTENTION}
-FEEDS = {f"{table.FEED}.{x}": f"feed_forward.{x}_proj" for x in ("gate", "up", "down")}
-SHARED = {f"{table.FEED}.shared_expert.{x}": f"feed_forward.shared_expert.{x}_proj" for x in ("gate", "up", "down")}
+FEEDS = gated(table.FEED, "feed_forward")
+SHARED = gated(f"{table.FEED}.shared_expert", "feed_forward.shared_expert")
 HELD: dict[Any, Any] = {
     f"{table.FEED}.router": "feed_forward.router",
     GATE_AND_UP: Theirs("feed_forward.experts.gate_up_proj", turned=True),

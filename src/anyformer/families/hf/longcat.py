@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import TURNING, latent_heads, latent_scale, layer_eps, modules, turning
 from anyformer.families.hf.experts import expert_width
-from anyformer.families.hf.layout import Laid, within
+from anyformer.families.hf.layout import Laid, gated, within
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import TensorRow, Tensors, one
 from anyformer.families.longcat import longcat, routing
@@ -42,8 +42,8 @@ def _layer(spec: ModelSpec) -> Laid:
     found = within(ROUTER)
     for half, (attention, feed) in enumerate(((0, 1), (2, 3))):
         found |= modules(spec, f"{attention}.branches.0.mixer.projection", f"self_attn.{half}")
-        gated = {f"branches.0.mixer.{x}": f"mlps.{half}.{x}_proj" for x in ("gate", "up", "down")}
-        found |= within({"norm_in": f"post_attention_layernorm.{half}", **gated}, f"{feed}.")
+        feeds = {"norm_in": f"post_attention_layernorm.{half}", **gated("branches.0.mixer", f"mlps.{half}")}
+        found |= within(feeds, f"{feed}.")
         found |= within({f"{attention}.norm_in": f"input_layernorm.{half}"})
     return found
 

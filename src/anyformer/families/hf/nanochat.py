@@ -15,7 +15,7 @@ NANOCHAT = table.family(
     nanochat(1, 8, 1, 8),
     (
         *table.STREAM,
-        table.d_ff("intermediate_size", 8192),
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=8192),
         table.activation("hidden_act", "relu2", FeedForwardSpec),
         table.heads(),
         table.BIASES,

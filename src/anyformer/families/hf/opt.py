@@ -49,7 +49,7 @@ OPT = table.family(
         table.Pair(_read, _write),
         *table.STREAM,
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
-        table.d_ff("ffn_dim", 3072),
+        table.at("ffn_dim", int, FeedForwardSpec, "d_ff", default=3072),
         table.activation("activation_function", "relu", FeedForwardSpec),
         table.learned("max_position_embeddings", 2048),
         table.at("enable_bias", bool, FeedForwardSpec, "bias_in", "bias_out", default=True),

@@ -6,6 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import EPS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION
@@ -91,7 +92,7 @@ RECURRENT_GEMMA = table.family(
         f"{MIXER}.forget_bias": f"{THEIRS}.rg_lru.recurrent_gate_bias",
         f"{MIXER}.write": f"{THEIRS}.rg_lru.input_gate_weight",
         f"{MIXER}.write_bias": f"{THEIRS}.rg_lru.input_gate_bias",
-        **table.feeds(gate="mlp_block.gate_proj", up="mlp_block.up_proj", down="mlp_block.down_proj"),
+        **gated(table.FEED, "mlp_block"),
     },
     norm="final_norm",
     ignored=("w_init_variance_scale", "final_w_init_variance_scale"),

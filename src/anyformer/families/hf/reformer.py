@@ -140,7 +140,7 @@ _PLAIN = table.family(
     (
         *table.STREAM,
         table.Pair(_read_heads, _write_heads),
-        table.d_ff("feed_forward_size", 512),
+        table.at("feed_forward_size", int, FeedForwardSpec, "d_ff", default=512),
         table.activation("hidden_act", "relu", FeedForwardSpec),
         table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-12),
         table.Pair(_read_positions, _write_positions),

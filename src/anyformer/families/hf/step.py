@@ -14,6 +14,7 @@ from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER
 from anyformer.families.hf.experts import DENSE, EXPERTS, HELD, SPARSE, dense_by_type, expert_width, routed
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA
@@ -133,7 +134,7 @@ RELEASED = {
     **ATTENTION,
     **QK_NORMS,
     "0.branches.0.mixer.gate": "self_attn.g_proj",
-    **{f"{SHARED}.{x}": f"share_expert.{x}_proj" for x in ("gate", "up", "down")},
+    **gated(SHARED, "share_expert"),
     **{f"{EXPERTS}.{x}.weight": f"moe.{x}_proj.weight" for x in ("gate", "up", "down")},
     **routed("moe.gate.weight", "moe.router_bias"),
 }

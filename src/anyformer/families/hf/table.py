@@ -204,11 +204,11 @@ def rms_eps(default: float, name: str = "rms_norm_eps") -> Pair:
     return at(name, float, RMSNormSpec, "eps", default=default)
 
 
-def d_ff(name: str, default: int | None = None) -> Pair:
-    """The width of feed-forwards; where nothing is said, the default, or four times the width of the stream."""
+def d_ff(name: str) -> Pair:
+    """The width of feed-forwards; where nothing is said, four times that of the stream."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return changed(spec, FeedForwardSpec, d_ff=settings.positive(name, int, default or 4 * spec.stack.d_model))
+        return changed(spec, FeedForwardSpec, d_ff=settings.positive(name, int, 4 * spec.stack.d_model))
 
     return Pair(read, lambda spec: {name: one(spec, FeedForwardSpec).d_ff})
 

@@ -17,8 +17,7 @@ from anyformer.families.gguf.dialect import LAYER, Adapted, Block, Keys
 from anyformer.families.gguf.keys import only
 from anyformer.families.hf import gemma3n
 from anyformer.families.hf.layout import Laid, rows_of, within
-from anyformer.families.hf.mapping import TensorRow, one
-from anyformer.families.hf.table import width_of_head
+from anyformer.families.hf.mapping import TensorRow, one, width_of_head
 from anyformer.layers import GQASpec, PerLayerEmbeddingSpec
 from anyformer.spec import ModelSpec, TableSpec
 

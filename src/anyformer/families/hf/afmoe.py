@@ -8,6 +8,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import SHARED, n_shared
 from anyformer.families.hf.experts import ALONE, dense_first, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
+from anyformer.families.hf.scales import scaled_tokens
 from anyformer.layers import RouterSpec
 from anyformer.spec import ScaleSpec
 
@@ -45,7 +46,7 @@ AFMOE = table.family(
                 "route_scale": ("factor", float, 1.0),
             },
         ),
-        table.scaled_tokens("mup_enabled", ScaleSpec(power=0.5)),
+        scaled_tokens("mup_enabled", ScaleSpec(power=0.5)),
         table.tables(tied=False),
         table.layers(),
         dense_first(1, "num_dense_layers"),

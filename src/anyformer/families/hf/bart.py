@@ -14,6 +14,7 @@ from anyformer.families.hf.bigbird import ATTENTION as BLOCKS
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.longformer import WINDOWS
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one, reshaped, waves
+from anyformer.families.hf.scales import scaled_tokens
 from anyformer.families.hf.stacks import encoder_decoder_family, encoder_of, in_decoder, in_encoder, two_stacks
 from anyformer.families.longformer import led
 from anyformer.families.marian import marian
@@ -142,8 +143,8 @@ def _biased(spec: ModelSpec, files: Files) -> ModelSpec:
     return spec.but(heads=tuple(head.but(bias=True) for head in spec.heads))
 
 
-SCALE = table.scaled_tokens("scale_embedding", ROOT)
-SCALED = table.scaled_tokens("scale_embedding", ROOT, default=True)
+SCALE = scaled_tokens("scale_embedding", ROOT)
+SCALED = scaled_tokens("scale_embedding", ROOT, default=True)
 START = table.starts(name="init_std")
 LEARNED = (SCALE, START, table.learned("max_position_embeddings", 1024))
 ROWS = table.only(static_position_embeddings=False, normalize_embedding=True, extra_pos_embeddings=2)

@@ -7,6 +7,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.layers import GQASpec, LayerNormSpec, NormSpec, RotarySpec
 from anyformer.spec import HeadSpec
 
@@ -16,7 +17,7 @@ def norms_of_heads(name: str, default: bool = False) -> table.Pair:
     return table.switch(name, GQASpec, "norm_query", "norm_key", on=lambda spec: one(spec, NormSpec), default=default)
 
 
-LOGITS = table.scaled_by("logit_scale", HeadSpec, 0.0625)
+LOGITS = scaled_by("logit_scale", HeadSpec, 0.0625)
 EPS = table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5)
 SIZES = (
     *WIDTHS,

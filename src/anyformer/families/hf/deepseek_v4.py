@@ -284,7 +284,7 @@ FILED: Modules = {
 # How many streams there are, and the least of what they are mixed by.
 STREAMS = (
     table.at("hc_mult", int, HyperStreamsSpec, "n", default=4),
-    table.at("hc_eps", float, HyperConnectionSpec, "least", default=1e-6),
+    table.at("hc_eps", float, HyperConnectionSpec, "least", default=1e-6, positive=True),
 )
 COEFFICIENTS = {"weight": "fn", "bias": "base", "scale": "scale"}
 

@@ -11,6 +11,7 @@ from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, D_FF, MLP_BIAS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import ACTIVATIONS, Settings
 from anyformer.layers import (
     AttentionSpec,
@@ -134,8 +135,8 @@ FALCON_H1 = table.family(
         table.heads(n_kv_heads=8),
         table.BIASES,
         MLP_BIAS,
-        table.scaled_by("embedding_multiplier", TokensSpec),
-        table.scaled_by("lm_head_multiplier", HeadSpec),
+        scaled_by("embedding_multiplier", TokensSpec),
+        scaled_by("lm_head_multiplier", HeadSpec),
         table.positions(RotarySpec(), context=8192),
         *mixer(NAMES, 256, 1, usual=1024),
         table.Pair(_ssm, _of_ssm),

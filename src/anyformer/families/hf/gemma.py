@@ -8,7 +8,7 @@ from anyformer.families.compose import bidirectional, causal, changed, edited
 from anyformer.families.gemma import gemma, gemma2, gemma3, vaultgemma
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
-from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.mapping import Family, one, width_of_head
 from anyformer.families.hf.settings import CAUSAL, Settings
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, RotarySpec, SlidingWindow, SymmetricWindow
@@ -26,12 +26,12 @@ SANDWICH = {
 
 
 def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    ratio = table.width_of_head(spec) / settings.positive("query_pre_attn_scalar", float, 256.0)
+    ratio = width_of_head(spec) / settings.positive("query_pre_attn_scalar", float, 256.0)
     return changed(spec, AttentionSpec, scale=ScaleSpec(factor=ratio**0.5, power=-0.5))
 
 
 def _write_scale(spec: ModelSpec) -> dict[str, Any]:
-    scale = one(spec, AttentionSpec).scale.value(table.width_of_head(spec))
+    scale = one(spec, AttentionSpec).scale.value(width_of_head(spec))
     return {"query_pre_attn_scalar": round(scale**-2)}  # the classes take an integer only
 
 

@@ -125,7 +125,7 @@ GLM_NEXT = table.family(
         table.Pair(_choices),
         table.only(index_kpool_always_select_tail=True, index_topk_pattern=None, index_topk_freq=1),
         *STREAMS,
-        table.at("hc_sinkhorn_iters", int, HyperConnectionSpec, "iterations", default=20),
+        table.at("hc_sinkhorn_iters", int, HyperConnectionSpec, "iterations", default=20, positive=True),
     ),
     _layer,
     outside=_around,

@@ -16,7 +16,7 @@ from anyformer.families.gptj import gptj
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, gpt_family
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, RotarySpec, SlidingWindow
 from anyformer.layers.rotary import fraction_of
@@ -95,7 +95,7 @@ def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:
-    return {"rotary_dim": one(spec, RotarySpec).dims(table.width_of_head(spec))}
+    return {"rotary_dim": one(spec, RotarySpec).dims(width_of_head(spec))}
 
 
 SETTINGS_OF_GPTJ = (

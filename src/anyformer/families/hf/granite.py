@@ -14,7 +14,8 @@ from anyformer.families.granite import granite, granite_moe, hyperclova
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, mixtral_routing
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, MLP_BIAS, NORMS, WIDTHS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     AddSpec,
@@ -24,12 +25,12 @@ from anyformer.layers import (
 )
 from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec
 
-TOKENS = table.scaled_by("embedding_multiplier", TokensSpec)
+TOKENS = scaled_by("embedding_multiplier", TokensSpec)
 BRANCH = table.at("residual_multiplier", float, AddSpec, "branch", default=1.0)
 MULTIPLIERS = (
     TOKENS,
-    table.scaled_by("attention_multiplier", AttentionSpec),
-    table.scaled_by("logits_scaling", HeadSpec, inverse=True),
+    scaled_by("attention_multiplier", AttentionSpec),
+    scaled_by("logits_scaling", HeadSpec, inverse=True),
     BRANCH,
 )
 
@@ -91,7 +92,7 @@ GRANITE_SWA = table.family(
 
 def _scores(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Attention's scale: by the width of a head where nothing is said, or that number is, as the class writes it."""
-    factor, usual = settings.nullable("attention_multiplier", float, None), table.width_of_head(spec) ** -0.5
+    factor, usual = settings.nullable("attention_multiplier", float, None), width_of_head(spec) ** -0.5
     scale = ScaleSpec(power=-0.5) if factor in (None, usual) else ScaleSpec(factor=factor)
     return changed(spec, AttentionSpec, scale=scale)
 
@@ -112,7 +113,7 @@ HYPERCLOVA = table.family(
         table.BIASES,
         TOKENS,
         table.Pair(_scores, _multiplier),
-        table.scaled_by("logits_scaling", HeadSpec),
+        scaled_by("logits_scaling", HeadSpec),
         BRANCH,
         MLP_BIAS,
         EPS,

@@ -14,7 +14,7 @@ from anyformer.families.hf.deepseek import LAYER, SHARED, n_shared
 from anyformer.families.hf.experts import ALONE, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hunyuan import hunyuan, hunyuan_moe, hy_v3
@@ -37,7 +37,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     inner.ignore(*UNUSED)
     theta = inner.take(THETA, float, settings.take(THETA, float, 10_000.0))
     inner.close()
-    r = table.width_of_head(spec)
+    r = width_of_head(spec)
     return changed(spec, RotarySpec, theta=theta * alpha ** (r / (r - 2)), scaling=None).but(context=context)
 
 

@@ -111,7 +111,7 @@ HY_V4 = table.family(
         *STREAMS,
         table.at("hc_eps", float, HyperStreamsSpec, "least", default=1e-6),
         table.at("hc_eps", float, HyperConnectionSpec, "floor", default=1e-6),
-        table.at("hc_magnitude", float, HyperConnectionSpec, "most", default=2.0),
+        table.at("hc_magnitude", float, HyperConnectionSpec, "most", default=2.0, positive=True),
     ),
     _layer,
     outside=_around,

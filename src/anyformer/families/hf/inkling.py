@@ -17,6 +17,7 @@ from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, dense_by_t
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.zaya import WORDS
 from anyformer.families.inkling import ROUTER, inkling
@@ -198,7 +199,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
             expert_width("moe_intermediate_size", "expert", 3072),
             table.Pair(_routing, _routed),
             table.at("conv_kernel_size", int, CausalConvolutionSpec, "size", default=4),
-            table.scaled_by("logits_mup_width_multiplier", HeadSpec, 24.0, inverse=True),
+            scaled_by("logits_mup_width_multiplier", HeadSpec, 24.0, inverse=True),
             table.context(table.LENGTH, 131_072),
             table.starts(),
             table.fixed(tie_word_embeddings=False),

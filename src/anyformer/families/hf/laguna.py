@@ -10,7 +10,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, SHARED
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SPARSE_WIDTHS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.families.laguna import GATE, laguna
@@ -34,7 +34,7 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in each layer as is said; those of keys and values, and their width, are all layers'."""
     usual = one(spec, GQASpec)
     said = settings.by_layer(HEADS, int, spec.n_layers, usual.n_heads)
-    alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(table.width_of_head(spec))}
+    alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(width_of_head(spec))}
     each = zip(spec.stack.blocks, said, strict=True)
     blocks = (changed(block, GQASpec, n_heads=Count(heads), **alike) for block, heads in each)
     return with_layers(spec, blocks)

@@ -35,7 +35,7 @@ ROTATING = "no_rope_layers"  # of which 1 are those that rotate
 def rotating(settings: Settings, n: int) -> Sequence[int]:
     """Of each layer 1 if it rotates, 0 if not: by a list, or all but every so many."""
     every = settings.positive("no_rope_layer_interval", int, 4)
-    return settings.flags(ROTATING, n, [int((i + 1) % every != 0) for i in range(n)])
+    return settings.flags(ROTATING, n, [int((i + 1) % every != 0) for i in range(n)], "rotates")
 
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:

@@ -175,6 +175,12 @@ def one(spec: Spec, kind: type[Part]) -> Part:
     return found
 
 
+def width_of_head(spec: ModelSpec) -> int:
+    """The features of a head of the first attention's queries, which are d_model's share where nothing is said."""
+    heads = one(spec, GQASpec)
+    return heads.head_dim or spec.stack.d_model // heads.n_heads
+
+
 def misfits(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], list[Difference]]:
     """The nearest configuration and where its model differs: (path, what it would be, what it is).
 

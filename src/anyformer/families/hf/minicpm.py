@@ -11,6 +11,7 @@ from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps
 from anyformer.families.hf.granite import MLP_BIAS
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.families.minicpm import by_depth, minicpm3
 from anyformer.layers import AddSpec, MLASpec, RotarySpec, TokensSpec
@@ -56,7 +57,7 @@ MINICPM3 = table.family(
         layer_eps(1e-5),
         table.positions(context=32_768),
         latent_scale(),
-        table.scaled_by("scale_emb", TokensSpec, 12.0),
+        scaled_by("scale_emb", TokensSpec, 12.0),
         table.Pair(_width, _base),
         table.tables(tied=True, start=0.1),
         table.layers(),

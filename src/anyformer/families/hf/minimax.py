@@ -16,7 +16,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import ALONE, HELD, OF_MIXTRAL, PLACES_OF_MIXTRAL, filed, mixtral_routing, routed
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, WIDTHS
-from anyformer.families.hf.mapping import TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one, width_of_head
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds, template
@@ -44,7 +44,7 @@ def _turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = settings.optional("rotary_dim", int)
     if n is None or settings.names(FRACTION):
         return spec
-    return changed(spec, RotarySpec, fraction=fraction_of(n, table.width_of_head(spec)))
+    return changed(spec, RotarySpec, fraction=fraction_of(n, width_of_head(spec)))
 
 
 MINIMAX_M2 = table.family(
@@ -84,12 +84,13 @@ PLACES = ("full_attn", "linear_attn", "mlp")  # each with factors of the stream 
 
 def _turns(settings: Settings, n_layers: int) -> Sequence[str]:
     """By the released files' numbers, 1 for layers that attend, or by the class's default."""
-    return [[*WORDS][each] for each in settings.flags("attn_type_list", n_layers, [1 - i % 2 for i in range(n_layers)])]
+    usual = [1 - i % 2 for i in range(n_layers)]
+    return [[*WORDS][each] for each in settings.flags("attn_type_list", n_layers, usual, "attends")]
 
 
 def _lightning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The other mixer has as many heads as attention, as wide."""
-    n_heads, width = one(spec, GQASpec).n_heads, table.width_of_head(spec)
+    n_heads, width = one(spec, GQASpec).n_heads, width_of_head(spec)
     norm = RMSNormSpec(eps=1e-6)  # whatever the others' is
     return changed(spec, LightningAttentionSpec, n_heads=n_heads, head_dim=width, norm=norm)
 

@@ -24,7 +24,7 @@ from anyformer.families.hf.experts import (
 from anyformer.families.hf.gpt_oss import GATES
 from anyformer.families.hf.layout import within
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.minimax import CORRECTED_MIXTRAL
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
@@ -52,13 +52,13 @@ def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     numbers = {own: settings.positive(name, int, default) for own, (name, _, default) in INDEX.items()}
     if released is not None:
         numbers = {own: released.positive(name, int, numbers[own]) for own, (_, name, _) in INDEX.items()}
-        chooses = released.flags("sparse_attention_freq", n, chooses)
+        chooses = released.flags("sparse_attention_freq", n, chooses, "chooses its keys")
         for name, value in (("use_sparse_attention", True), ("sparse_score_type", "max"), ("sparse_init_block", 0)):
             released.require(name, value)
         released.require("sparse_disable_index_value", released.written("sparse_attention_freq"))
         released.close()
     types = settings.words("layer_types", n, (FULL, CHOOSING), ((FULL, CHOOSING)[each] for each in chooses))
-    mixed = settings.flags("moe_layer_freq", n, [1] * n)
+    mixed = settings.flags("moe_layer_freq", n, [1] * n, "has experts")
     feeds = settings.words("mlp_layer_types", n, (DENSE, SPARSE), ((DENSE, SPARSE)[each] for each in mixed))
     width = settings.positive("dense_intermediate_size", int, 12_288)
     if CHOOSING in types:
@@ -88,7 +88,7 @@ def _chooses(block: BlockSpec) -> bool:
 
 def _turning(spec: ModelSpec) -> int:
     """How many features of a head turn."""
-    return one(spec, RotarySpec).dims(table.width_of_head(spec))
+    return one(spec, RotarySpec).dims(width_of_head(spec))
 
 
 def _turns(settings: Settings, spec: ModelSpec) -> ModelSpec:

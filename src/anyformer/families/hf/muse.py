@@ -10,6 +10,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.gemma import SANDWICH, SOFTCAP
 from anyformer.families.hf.llama import ATTENTION, D_FF, GATED
 from anyformer.families.hf.mapping import one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.families.muse import muse_glimmer
 from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, RMSNormSpec, RotarySpec
@@ -55,7 +56,7 @@ MUSE_GLIMMER = table.family(
             into=lambda factor: ScaleSpec(factor=factor, power=-0.5),
             out=lambda scale: scale.factor,
         ),
-        table.scaled_by("output_multiplier", HeadSpec, 26**-0.5),
+        scaled_by("output_multiplier", HeadSpec, 26**-0.5),
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=20.0),
         table.tables(tied=False),
         table.layers(),

@@ -187,11 +187,14 @@ class Settings:
             raise self.refusal(name, f"must be {n} times {' or '.join(known)}")
         return found
 
-    def flags(self, name: str, n: int, usual: Sequence[int]) -> Sequence[int]:
-        """A setting that is 0 or 1 for each of `n` layers, `usual` where it is absent. Raises CheckpointError."""
+    def flags(self, name: str, n: int, usual: Sequence[int], does: str) -> Sequence[int]:
+        """A setting that is 1 for each of `n` layers that `does` something, else 0; `usual` where it is absent.
+
+        Raises CheckpointError.
+        """
         found = self.written(name) or usual
         if not isinstance(found, Sequence) or len(found) != n or not all(each in (0, 1) for each in found):
-            raise self.refusal(name, f"must be {n} times 0 or 1")
+            raise self.refusal(name, f"must be {n} times 1, for a layer that {does}, or 0")
         return found
 
     def written(self, name: str) -> Any:

@@ -16,7 +16,7 @@ from anyformer.families.hf.deepseek import LAYER
 from anyformer.families.hf.experts import DENSE, EXPERTS, HELD, SPARSE, dense_by_type, expert_width, routed
 from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.rotary import FRACTION, THETA
 from anyformer.families.hf.settings import Settings
 from anyformer.families.step import clamped, step
@@ -77,7 +77,7 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in windows as is said; those of keys and values, and their width, are all layers'."""
     usual = one(spec, GQASpec)
     near = Count(settings.positive(HEADS, int, usual.n_heads))
-    width = table.width_of_head(spec)
+    width = width_of_head(spec)
     settings.require("query_pre_attn_scalar", width)
     each = [near if kind == windows.SLIDING else usual.n_heads for kind in windows.types_of(spec)]
     _told(settings, each, usual.n_heads)

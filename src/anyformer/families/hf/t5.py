@@ -15,7 +15,7 @@ from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Laid, of_layers, within
-from anyformer.families.hf.mapping import Files, dropped, one
+from anyformer.families.hf.mapping import Files, dropped, one, width_of_head
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
 from anyformer.families.hf.stacks import encoder_decoder_family, in_encoder, two_stacks, with_encoder_alone
 from anyformer.families.long_t5 import blocks_of
@@ -116,7 +116,7 @@ def _read_rest(settings: Settings, spec: ModelSpec) -> ModelSpec:
 def _write_rest(spec: ModelSpec) -> dict[str, Any]:
     start = spec.init.table if isinstance(spec.init, ByRole) else None
     return {
-        "d_kv": table.width_of_head(spec),
+        "d_kv": width_of_head(spec),
         "initializer_factor": start.scale if isinstance(start, Normal) else 1.0,
         **({} if spec.context is None else {"n_positions": spec.context}),
     }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NewType
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf.layout import Modules, Theirs, of_layers, rows_of, tokens_and_head, within
-from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
+from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one, width_of_head
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import (
@@ -20,9 +20,8 @@ from anyformer.layers import (
     Normal,
     RMSNormSpec,
     RotarySpec,
-    TokensSpec,
 )
-from anyformer.spec import ModelSpec, ScaleSpec, Spec, StackSpec, TableSpec
+from anyformer.spec import ModelSpec, Spec, StackSpec, TableSpec
 
 PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
 LENGTH = "max_position_embeddings"
@@ -49,18 +48,19 @@ def at(
     *fields: str,
     default: Any = REQUIRED,
     nullable: bool = False,
+    positive: bool = False,
     into: Callable[[Any], Any] = lambda value: value,
     out: Callable[[Any], Any] = lambda value: value,
 ) -> Pair:
     """The setting of these fields of every `part` in the model; `into` and `out` translate its value.
 
-    An absent setting is the default; so is null, unless `nullable` keeps it.
+    An absent setting is the default; so is null, unless `nullable` keeps it. One that is `positive`, or a size, is above 0.
     """
 
-    sized = isinstance(part.types()[fields[0]], NewType)  # Width, Count and the like
+    above = positive or isinstance(part.types()[fields[0]], NewType)  # Width, Count and the like
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        value = (settings.nullable if nullable else settings.positive if sized else settings.take)(name, kind, default)
+        value = (settings.nullable if nullable else settings.positive if above else settings.take)(name, kind, default)
         value = None if value is None else into(value)
         return changed(spec, part, **dict.fromkeys(fields, value))
 
@@ -257,36 +257,6 @@ def switch(name: str, part: type[Spec], *fields: str, on: Callable[[ModelSpec], 
         return changed(spec, part, **dict.fromkeys(fields, on(spec) if settings.take(name, bool, default) else None))
 
     return Pair(read, lambda spec: {name: getattr(one(spec, part), fields[0]) is not None})
-
-
-def scaled_tokens(name: str, scale: ScaleSpec, default: bool = False) -> Pair:
-    """Whether the tokens' vectors are multiplied by `scale`."""
-    return switch(name, TokensSpec, "scale", on=lambda spec: scale, default=default)
-
-
-def scaled_by(name: str, part: type[Spec], default: float = 1.0, *, inverse: bool = False) -> Pair:
-    """The multiplier, or divisor, that is the scale of every `part`; 1 is none where the template has none."""
-
-    def scale_of(spec: ModelSpec) -> ScaleSpec | None:
-        return one(spec, part).values()["scale"]
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        value = settings.positive(name, float, default)
-        none = value == 1 and scale_of(spec) is None
-        return changed(spec, part, scale=None if none else ScaleSpec(factor=1 / value if inverse else value))
-
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        scale = scale_of(spec)
-        factor = 1.0 if scale is None else scale.factor
-        return {name: 1 / factor if inverse else factor}
-
-    return Pair(read, write)
-
-
-def width_of_head(spec: ModelSpec) -> int:
-    """The features of a head of the first attention's queries, which are d_model's share where nothing is said."""
-    heads = one(spec, GQASpec)
-    return heads.head_dim or spec.stack.d_model // heads.n_heads
 
 
 def layers(name: str = "num_hidden_layers") -> Pair:

@@ -18,8 +18,8 @@ TEMPLATE = layered(PLAIN, windowed(PLAIN, 1).stack.blocks[0], PLAIN.stack.blocks
 
 def _used(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Of the window nothing is used unless use_sliding_window says so."""
-    if not settings.take("use_sliding_window", bool, False):
-        settings.put({windows.WINDOW: None})
+    size = settings.nullable(windows.WINDOW, int, 4096)
+    settings.put({windows.WINDOW: size if settings.take("use_sliding_window", bool, False) else None})
     return spec
 
 

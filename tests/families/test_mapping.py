@@ -212,8 +212,13 @@ def test_one_layer_unlike_the_others_is_found() -> None:
 
 
 def test_an_encoder_is_named() -> None:
-    with pytest.raises(SpecError, match="the model has no learned positions"):
+    with pytest.raises(SpecError, match="the model has no LearnedPositions"):
         fitting([FAMILIES["gpt2"]], preset("transformer-base").spec)
+
+
+def test_values_that_are_normed_are_told_from_those_of_a_class_that_scales_them() -> None:
+    with pytest.raises(SpecError, match="MiMoV2FlashForCausalLM has "):
+        fitting([FAMILIES["mimo_v2_flash"]], shrink(preset("gemma4-26b-a4b")))
 
 
 @pytest.mark.parametrize(

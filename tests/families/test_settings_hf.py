@@ -10,6 +10,7 @@ import torch
 import transformers
 
 import anyformer as af
+from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import spec_of
 from tests.families.test_hybrids_hf import NEMOTRON
@@ -77,3 +78,20 @@ def test_files_of_the_class_compute_what_it_does(hf_type: str, settings: dict[st
             torch.nn.init.normal_(parameter, std=0.3)
         theirs.save_pretrained(tmp_path)
         close(af.load(tmp_path)[0](ids).logits, theirs(ids, use_cache=False).logits, FLOAT64)
+
+
+@pytest.mark.parametrize(
+    ("hf_type", "name", "value"),
+    [
+        ("smollm3", "no_rope_layers", [[1], [0]]),
+        ("llama4_text", "moe_layers", [[0]]),
+        ("minimax", "attn_type_list", [[1], [0]]),
+        ("minimax_m3_vl_text", "moe_layer_freq", [[1], [0]]),
+        ("deepseek_v4", "compress_ratios", [[4], [0]]),
+    ],
+)
+def test_lists_within_lists_are_refused_by_name(hf_type: str, name: str, value: list[list[int]]) -> None:
+    sizes = {"num_hidden_layers": 2, "intermediate_size": 16, "num_key_value_heads": 1}
+    settings = {**SIZES, **sizes, "model_type": hf_type, name: value}
+    with pytest.raises(CheckpointError, match=f"{name} = .* must be "):
+        spec_of(FAMILIES, settings, "config.json")

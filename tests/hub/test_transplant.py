@@ -196,6 +196,10 @@ def test_the_command(given: Path, tmp_path: Path) -> None:
         (["--seed", "3"], "--seed is of what --into makes; give --into too, or leave --seed out"),
         (["--layers", "0"], "--layers is of what --into makes; give --into too, or leave --layers out"),
         (["--tokenizer", "t"], "--tokenizer is of what --into makes; give --into too, or leave --tokenizer out"),
+        (
+            ["--into", "llama2+layers=1", "--layers", "0,1"],
+            "--layers 0,1 names 2 layers, and llama2+layers=1 has 1; leave one of the two out",
+        ),
         ([*into, "--layers", "0-9"], "--layers 0-9: there is no layer 9; those given are 0 to 1"),
         (
             [*into, "--tokenizer", "t"],

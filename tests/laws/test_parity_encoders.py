@@ -289,7 +289,7 @@ def test_deberta_v2_with_other_settings(change: dict[str, Any]) -> None:
             {"architectures": ["BertForMultipleChoice"]},
             "architectures = .* has no class that is read here",
         ),
-        ("bert-base", {"is_decoder": True}, "is_decoder = True is not computed here"),
+        ("bert-base", {"is_decoder": True}, "is_decoder = True is not computed here; only False is$"),
         ("bert-base", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ("bert-base", {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
         ("bert-generation-large-decoder", {"add_cross_attention": True}, "add_cross_attention = True"),

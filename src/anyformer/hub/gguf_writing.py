@@ -18,7 +18,7 @@ from anyformer.disk.atomic import new_file
 from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError, of_extra
 from anyformer.families import FAMILIES, Family
 from anyformer.families.gguf import DIALECTS, Dialect, config_of, key_of, llama3_scaling, metadata_of
-from anyformer.families.hf.mapping import TensorRow, computed, misfits, spec_of, their_shapes
+from anyformer.families.hf.mapping import TensorRow, computed, distance, misfits, spec_of, their_shapes
 from anyformer.families.hf.mapping import shapes as shapes_of
 from anyformer.families.hf.pooling import NORMALIZE, modules_of, without_pooling
 from anyformer.hub.contents import contents
@@ -136,14 +136,29 @@ def write_gguf(
 def _planned(spec: ModelSpec, preferred: Family | None) -> _Plan:
     """The first architecture whose file would be read back as this model. Raises SpecError naming what misfits."""
     own = [row for row in DIALECTS.values() if preferred and preferred.hf_type in (row.hf_type, *row.holds)]
-    reasons = []
+    reasons: list[tuple[float, str]] = []
     for dialect in (*own, *(row for row in DIALECTS.values() if row not in own)):
         try:
             return _plan(spec, dialect)
         except AnyformerError as error:
-            reasons.append(f"{dialect.architecture}: {error}")
-    told = "; ".join(reasons[: len(own) or 1])
+            reasons.append((_far(spec, dialect), f"{dialect.architecture}: {error}"))
+    if own:
+        told = "; ".join(said for _, said in reasons[: len(own)])
+    else:
+        far, said = min(reasons)
+        known = ", ".join(dict.fromkeys(row.architecture for row in DIALECTS.values()))
+        told = (
+            f"{'' if math.isinf(far) else f'the nearest, {said}; '}those that are written: {known}; keep the directory"
+        )
     raise SpecError(f"no architecture of GGUF files that is written here computes this model; {told}")
+
+
+def _far(spec: ModelSpec, dialect: Dialect) -> float:
+    """How many values of a model its class would have otherwise; infinite where it lacks a part."""
+    try:
+        return distance(misfits(FAMILIES[dialect.hf_type], without_pooling(spec))[1])
+    except AnyformerError:
+        return math.inf
 
 
 def _plan(spec: ModelSpec, dialect: Dialect) -> _Plan:

@@ -34,7 +34,7 @@ from anyformer.hub.onnx_writing import SUFFIX as GRAPH
 from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
 from anyformer.hub.sentences import write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, with_adapter
-from anyformer.hub.weights import SHARD_NBYTES, narrowed, write_tensors
+from anyformer.hub.weights import DTYPES, SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
 from anyformer.layers.held import HeldWeight
 from anyformer.model import Transformer
@@ -47,7 +47,6 @@ Form = Literal["hf", "anyformer", "transformers", "adapter"]
 FORMS = ("hf", "anyformer", "transformers")  # that a whole model may be asked for in
 # What is no name of a directory.
 FILES = (SUFFIX, GRAPH, ".safetensors", ".bin", ".pt", ".pth", ".json", ".yaml", ".yml")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 class SavedDirectory(NamedTuple):
@@ -350,4 +349,5 @@ def special_tokens(tokenizer: Tokenizer | None, spec: ModelSpec) -> dict[str, An
 
 def _named(settings: dict[str, Any]) -> torch.dtype | None:
     """The dtype that a configuration names, which transformers loads all tensors in."""
-    return DTYPES.get(str(settings.get("dtype") or settings.get("torch_dtype")).removeprefix("torch."))
+    said = str(settings.get("dtype") or settings.get("torch_dtype")).removeprefix("torch.")
+    return next((dtype for dtype in DTYPES.values() if str(dtype) == f"torch.{said}"), None)

@@ -14,7 +14,7 @@ from anyformer.hub.labels import judge_of
 from anyformer.hub.loading import load
 from anyformer.hub.source import vary
 from anyformer.model import Transformer, build
-from anyformer.spec import Architecture, ModelSpec, specification
+from anyformer.spec import Architecture, ModelSpec, specification, split_variant
 from anyformer.surgery import (
     Anatomy,
     Importance,
@@ -27,6 +27,7 @@ from anyformer.surgery import (
     rows_in_order,
 )
 from anyformer.text import Tokenizer
+from anyformer.variants.variant import key_of, parsed
 
 NAMED = 6  # kinds of tensors that are told of one by one
 TRIED = 32  # tokens that both models read, to say how far what they answer lies apart
@@ -71,14 +72,15 @@ def transplant(
 
     `encoder_layers` is as `layers`, of an encoder beside a decoder; `importance` says which heads, neurons, experts and features
     of the stream stay where there are to be fewer. Raises CheckpointError where nothing is carried over and for a tokenizer with
-    more tokens than the architecture, UsageError for layers that there are not or that cannot write nothing, and what `load`
-    does.
+    more tokens than the architecture, UsageError for layers that there are not, that cannot write nothing or that are not as many
+    as the architecture's own words say, and what `load` does.
     """
     spec = specification(architecture)
     donor, own = load(path, dtype=torch.float32)
     chosen: dict[str, Sequence[Layer | None]] = {"stack": as_they_stand(spec.n_layers, donor.spec.n_layers)}
     if layers is not None:
         chosen["stack"] = found = read_layers(layers, donor.spec.n_layers)
+        _refuse_other_depth(architecture, spec, layers, len(found))
         spec = _of_layers(spec, found, donor.spec.n_layers)
     if encoder_layers is not None and donor.spec.encoder is not None:
         chosen["encoder"] = read_layers(encoder_layers, len(donor.spec.encoder.blocks))
@@ -123,6 +125,15 @@ def transplant(
     new = tuple(name for name in state if name not in done or not done[name].numel)
     how = (*said, *dict.fromkeys(each.how for each in done.values() if each.how))
     return Transplant(model, own, new, n_carried, how, None if tokenizer else _apart(model, donor, seed))
+
+
+def _refuse_other_depth(architecture: Architecture, spec: ModelSpec, layers: str, n: int) -> None:
+    """Raise UsageError where a variant says how many layers there are, and `layers` are as many as `n`."""
+    changes = split_variant(architecture)[1] if isinstance(architecture, str) else ()
+    if spec.n_layers != n and any(key_of(parsed(change)[0]) == "n_layers" for change in changes):
+        raise UsageError(
+            f"--layers {layers} names {n} layers, and {architecture} has {spec.n_layers}; leave one of the two out"
+        )
 
 
 def _of_layers(spec: ModelSpec, layers: Sequence[Layer], given: int) -> ModelSpec:

@@ -25,7 +25,7 @@ def apply(spec: ModelSpec, changes: Iterable[Change], find: Find) -> ModelSpec:
     """The architecture with these changes, from left to right. Raises SpecError that names the change and why it cannot be."""
     said: dict[str, str] = {}
     for left, value in changes:
-        key = KEYS.get(left.replace("-", "_").lower(), left)
+        key = key_of(left)
         text = f"{left}={value if isinstance(value, str) else text_of(value) if _is_plain(value) else '…'}"
         if key in said:
             raise SpecError(f"{text}: {said[key]} is said before it; leave one out")
@@ -33,6 +33,11 @@ def apply(spec: ModelSpec, changes: Iterable[Change], find: Find) -> ModelSpec:
         with errors_of(text):
             spec = vary_one(spec, key, value, find)
     return sized(spec, " and ".join(said.values()))
+
+
+def key_of(left: str) -> str:
+    """The row's key that the left side of a change means, or the field that it names."""
+    return KEYS.get(left.replace("-", "_").lower(), left)
 
 
 def parsed(change: str) -> Change:

@@ -73,6 +73,7 @@ SIZES = {
     "rope.freq_base": "rope_theta",
 }
 HEAD_DIM = {**SIZES, "attention.key_length": "head_dim"}
+GROUPED = "num_key_value_heads"
 LAYER_NORM = "attention.layer_norm_epsilon"
 SEGMENTS = "tokenizer.ggml.token_type_count"
 TOKENS = "stack.embedding.terms.0.table"  # where no head shares it
@@ -102,19 +103,19 @@ def with_epsilon(
     settings: Mapping[str, str], setting: str, key: str = "attention.layer_norm_rms_epsilon"
 ) -> dict[str, str]:
     """The settings with one that norms have by another name, or another key."""
-    return {name: to for name, to in settings.items() if to != "rms_norm_eps"} | {key: setting}
+    return {**without(settings, "rms_norm_eps"), key: setting}
 
 
-def without_kv(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a model whose queries have keys of their own."""
-    return {name: to for name, to in settings.items() if to != "num_key_value_heads"}
+def without(settings: Mapping[str, str], *lacking: str) -> dict[str, str]:
+    """The settings of a model that has some not: GROUPED where queries have keys of their own."""
+    return {name: to for name, to in settings.items() if to not in lacking}
 
 
 def halves(n_heads: Callable[[GQASpec], int]) -> Turn:
     """llama.cpp turns neighbouring features, Hugging Face those half a head apart."""
 
     def heads(tensor: Tensor, spec: ModelSpec, *shape: int) -> Tensor:
-        n = n_heads(one(spec, GQASpec, "attention"))
+        n = n_heads(one(spec, GQASpec))
         if (width := tensor.shape[0] // n) % 2:
             raise SpecError(f"heads of {width} features have no halves, which GGUF files turn; keep the directory")
         return tensor.unflatten(0, (n, *shape)).transpose(1, 2).flatten(0, 2)
@@ -123,7 +124,7 @@ def halves(n_heads: Callable[[GQASpec], int]) -> Turn:
 
 
 def _mixer(spec: ModelSpec) -> SSDSpec:
-    return one(spec, SSDSpec, "Mamba-2 mixer")
+    return one(spec, SSDSpec)
 
 
 # Gains that a model adds 1 to are stored with the 1.
@@ -173,7 +174,7 @@ class Dialect:
         if spec.heads:
             places = tokens_and_head(spec, tokens, Theirs("output"))
         else:
-            shared = one(spec.stack.embedding, TableSpec, "table of tokens").shared
+            shared = one(spec.stack.embedding, TableSpec).shared
             places: Laid = {f"shared.{shared}" if shared else TOKENS: tokens}
         places |= within(self.outside) | of_layers(spec.stack, "blk", self.layer)
         return [self._turned(row, spec) for row in (*rows_of(spec, places), *self.further(spec))]

@@ -9,6 +9,7 @@ from torch import Tensor
 from anyformer.families.compose import changed, untied
 from anyformer.families.gguf.dialect import (
     GATE_AND_UP,
+    GROUPED,
     HEAD_DIM,
     LAYER,
     LAYER_NORM,
@@ -22,7 +23,7 @@ from anyformer.families.gguf.dialect import (
     Keys,
     Turn,
     with_epsilon,
-    without_kv,
+    without,
 )
 from anyformer.families.gguf.keys import (
     LOCAL,
@@ -91,7 +92,7 @@ def _rows_from(table: Tensor, first: int) -> Tensor:
 
 def without_words(spec: ModelSpec) -> Adapted:
     """The same, of a model whose head would predict tokens by the embedding's table."""
-    plain, shared = headless(spec), one(spec.stack.embedding, TableSpec, "table of tokens").shared
+    plain, shared = headless(spec), one(spec.stack.embedding, TableSpec).shared
     if shared is None:
         return plain
     own = plain.spec.but(stack=untied(spec.stack))
@@ -118,7 +119,7 @@ ENCODERS = (
     Dialect(
         "bert",
         "electra",  # BERT's encoder, whose class never has a pooler
-        {**with_epsilon(without_kv(SIZES), "layer_norm_eps", LAYER_NORM), SEGMENTS: "type_vocab_size"},
+        {**with_epsilon(without(SIZES, GROUPED), "layer_norm_eps", LAYER_NORM), SEGMENTS: "type_vocab_size"},
         (NOT_CAUSAL, AS_WIDE),
         OF_BERT,
         {**EMBEDDED, "stack.embedding.terms.2": "token_types"},
@@ -143,7 +144,7 @@ ENCODERS = (
         "modern-bert",
         "modernbert",
         {
-            **{key: setting for key, setting in without_kv(SIZES).items() if setting != "rms_norm_eps"},
+            **without(SIZES, GROUPED, "rms_norm_eps"),
             "attention.layer_norm_rms_epsilon": "norm_eps",
             LAYER_NORM: "norm_eps",
         },
@@ -156,7 +157,7 @@ ENCODERS = (
     Dialect(
         "nomic-bert",
         "nomic_bert",
-        {**with_epsilon(without_kv(SIZES), "layer_norm_eps", LAYER_NORM), SEGMENTS: "type_vocab_size"},
+        {**with_epsilon(without(SIZES, GROUPED), "layer_norm_eps", LAYER_NORM), SEGMENTS: "type_vocab_size"},
         (NOT_CAUSAL,),
         {**GATES, table.QKV: "attn_qkv", **WRITTEN, **NORMS_BEHIND},
         {"stack.embedding.norm": "token_embd_norm", "stack.embedding.terms.1": "token_types"},

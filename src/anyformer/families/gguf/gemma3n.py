@@ -17,7 +17,7 @@ from anyformer.families.gguf.dialect import LAYER, Adapted, Block, Keys
 from anyformer.families.gguf.keys import only
 from anyformer.families.hf import gemma3n
 from anyformer.families.hf.layout import Laid, rows_of, within
-from anyformer.families.hf.mapping import TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one, width_of_head
 from anyformer.layers import GQASpec, PerLayerEmbeddingSpec
 from anyformer.spec import ModelSpec, TableSpec
 
@@ -85,9 +85,8 @@ def rows(spec: ModelSpec) -> Iterator[TensorRow]:
     for ours, theirs in (("begin", "altup_proj"), ("end", "altup_unembd_proj")):
         names = tuple(f"stack.residual.{ours}.{i}.weight" for i in range(n))
         yield TensorRow(names, (f"{theirs}.weight",), lambda one: one[0].unbind(0), lambda each: (torch.stack(each),))
-    heads = one(spec, GQASpec, "attention")
-    width = heads.head_dim or spec.stack.d_model // heads.n_heads
-    matrix = (heads.kv_heads * width, spec.stack.d_model)
+    width = width_of_head(spec)
+    matrix = (one(spec, GQASpec).kv_heads * width, spec.stack.d_model)
     for i, block in enumerate(spec.stack.blocks):
         if gemma3n.borrows(block):
             yield _unread(f"blk.{i}.attn_k.weight", matrix)
@@ -102,8 +101,8 @@ def _unread(name: str, shape: tuple[int, ...]) -> TensorRow:
 
 def padded(spec: ModelSpec) -> Adapted:
     """The model whose layers' tables are as long as the tokens'; ids beyond, of pictures and sounds, read their first row."""
-    tokens = one(spec.stack.embedding, TableSpec, "table of tokens").rows
-    own = one(spec, PerLayerEmbeddingSpec, "table")
+    tokens = one(spec.stack.embedding, TableSpec).rows
+    own = one(spec, PerLayerEmbeddingSpec)
     more = tokens - own.table.rows
     if more <= 0:
         return Adapted(spec)

@@ -27,6 +27,7 @@ OF_TOKENS = "tokenizer."
 SCALING = "rope.scaling."
 # Below it: what is only said, and what changes no number while it has this value.
 SAID = ("type", "finetuned", "original_context_length")
+BETAS = ("beta_fast", "beta_slow")  # of YaRN, which the keys name
 NEUTRAL = {
     "attn_factor": 1.0,
     "yarn_attn_factor": 1.0,
@@ -152,9 +153,7 @@ def metadata_of(dialect: Dialect, config: Mapping[str, Any]) -> dict[str, Any]:
         raise CheckpointError(f"GGUF files have no key for rotary positions scaled by {kind!r}; keep the directory")
     if kind in ("linear", "yarn"):
         said = {"type": kind, "factor": float(scaling["factor"])}
-        for name, setting in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
-            if setting in scaling:
-                said[name] = float(scaling[setting])
+        said |= {f"yarn_{name}": float(scaling[name]) for name in BETAS if name in scaling}
         if kind == "yarn":
             said["original_context_length"] = int(scaling["original_max_position_embeddings"])
         if "attention_factor" in scaling:
@@ -190,13 +189,11 @@ def _scaling(metadata: Mapping[str, Any], start: str, where: str) -> dict[str, A
         used.add("factor")
         found = {"rope_type": "linear", "factor": _number(said, "factor", start, where)}
     elif kind == "yarn":
-        used |= {"factor", "attn_factor", "yarn_beta_fast", "yarn_beta_slow"}
+        used |= {"factor", "attn_factor", *(f"yarn_{name}" for name in BETAS)}
         factor = _number(said, "factor", start, where)
         original = int(_number(said, "original_context_length", start, where))
         found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-        for name, setting in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
-            if name in said:
-                found[setting] = _number(said, name, start, where)
+        found |= {name: _number(said, f"yarn_{name}", start, where) for name in BETAS if f"yarn_{name}" in said}
         if said.get("attn_factor", 1.0) != 1.0:  # of what cos and sin are multiplied by anyway
             found["attention_factor"] = sharpening(factor) * _number(said, "attn_factor", start, where)
     elif kind is not None:

@@ -9,6 +9,7 @@ from anyformer.families.gguf.dialect import (
     BY_GROUP,
     COLUMN,
     GATE_AND_UP,
+    GROUPED,
     HEAD_DIM,
     LAYER,
     LAYER_NORM,
@@ -21,7 +22,7 @@ from anyformer.families.gguf.dialect import (
     Dialect,
     halves,
     with_epsilon,
-    without_kv,
+    without,
 )
 from anyformer.families.gguf.encoders import ENCODERS, GELU, OFFSET
 from anyformer.families.gguf.folding import folded
@@ -108,7 +109,7 @@ STATE_SIZES = {
     "ssm.conv_kernel": "conv_kernel",
     "ssm.state_size": "state_size",
 }
-SHORT_SIZES = {**with_epsilon(without_kv(SIZES), "norm_eps"), "shortconv.l_cache": "conv_L_cache"}
+SHORT_SIZES = {**with_epsilon(without(SIZES, GROUPED), "norm_eps"), "shortconv.l_cache": "conv_L_cache"}
 SIGMOID = 2  # by which experts are chosen
 STATE_LAYER: Block = {"0.norm_in": "attn_norm", **STATES}
 
@@ -148,7 +149,7 @@ ROWS = (
         "granitehybrid",
         "granitemoehybrid",
         {
-            **without_kv(SIZES),
+            **without(SIZES, GROUPED),
             **MULTIPLIERS,
             **LOCAL_EXPERTS,
             SHARED_WIDTH: "shared_intermediate_size",
@@ -266,7 +267,7 @@ ROWS = (
         "jamba",
         "jamba",
         {
-            **{name: to for name, to in without_kv(SIZES).items() if name != "rope.freq_base"},
+            **without(SIZES, GROUPED, "rope_theta"),
             **EXPERTS,
             "ssm.conv_kernel": "mamba_d_conv",
             "ssm.state_size": "mamba_d_state",
@@ -301,7 +302,7 @@ ROWS = (
         "gemma3n",
         "gemma3n_text",
         {
-            **{key: setting for key, setting in HEAD_DIM.items() if setting != "intermediate_size"},
+            **without(HEAD_DIM, "intermediate_size"),
             LOCAL: "rope_local_base_freq",
             "final_logit_softcapping": "final_logit_softcapping",
             "altup.num_inputs": "altup_num_inputs",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from anyformer.families.afmoe import afmoe
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.deepseek import SHARED, dense_first, n_shared
-from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, routed
+from anyformer.families.hf.deepseek import SHARED, n_shared
+from anyformer.families.hf.experts import ALONE, dense_first, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.scales import scaled_tokens
 from anyformer.layers import RouterSpec
 from anyformer.spec import ScaleSpec
 
@@ -26,15 +26,10 @@ LAYER = {
 }
 
 
-def _by_number(settings: Settings, n_layers: int) -> tuple[str, ...]:
-    every = settings.positive("global_attn_every_n_layers", int, 4)
-    return tuple(windows.SLIDING if (i + 1) % every else windows.FULL for i in range(n_layers))
-
-
 AFMOE = table.family(
     "afmoe",
     "AfmoeForCausalLM",
-    afmoe(2, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0)),
+    afmoe(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
     (
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1408),
@@ -51,12 +46,12 @@ AFMOE = table.family(
                 "route_scale": ("factor", float, 1.0),
             },
         ),
-        table.scaled_tokens("mup_enabled", ScaleSpec(power=0.5)),
+        scaled_tokens("mup_enabled", ScaleSpec(power=0.5)),
         table.tables(tied=False),
+        table.layers(),
         dense_first(1, "num_dense_layers"),
-        windows.turning_windows(1024, _by_number),
+        windows.turning_windows(windows.each(4, "global_attn_every_n_layers"), 1024),
     ),
-    {**LAYER, **ALONE},
-    filed={**LAYER, **filed(None)},
-    ignored=TRAINING,
+    LAYER,
+    apart=(ALONE, filed(None)),
 )

@@ -101,7 +101,6 @@ ALBERT = encoder_family(
     (*sizes(usual="gelu_new")[:-1], depth(), width(128, always=True), SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     links,
-    also=(DECODER,),
     # Settings of the first release that its own code does not read.
     ignored=("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"),
 )

@@ -3,6 +3,9 @@ the constants of their activation too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -11,10 +14,10 @@ from anyformer.families.apertus import apertus
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
-from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.rotary import THETA
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import XIELU, Llama3Scaling, RotarySpec
+from anyformer.layers import XIELU, FeedForwardSpec, Llama3Scaling, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec, TableSpec
 
 ACTIVATION, THEIRS = f"{table.FEED}.activation", "mlp.act_fn"
@@ -33,29 +36,25 @@ def own_table(usual: RotarySpec) -> table.Pair:
 
 
 def _unscaled(spec: ModelSpec) -> dict[str, dict[str, str]]:
-    found = one(spec, RotarySpec, "rotary positions").scaling
+    found = one(spec, RotarySpec).scaling
     return {} if found else {"rope_scaling": {"rope_type": "default"}}
 
 
-def _constants(spec: ModelSpec, layer: int) -> TensorRow:
-    """The row of a layer's beta and eps, which are ours by their specification."""
-    found = one(spec, XIELU, "xIELU")
+def _constants(spec: ModelSpec) -> Iterator[TensorRow]:
+    """The rows of each layer's beta and eps, which are ours by their specification."""
+    found = one(spec, XIELU)
 
-    def load(held: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def load(held: tuple[Tensor, ...], layer: int) -> tuple[Tensor, ...]:
         for value, name, own in zip(held, ("beta", "eps"), (found.beta, found.eps), strict=True):
             if not value.is_meta and abs(value.item() - own) > 2e-2 * abs(own):  # files may hold them in 16 bits
                 raise CheckpointError(f"layer {layer} has {name} = {value.item():g}; only {own:g} is computed here")
         return ()
 
-    names = tuple(f"model.layers.{layer}.{THEIRS}.{name}" for name in ("beta", "eps"))
-    return TensorRow((), names, load, lambda _: (torch.tensor(found.beta), torch.tensor(found.eps)))
-
-
-def _with_constants(family: Family) -> Family:
-    def rows(spec: ModelSpec) -> list[TensorRow]:
-        return [*family.rows(spec), *(_constants(spec, i) for i in range(spec.n_layers))]
-
-    return family._replace(rows=rows)
+    for i in range(spec.n_layers):
+        names = tuple(f"model.layers.{i}.{THEIRS}.{name}" for name in ("beta", "eps"))
+        yield TensorRow(
+            (), names, partial(load, layer=i), lambda _: (torch.tensor(found.beta), torch.tensor(found.eps))
+        )
 
 
 def _pruned(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -69,15 +68,14 @@ def _pruned(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, int | None]:
-    rows = one(one(spec, HeadSpec, "head"), TableSpec, "table").rows
+    rows = one(one(spec, HeadSpec), TableSpec).rows
     return {WRITTEN: None if rows == spec.vocab_size else rows}
 
 
 WRITTEN = "output_vocab_size"
 PAIRS = (
-    table.VOCABULARY,
-    table.D_MODEL,
-    table.d_ff("intermediate_size", 14_336),
+    *table.STREAM,
+    table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=14_336),
     table.only(hidden_act="xielu"),
     table.heads(),
     table.EVEN,
@@ -85,7 +83,7 @@ PAIRS = (
     table.rms_eps(1e-5),
     table.positions(USUAL, context=65_536),
     own_table(USUAL),
-    table.Pair(lambda settings, spec: spec, _unscaled),
+    table.Pair(write=_unscaled),
     table.tables(tied=False),
     table.layers(),
 )
@@ -99,13 +97,12 @@ LAYER = {
     f"{ACTIVATION}.negative": f"{THEIRS}.alpha_n",
 }
 TEMPLATE = apertus(1, 8, 1, 8)
-APERTUS = _with_constants(table.family("apertus", "ApertusForCausalLM", TEMPLATE, PAIRS, LAYER))
-APERTUS_1_5 = _with_constants(
-    table.family(
-        "apertus1p5_text",
-        "Apertus1p5TextForCausalLM",
-        TEMPLATE,
-        (*PAIRS, table.Pair(_pruned, _written)),
-        LAYER,
-    )
+APERTUS = table.family("apertus", "ApertusForCausalLM", TEMPLATE, PAIRS, LAYER, further=_constants)
+APERTUS_1_5 = table.family(
+    "apertus1p5_text",
+    "Apertus1p5TextForCausalLM",
+    TEMPLATE,
+    (*PAIRS, table.Pair(_pruned, _written)),
+    LAYER,
+    further=_constants,
 )

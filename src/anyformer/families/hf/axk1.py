@@ -10,19 +10,17 @@ from anyformer.families.compose import changed
 from anyformer.families.deepseek import V3_ROUTER
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import (
-    IDLE,
     LAYOUT,
     TURNING,
-    held,
-    in_files,
     latent_heads,
     latent_scale,
+    layer,
     layer_eps,
     n_shared,
     v3_routing,
 )
-from anyformer.families.hf.experts import dense_by_type, expert_width
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Files
 from anyformer.layers import RotarySpec, RouterSpec
 from anyformer.spec import BranchSpec, ModelSpec
@@ -45,9 +43,7 @@ AXK1 = table.family(
         axk1(1, 8, 1, 8, d_expert=8, choice=V3_ROUTER, n_dense=0), BranchSpec, norm_out=None
     ),  # until it is known where
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),
         n_shared(1),
         *latent_heads(narrow=True),
@@ -72,8 +68,7 @@ AXK1 = table.family(
         table.Pair(lambda _, spec: normed_experts(spec)),
         table.only(scoring_func="sigmoid", moe_layer_freq=1),
     ),
-    lambda spec: {**held(spec), **BEHIND},
-    filed=lambda spec: {**in_files(spec), **BEHIND_FILED},
+    layer,
+    apart=({**HELD, **BEHIND}, {**filed(), **BEHIND_FILED}),
     buffers=("self_attn.rotary_emb.inv_freq", "post_mlp_layernorm.weight"),
-    ignored=IDLE,
 )._replace(of_files=_corrected)

@@ -12,7 +12,6 @@ from anyformer.families.compose import changed
 from anyformer.families.deepseek import V3_ROUTER
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import (
-    IDLE,
     LAYER,
     latent_heads,
     latent_scale,
@@ -22,9 +21,9 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
 )
 from anyformer.families.hf.dsa import INDEXER, index_sizes
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, sparse
+from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width, sparse
 from anyformer.families.hf.layout import Laid, Theirs, within
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import GatedRMSNormSpec, RMSNormSpec, RotarySpec
@@ -38,7 +37,7 @@ def _normed(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said(spec: ModelSpec) -> dict[str, Any]:
-    return {"gated_norm_rank": one(spec, GatedRMSNormSpec, "gated norm").rank}
+    return {"gated_norm_rank": one(spec, GatedRMSNormSpec).rank}
 
 
 def _gated(ours: str, theirs: str) -> Laid:
@@ -72,9 +71,7 @@ AXK2 = table.family(
     changed(axk2(1, 8, 1, 8, d_expert=8, choice=V3_ROUTER, n_dense=0), SublayerSpec, norm_in=RMSNormSpec(eps=1e-6)),
     (
         table.renamed(num_local_experts="n_routed_experts"),
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 512),
         n_shared(1),
         *latent_heads(128, 384, 64, 64, rotary_dim=32, narrow=True),
@@ -89,8 +86,7 @@ AXK2 = table.family(
         table.Pair(_normed, _said),
         table.only(moe_layer_freq=1, rope_interleave=True, scoring_func="sigmoid", topk_method="noaux_tc"),
     ),
-    lambda spec: {**_layer(spec), **HELD},
+    _layer,
     outside=_around,
-    filed=lambda spec: {**_layer(spec), **filed()},
-    ignored=(*IDLE, *TRAINING),
+    apart=BY_EXPERT,
 )

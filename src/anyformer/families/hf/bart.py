@@ -14,6 +14,7 @@ from anyformer.families.hf.bigbird import ATTENTION as BLOCKS
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.longformer import WINDOWS
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one, reshaped, waves
+from anyformer.families.hf.scales import scaled_tokens
 from anyformer.families.hf.stacks import encoder_decoder_family, encoder_of, in_decoder, in_encoder, two_stacks
 from anyformer.families.longformer import led
 from anyformer.families.marian import marian
@@ -24,8 +25,6 @@ from anyformer.spec import HeadSpec, ModelSpec, StackSpec
 
 BIAS = "final_logits_bias"
 POSITIONS = tuple(f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
-# Rates of dropout; an old word.
-IGNORED = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "output_past")
 TEMPLATE = {"d_model": 8, "layers": (1, 1), "n_heads": (1, 1), "d_ff": (8, 8)}
 
 
@@ -102,7 +101,7 @@ def _family(
     last: str = "layer_norm",
     unneeded: tuple[str, ...] = (),
     tables: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
-    ignored: tuple[str, ...] = IGNORED,
+    ignored: tuple[str, ...] = (),
 ) -> Family:
     """The family of a class whose tensors are below `stack`, the norms at the end of its stacks called `last`.
 
@@ -144,8 +143,8 @@ def _biased(spec: ModelSpec, files: Files) -> ModelSpec:
     return spec.but(heads=tuple(head.but(bias=True) for head in spec.heads))
 
 
-SCALE = table.scaled_tokens("scale_embedding", ROOT)
-SCALED = table.scaled_tokens("scale_embedding", ROOT, default=True)
+SCALE = scaled_tokens("scale_embedding", ROOT)
+SCALED = scaled_tokens("scale_embedding", ROOT, default=True)
 START = table.starts(name="init_std")
 LEARNED = (SCALE, START, table.learned("max_position_embeddings", 1024))
 ROWS = table.only(static_position_embeddings=False, normalize_embedding=True, extra_pos_embeddings=2)
@@ -162,7 +161,7 @@ MVP = _family(
     bart(**TEMPLATE),
     # Learned keys and values before a layer's own are not read here.
     (*_sizes(50_267), table.only(use_prompt=False), *LEARNED),
-    ignored=(*IGNORED, "prompt_length", "prompt_mid_dim"),
+    ignored=("prompt_length", "prompt_mid_dim"),
 )
 MBART = _family(
     "mbart",
@@ -186,7 +185,7 @@ BLENDERBOT = _family(
 
 def _waves(spec: ModelSpec) -> list[TensorRow]:
     """The rows of what PEGASUS's class holds of its positions."""
-    angles = one(spec.stack, SinusoidSpec, "sinusoids").angles(spec.stack.d_model)
+    angles = one(spec.stack, SinusoidSpec).angles(spec.stack.d_model)
     return [waves(name, spec.context or 1024, angles) for name in POSITIONS]
 
 
@@ -251,12 +250,12 @@ MARIAN = _family(
         table.only(decoder_vocab_size=lambda spec: spec.vocab_size),
         SCALE,
         table.context("max_position_embeddings", 1024),
-        table.fixed(share_encoder_decoder_embeddings=True),
-        table.Pair(lambda _, spec: spec, lambda spec: {"decoder_vocab_size": spec.vocab_size, **START.write(spec)}),
+        table.fixed(share_encoder_decoder_embeddings=True, decoder_vocab_size=lambda spec: spec.vocab_size),
+        table.Pair(write=START.write),
     ),
     unneeded=POSITIONS,
     # Marian has a start of its own.
-    ignored=(*IGNORED, "init_std"),
+    ignored=("init_std",),
 )
 LED = _family(
     "led",
@@ -276,5 +275,5 @@ LED = _family(
     ),
     stack="led",
     encoder={f"{table.PROJECTION}.o": "self_attn.output", "0.norm_sum": "self_attn_layer_norm", **OF_LED, **feed(1)},
-    ignored=(*IGNORED, "attention_mode"),
+    ignored=("attention_mode",),
 )

@@ -40,6 +40,7 @@ LAYER = {
     f"{table.FEED}.down": "output.dense",
     "1.norm_sum": "output.LayerNorm",
 }
+BRANCHES = {ours: theirs for ours, theirs in LAYER.items() if not ours.endswith("norm_sum")}
 CONTEXT = 1536  # of RoFormer, where nothing is said
 NEXT, WORDS = "cls.seq_relationship", "cls.predictions"
 MLM = headings.words(
@@ -79,7 +80,6 @@ BERT = encoder_family(
     (*SIZES, SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     laid_out(LAYER),
-    also=(f"{WORDS}.decoder",),
     ignored=(*IGNORED, "directionality"),
 )
 ERNIE = encoder_family(
@@ -89,7 +89,6 @@ ERNIE = encoder_family(
     (*SIZES, SEGMENTS, eps(1e-12), n_positions(), table.only(use_task_id=False)),
     bert_heads("Ernie", "ernie.", "ForMaskedLM"),
     laid_out(LAYER),
-    also=(f"{WORDS}.decoder",),
     ignored=("task_type_vocab_size",),
 )
 # GELU, whatever hidden_act says.
@@ -114,7 +113,6 @@ ROBERTA, XLM_ROBERTA, CAMEMBERT, DATA2VEC = (
         (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
         roberta_heads(name, prefix),
         laid_out(LAYER),
-        also=("lm_head.decoder",),
     )
     for hf_type, name, prefix in (
         ("roberta", "Roberta", "roberta."),
@@ -162,7 +160,6 @@ REMBERT = encoder_family(
     (*SIZES, width(256, always=True, name="input_embedding_size"), SEGMENTS, eps(1e-12), n_positions()),
     REMBERT_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "encoder.embedding_hidden_mapping_in"}),
-    tied=False,
     of_heads=(table.Pair(_read_width, _written_width),),
 )
 
@@ -189,7 +186,6 @@ DISTILBERT = encoder_family(
     (*sizes("dim", "hidden_dim", "n_heads", "activation", "n_layers"), n_positions()),
     DISTILBERT_HEADS,
     laid_out(LAYER_OF_DISTILBERT, terms=("position",), layer="transformer.layer"),
-    also=("vocab_projector",),
     ignored=("sinusoidal_pos_embds", "tie_weights_"),  # how the table of positions starts; an old word for tied
 )
 
@@ -221,15 +217,13 @@ ELECTRA = encoder_family(
     (*SIZES, width(128, always=False), SEGMENTS, eps(1e-12), n_positions()),
     ELECTRA_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "embeddings_project"}),
-    also=("generator_lm_head",),
-    ignored=("summary_type", "summary_use_proj", "summary_activation"),
 )
 
 
 def _waves(spec: ModelSpec) -> list[TensorRow]:
     """The row of what their class holds of the angles: sines, then cosines, of each position."""
-    head_dim = spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads
-    frequencies = one(spec, RotarySpec, "rotary positions").frequencies(head_dim)
+    head_dim = spec.stack.d_model // one(spec, GQASpec).n_heads
+    frequencies = one(spec, RotarySpec).frequencies(head_dim)
     return [waves("encoder.embed_positions.weight", spec.context or CONTEXT, frequencies)]
 
 
@@ -256,8 +250,6 @@ ROFORMER = encoder_family(
     ROFORMER_HEADS,
     laid_out(LAYER, terms=("token_type",), outside={"stack.embedding.projection": "embeddings_project"}),
     further=_waves,
-    also=(f"{WORDS}.decoder",),
-    buffers=(),
 )
 
 GENERATION_HEADS = headings.HeadNames(
@@ -272,6 +264,4 @@ BERT_GENERATION = encoder_family(
     (*SIZES, eps(1e-12), n_positions(), causal("is_decoder")),
     GENERATION_HEADS,
     laid_out(LAYER, terms=("position",)),
-    also=("lm_head.decoder",),
-    decoders=True,
 )

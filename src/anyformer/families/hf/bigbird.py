@@ -9,11 +9,12 @@ import torch
 
 from anyformer.families.bigbird import bigbird, block_sparse
 from anyformer.families.hf import headings
-from anyformer.families.hf.bert import LAYER, MLM, NEXT, WORDS
+from anyformer.families.hf.bert import LAYER, MLM, NEXT
 from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, sizes
 from anyformer.families.hf.mapping import TensorRow
+from anyformer.families.hf.scales import scaled_tokens
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.table import Pair, at, scaled_tokens
+from anyformer.families.hf.table import Pair, at
 from anyformer.layers import GlobalBlocks, GQASpec
 from anyformer.spec import ModelSpec, ScaleSpec
 
@@ -67,5 +68,4 @@ BIGBIRD = encoder_family(
     HEADS,
     laid_out(LAYER),
     further=further,
-    also=(f"{WORDS}.decoder",),
 )

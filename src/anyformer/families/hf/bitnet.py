@@ -12,8 +12,7 @@ BITNET = table.family(
     "BitNetForCausalLM",
     bitnet(1, 8, 1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.activation("hidden_act", "relu2", GatedFeedForwardSpec),
         table.heads(n_kv_heads=5),

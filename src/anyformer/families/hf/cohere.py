@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from anyformer.families.cohere import cohere, cohere2
-from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.scales import scaled_by
 from anyformer.layers import GQASpec, LayerNormSpec, NormSpec, RotarySpec
-from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
+from anyformer.spec import HeadSpec
 
 
 def norms_of_heads(name: str, default: bool = False) -> table.Pair:
     """Whether queries and keys are normed, as the stream is."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        norm = one(spec, NormSpec, "norm") if settings.take(name, bool, default) else None
-        return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
-
-    return table.Pair(read, lambda spec: {name: one(spec, GQASpec, "attention").norm_query is not None})
+    return table.switch(name, GQASpec, "norm_query", "norm_key", on=lambda spec: one(spec, NormSpec), default=default)
 
 
-def _factor(scale: ScaleSpec | None) -> float:
-    return 1.0 if scale is None else scale.factor
-
-
-LOGITS = table.at(
-    "logit_scale", float, HeadSpec, "scale", default=0.0625, into=lambda factor: ScaleSpec(factor=factor), out=_factor
-)
+LOGITS = scaled_by("logit_scale", HeadSpec, 0.0625)
 EPS = table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5)
 SIZES = (
     *WIDTHS,
@@ -41,7 +30,7 @@ SIZES = (
 MODULES = {
     "0.norm_in": "input_layernorm",
     **ATTENTION,
-    **{f"0.branches.1.mixer.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")},
+    **gated("0.branches.1.mixer", "mlp"),
 }
 ROTARY = RotarySpec(theta=500_000.0, layout="interleaved")  # the class's own theta
 
@@ -59,8 +48,8 @@ COHERE2 = table.family(
     (
         *SIZES,
         table.positions(ROTARY.but(theta=10_000.0), context=8192),
-        windows.layer_types(full_every=4, size=4096, setting="sliding_window_pattern"),
+        windows.layer_types(windows.each(4, "sliding_window_pattern"), 4096),
     ),
     MODULES,
-    ignored=("cache_implementation", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),
+    ignored=("order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),
 )

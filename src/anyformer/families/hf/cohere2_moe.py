@@ -14,7 +14,6 @@ from anyformer.families.hf import cohere, table, windows
 from anyformer.families.hf.exaone import WINDOWED
 from anyformer.families.hf.experts import (
     HELD,
-    TRAINING,
     dense_by_type,
     expert_width,
     filed,
@@ -22,7 +21,8 @@ from anyformer.families.hf.experts import (
     n_experts,
     sparse,
 )
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.layout import gated
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA
 from anyformer.families.hf.settings import Settings
@@ -42,7 +42,6 @@ S = TypeVar("S", bound=Spec)
 SCORES: dict[str, Any] = {"softmax": "softmax-of-chosen", "sigmoid": "sigmoid"}
 SCORE, TOGETHER = "expert_selection_fn", "shared_expert_combination_strategy"
 EVERY, OF_DENSE, FIRST = "sliding_window_pattern", "prefix_dense_sliding_window_pattern", "first_k_dense_replace"
-ROTATING = "rotary positions"
 
 
 def averaging(part: S, half: bool = True) -> S:
@@ -80,7 +79,7 @@ def _score(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said_score(spec: ModelSpec) -> dict[str, Any]:
-    router = one(spec, RouterSpec, "router")
+    router = one(spec, RouterSpec)
     return {SCORE: "sigmoid" if router.score == "sigmoid" else "softmax", "norm_topk_prob": router.renormalise}
 
 
@@ -88,38 +87,29 @@ def _shared(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n, way = settings.take("num_shared_experts", int, 0), settings.take(TOGETHER, str, "average")
     if way not in ("average", "sum"):
         raise settings.refusal(TOGETHER, "must be average or sum")
-    expert = one(spec, GatedFeedForwardSpec, "gated expert")
+    expert = one(spec, GatedFeedForwardSpec)
     spec = changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff) if n else None)
     return averaging(spec, half=n > 0 and way == "average")
 
 
 def _said_shared(spec: ModelSpec) -> dict[str, Any]:
-    mixture = one(spec, MoESpec, "mixture of experts")
-    shared, expert = (
-        part and one(part, GatedFeedForwardSpec, "gated expert").d_ff
-        for part in (mixture.shared_expert, mixture.expert)
-    )
+    mixture = one(spec, MoESpec)
+    shared, expert = (part and one(part, GatedFeedForwardSpec).d_ff for part in (mixture.shared_expert, mixture.expert))
     way = "average" if any(spec.nested(FactorSpec)) else "sum"
     return {"num_shared_experts": (shared or 0) // (expert or 1), TOGETHER: way}
 
 
-def _types(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, size = settings.take("num_hidden_layers", int), settings.take("sliding_window", int, 4096)
+def _full(settings: Settings, n: int) -> list[bool]:
+    """By a pattern of the dense layers, and one of the others."""
     every, before = settings.positive(EVERY, int, 4), settings.positive(OF_DENSE, int, 1)
     first = settings.take(FIRST, int, 0)
     numbers = (*((i, before) for i in range(first)), *((i, every) for i in range(n - first)))
-    usual = tuple(windows.SLIDING if (i + 1) % step else windows.FULL for i, step in numbers)
-    return windows.typed(settings, spec, n, settings.strings("layer_types") or usual, size)
-
-
-def _said_types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {"layer_types": windows.types_of(spec), "sliding_window": windows.window_of(spec) or 4096}
-    return {"num_hidden_layers": spec.n_layers, **kinds}
+    return [(i + 1) % step == 0 for i, step in numbers]
 
 
 def _dense(settings: Settings, spec: ModelSpec) -> ModelSpec:
     turn = settings.take(OF_DENSE, int, 1) == 1
-    rotary = one(spec, RotarySpec, ROTATING)
+    rotary = one(spec, RotarySpec)
     blocks = (
         block if sparse(block) else averaging(changed(block, GQASpec, rotary=rotary) if turn else block, half=False)
         for block in spec.stack.blocks
@@ -141,16 +131,14 @@ def _beside(modules: dict[str, Any] | dict[Any, Any]) -> dict[Any, Any]:
     return {place(ours) if isinstance(ours, str) else tuple(map(place, ours)): x for ours, x in modules.items()}
 
 
-SHARED = {f"{table.BESIDE}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
+SHARED = gated(f"{table.BESIDE}.shared_expert", "mlp.shared_experts")
 LAYER = {**cohere.MODULES, **SHARED}
 COHERE2_MOE = table.family(
     "cohere2_moe",
     "Cohere2MoeForCausalLM",
     windows.two_kinds(cohere2_moe(4, 8, 1, 8, 1, n_experts=2, top_k=1)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("intermediate_size", "expert", 22_528),
         table.heads(head_dim=128),
         table.BIASES,
@@ -164,11 +152,10 @@ COHERE2_MOE = table.family(
         table.Pair(_score, _said_score),
         table.Pair(_shared, _said_shared),
         WINDOWED,
-        table.Pair(_types, _said_types),
+        windows.layer_types(_full, 4096),
         dense_by_type(None, 0, FIRST, of_dense="prefix_dense_intermediate_size"),
         table.Pair(_dense, _said_dense),
     ),
-    {**LAYER, **_beside(HELD)},
-    filed={**LAYER, **_beside(filed())},
-    ignored=TRAINING,
+    LAYER,
+    apart=(_beside(HELD), _beside(filed())),
 )

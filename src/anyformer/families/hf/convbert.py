@@ -35,12 +35,12 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:
-    return {"num_attention_heads": 2 * one(spec, GQASpec, "attention").n_heads, "head_ratio": 2}
+    return {"num_attention_heads": 2 * one(spec, GQASpec).n_heads, "head_ratio": 2}
 
 
 def _layer(spec: ModelSpec) -> Mapping[str | tuple[str, ...], str | Theirs]:
     d_model, o = spec.stack.d_model, f"{table.PROJECTION}.o"
-    grouped = one(spec, FeedForwardSpec, "feed-forward").groups > 1
+    grouped = one(spec, FeedForwardSpec).groups > 1
     return {
         **{ours: theirs for ours, theirs in LAYER.items() if ours != o},
         **{f"{table.FEED}.{x}": Theirs(LAYER[f"{table.FEED}.{x}"], turned=grouped) for x in ("up", "down")},
@@ -71,8 +71,7 @@ CONVBERT = encoder_family(
     "convbert",
     convbert(1, 8, 2),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.Pair(_heads, _written),
         table.at("conv_kernel_size", int, SpanConvolutionSpec, "size", default=9),
@@ -87,6 +86,4 @@ CONVBERT = encoder_family(
     ),
     HEADS,
     _links,
-    also=("generator_lm_head",),
-    ignored=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
 )

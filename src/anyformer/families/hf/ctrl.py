@@ -36,6 +36,5 @@ CTRL = table.family(
     layer="h",
     tokens="w",
     norm="layernorm",
-    buffers=(),
     unneeded=("transformer.pos_encoding",),  # the sinusoids, in old files
 )

@@ -33,7 +33,7 @@ def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_attention(spec: ModelSpec) -> dict[str, Any]:
-    heads, found = one(spec, GQASpec, "attention"), one(spec, RotarySpec, "rotary positions")
+    heads, found = one(spec, GQASpec), one(spec, RotarySpec)
     inner = {"kv_n_heads": heads.kv_heads, "clip_qkv": heads.clip, THETA: found.theta}
     sizes = {"n_heads": heads.n_heads, "max_seq_len": spec.context or 2048}
     return {**sizes, "attn_config": inner, **rotary_settings(found, fraction=None)}
@@ -52,7 +52,7 @@ def _read_experts(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_experts(spec: ModelSpec) -> dict[str, Any]:
-    router, expert = one(spec, RouterSpec, "router"), one(spec, GatedFeedForwardSpec, "gated expert")
+    router, expert = one(spec, RouterSpec), one(spec, GatedFeedForwardSpec)
     found = {
         "moe_num_experts": router.n_experts,
         "moe_top_k": router.top_k,
@@ -92,6 +92,4 @@ DBRX = table.family(
     layer="blocks",
     tokens="wte",
     norm="norm_f",
-    buffers=(),
-    ignored=("emb_pdrop", "output_router_logits", "router_aux_loss_coef"),
 )

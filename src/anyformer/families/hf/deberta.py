@@ -12,7 +12,7 @@ from anyformer.families.hf.encoder import SIZES, Links, encoder_family, eps
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings, spelling
-from anyformer.families.hf.table import FEED, PROJECTION, Pair, at, only
+from anyformer.families.hf.table import FEED, PROJECTION, Pair, at, fixed, only
 from anyformer.layers import (
     GELU,
     ContentToPositionSpec,
@@ -25,7 +25,6 @@ from anyformer.layers import (
 )
 from anyformer.spec import Count, EmbeddingSpec, Length, ModelSpec
 
-TABLE = "table of distances"
 SCORES = "0.branches.0.mixer.scores"
 LAYER = {
     f"{PROJECTION}.o": "attention.output.dense",
@@ -69,7 +68,7 @@ def relative() -> Pair:
         return changed(spec, RelativeTableSpec, farthest=Length(farthest)).but(context=Length(context))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        farthest = one(spec, RelativeTableSpec, TABLE).farthest
+        farthest = one(spec, RelativeTableSpec).farthest
         context = spec.context or farthest
         return {
             "relative_attention": True,
@@ -86,7 +85,7 @@ def relative() -> Pair:
 
 POOLED = (
     only(type_vocab_size=0, pooler_hidden_act="gelu", pooler_hidden_size=lambda spec: spec.stack.d_model),
-    Pair(lambda _, spec: spec, lambda spec: {"pooler_hidden_size": spec.stack.d_model}),
+    fixed(pooler_hidden_size=lambda spec: spec.stack.d_model),
 )
 
 
@@ -94,7 +93,7 @@ def laid_out(modules: Modules) -> Links:
     """The encoder's modules: those of each layer, the embedding's norm and the table of distances."""
 
     def links(spec: ModelSpec) -> Laid:
-        table = f"shared.{one(spec.stack, RelativeTableSpec, TABLE).shared}"
+        table = f"shared.{one(spec.stack, RelativeTableSpec).shared}"
         outside = {table: "encoder.rel_embeddings", f"{table}.norm": "encoder.LayerNorm", **CONVOLUTION}
         terms = ("position",) if len(spec.stack.embedding.terms) > 1 else ()
         return encoder.laid_out(modules, terms=terms, outside=outside)(spec)
@@ -111,7 +110,7 @@ MLM = (  # the same head under two names: `legacy` chooses
 REPLACED = {
     "transform.0": "mask_predictions.dense",
     "n": "mask_predictions.LayerNorm",
-    "": "mask_predictions.classifier",
+    "table": "mask_predictions.classifier",
 }
 IN_FILES = ("embeddings.position_ids", "embeddings.position_embeddings.weight")  # of the decoder used in pretraining
 
@@ -136,7 +135,6 @@ DEBERTA = encoder_family(
     (*SIZES, eps(1e-7), relative(), *POOLED),
     heads("Deberta"),
     laid_out({**LAYER, **within(OF_V1, theirs="attention.self.")}),
-    also=(f"{OLD}.decoder",),
     buffers=IN_FILES,
     ignored=("legacy",),
 )
@@ -146,12 +144,12 @@ def _read_norm(settings: Settings, spec: ModelSpec) -> ModelSpec:
     kinds = {part.strip() for part in settings.take("norm_rel_ebd", str, "none").lower().split("|")}
     if kinds - {"none", "layer_norm"}:
         raise settings.refusal("norm_rel_ebd", "is not computed here; only 'none' or 'layer_norm' is")
-    norm = one(spec, LayerNormSpec, "layer norm") if "layer_norm" in kinds else None
+    norm = one(spec, LayerNormSpec) if "layer_norm" in kinds else None
     return changed(spec, RelativeTableSpec, norm=norm)
 
 
 def _write_norm(spec: ModelSpec) -> dict[str, Any]:
-    return {"norm_rel_ebd": "layer_norm" if one(spec, RelativeTableSpec, TABLE).norm else "none"}
+    return {"norm_rel_ebd": "layer_norm" if one(spec, RelativeTableSpec).norm else "none"}
 
 
 def _projected(part: type[ContentToPositionSpec | PositionToContentSpec]) -> Pair:
@@ -187,7 +185,7 @@ def convolution() -> Pair:
             raise settings.refusal("conv_kernel_size", "must be odd: as many tokens before as after")
         if size < 1:
             return spec
-        norm = one(spec, LayerNormSpec, "layer norm")
+        norm = one(spec, LayerNormSpec)
         return changed(convolved(spec, size, activation), LayerNormSpec, eps=norm.eps)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
@@ -205,7 +203,6 @@ DEBERTA_V2 = encoder_family(
     (*SIZES, eps(1e-7), relative(), *DISTANCES, convolution(), *POOLED),
     heads("DebertaV2"),
     laid_out({**LAYER, **within(OF_V2, theirs="attention.self.")}),
-    also=(f"{OLD}.decoder",),
     buffers=IN_FILES,
     ignored=("legacy",),
 )

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anyformer.families.compose import changed, with_layers
+from anyformer.families.compose import changed
 from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek, predicting_further, sharpened
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, expert_width, filed
-from anyformer.families.hf.layout import Laid, Modules, Theirs, within
+from anyformer.families.hf.experts import BY_EXPERT, dense_first, expert_width
+from anyformer.families.hf.layout import Laid, Modules, Theirs, gated, within
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
-from anyformer.families.hf.mapping import Family, Files, one
+from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.rotary import scaling_settings
 from anyformer.families.hf.settings import REQUIRED, Settings
 from anyformer.layers import (
@@ -31,11 +31,9 @@ from anyformer.layers import (
 )
 from anyformer.spec import ModelSpec, ScaleSpec
 
-LATENT = "latent attention"
-
 
 def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    settings.require("num_key_value_heads", one(spec, MLASpec, LATENT).n_heads)
+    settings.require("num_key_value_heads", one(spec, MLASpec).n_heads)
     # The classes write qk_rope_head_dim and the sum there themselves.
     settings.ignore("head_dim", "qk_head_dim", "q_head_dim")
     return spec
@@ -43,7 +41,7 @@ def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def turning(spec: ModelSpec) -> int:
     """The features of a head that turn, which is qk_rope_head_dim."""
-    return one(spec, MLASpec, LATENT).turning
+    return one(spec, MLASpec).turning
 
 
 TURNING = table.only(head_dim=turning)  # of a class that turns so many where it is told
@@ -74,7 +72,7 @@ def latent_heads(
         table.together(MLASpec, sizes),
         table.at("q_lora_rank", int, MLASpec, "query_rank", default=query_rank, nullable=not narrow),
         table.at("attention_bias", bool, MLASpec, "bias_output", "bias_down", default=False),
-        table.Pair(_as_many, lambda spec: {"num_key_value_heads": one(spec, MLASpec, LATENT).n_heads}),
+        table.Pair(_as_many, lambda spec: {"num_key_value_heads": one(spec, MLASpec).n_heads}),
     )
 
 
@@ -82,7 +80,7 @@ def layer_eps(default: float = 1e-6) -> table.Pair:
     """The eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        latent = one(spec, MLASpec, LATENT)
+        latent = one(spec, MLASpec)
         spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, default))
         return changed(spec, MLASpec, norm_kv=latent.norm_kv, norm_query=latent.norm_query)
 
@@ -100,13 +98,13 @@ def latent_scale(usual: Mapping[str, Any] | None = None) -> table.Pair:
         found = settings.section("rope_scaling") or settings.section("rope_parameters")
         found = found or (Settings(usual, "rope_parameters") if usual else None)
         share = found.optional("mscale_all_dim", float) if found else None
-        scaling = one(spec, RotarySpec, "rotary positions").scaling
+        scaling = one(spec, RotarySpec).scaling
         scale = sharpened(scaling.factor, share) if share and isinstance(scaling, YaRN) else ScaleSpec(power=-0.5)
         return changed(spec, AttentionSpec, scale=scale)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        scaling = one(spec, RotarySpec, "rotary positions").scaling
-        factor = one(spec, AttentionSpec, "attention").scale.factor
+        scaling = one(spec, RotarySpec).scaling
+        factor = one(spec, AttentionSpec).scale.factor
         found = scaling_settings(scaling)
         if found is None or not isinstance(scaling, YaRN) or factor <= 1 or scaling.factor <= 1:
             return {}
@@ -121,7 +119,7 @@ def latent_scale(usual: Mapping[str, Any] | None = None) -> table.Pair:
 
 def modules(spec: ModelSpec, ours: str = table.PROJECTION, theirs: str = "self_attn") -> Laid:
     """A layer's attention: the latent beside the rotary key, and for each head its key beside its value."""
-    queries = "q_b_proj" if one(spec, MLASpec, LATENT).query_rank else "q_proj"
+    queries = "q_b_proj" if one(spec, MLASpec).query_rank else "q_proj"
     places: Modules = {
         "q_down": "q_a_proj",
         "norm_query": "q_a_layernorm",
@@ -134,14 +132,11 @@ def modules(spec: ModelSpec, ours: str = table.PROJECTION, theirs: str = "self_a
     return within(places, f"{ours}.", f"{theirs}.")
 
 
-MIXTURE = "mixture of experts"
-
-
 def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
     """How many shared experts there are: together they are one as wide as all of them."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        mixture = one(spec, MoESpec, MIXTURE)
+        mixture = one(spec, MoESpec)
         n, expert = settings.take(name, int, default), mixture.expert
         if n < 1:
             raise settings.refusal(name, "leaves an expert without width; this class needs at least one")
@@ -149,28 +144,10 @@ def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
         return changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        mixture = one(spec, MoESpec, MIXTURE)
-        shared = mixture.shared_expert and one(mixture.shared_expert, GatedFeedForwardSpec, "shared expert")
-        each = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
+        mixture = one(spec, MoESpec)
+        shared = mixture.shared_expert and one(mixture.shared_expert, GatedFeedForwardSpec)
+        each = one(mixture.expert, GatedFeedForwardSpec)
         return {name: max(1, shared.d_ff // each.d_ff) if shared else 1}
-
-    return table.Pair(read, write)
-
-
-def dense_first(first: int, name: str = "first_k_dense_replace") -> table.Pair:
-    """The layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        n_layers = settings.take("num_hidden_layers", int)
-        n_dense = settings.take(name, int, first)
-        settings.require("moe_layer_freq", 1)
-        dense, sparse = spec.stack.blocks
-        n_dense = min(n_dense, n_layers)
-        return with_layers(spec, (*[dense] * n_dense, *[sparse] * (n_layers - n_dense)))
-
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        of_experts = [any(block.nested(MoESpec)) for block in spec.stack.blocks]
-        return {"num_hidden_layers": spec.n_layers, name: [*of_experts, True].index(True)}
 
     return table.Pair(read, write)
 
@@ -184,13 +161,17 @@ def _read_groups(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_groups(spec: ModelSpec) -> dict[str, Any]:
-    router = one(spec, RouterSpec, MIXTURE)
+    router = one(spec, RouterSpec)
     method = "group_limited_greedy" if router.n_groups > 1 else "greedy"
     return {"topk_method": method, "n_group": router.n_groups, "topk_group": router.top_groups}
 
 
-NORMS_AHEAD = {"norm_token": "enorm", "norm_hidden": "hnorm", "norm": "shared_head.norm"}
-AHEAD = {**NORMS_AHEAD, ("token", "hidden"): Theirs("eh_proj", by="input")}
+AHEAD = {
+    "norm_token": "enorm",
+    "norm_hidden": "hnorm",
+    "norm": "shared_head.norm",
+    ("token", "hidden"): Theirs("eh_proj", by="input"),
+}
 
 
 def further(default: int) -> table.Pair:
@@ -205,15 +186,6 @@ def further(default: int) -> table.Pair:
         return {} if n == default else {"num_nextn_predict_layers": n}
 
     return table.Pair(read, write)
-
-
-def where_held(spec: ModelSpec, files: Files) -> ModelSpec:
-    """The model without the modules where no tensor of them is in the files, as in those that transformers writes."""
-    names = (*NORMS_AHEAD.values(), "eh_proj")
-    held = (
-        f"model.layers.{spec.n_layers + k}.{name}.weight" in files for k in range(len(spec.ahead)) for name in names
-    )
-    return spec if any(held) else spec.but(ahead=())
 
 
 V2_ROUTING = {
@@ -245,20 +217,13 @@ def v3_routing(
     return table.together(RouterSpec, found)
 
 
-SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
+SHARED = gated(f"{table.FEED}.shared_expert", "mlp.shared_experts")
 LAYER = {**NORMS, **GATED, **SHARED}
-# What sets losses and the spread of experts over machines.
-IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size")
 
 
-def held(spec: ModelSpec) -> dict[Any, Any]:
-    """A layer's modules in memory."""
-    return {**modules(spec), **LAYER, **HELD}
-
-
-def in_files(spec: ModelSpec) -> dict[Any, Any]:
-    """A layer's modules as files have them, a tensor for each expert."""
-    return {**modules(spec), **LAYER, **filed()}
+def layer(spec: ModelSpec) -> dict[Any, Any]:
+    """A layer's modules but for its experts."""
+    return {**modules(spec), **LAYER}
 
 
 def _family(
@@ -276,7 +241,7 @@ def _family(
     first: tuple[table.Pair, ...] = (),
 ) -> Family:
     """The family of a class; the sizes are its defaults."""
-    template = deepseek(n_layers=2, n_dense=1, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
+    template = deepseek(n_layers=1, n_dense=0, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
     pairs = (
         *first,
         *WIDTHS,
@@ -288,6 +253,7 @@ def _family(
         *own,
         latent_scale(),
         table.tables(tied=False, start=start),
+        table.layers(),
         dense_first(n_dense),
         *last,
     )
@@ -296,10 +262,9 @@ def _family(
         architecture,
         template,
         pairs,
-        held,
-        filed=in_files,
+        layer,
+        apart=BY_EXPERT,
         ahead=AHEAD,
-        ignored=IDLE,
     )
 
 
@@ -331,7 +296,7 @@ DEEPSEEK_V3 = _family(
     of_all=1,
     d_expert=2048,
     context=4096,
-)._replace(of_files=where_held)
+)
 SARVAM = table.renamed(num_experts="n_routed_experts", num_shared_experts="n_shared_experts")
 SARVAM_MLA = _family(
     "sarvam_mla",
@@ -346,4 +311,4 @@ SARVAM_MLA = _family(
     query_rank=None,
     start=0.006,
     first=(SARVAM,),
-)._replace(of_files=where_held)
+)

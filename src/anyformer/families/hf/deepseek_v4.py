@@ -6,6 +6,7 @@ start at the first slot of a row, be that padding; here they start with a docume
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families.compose import firsts
@@ -22,7 +23,7 @@ from anyformer.families.deepseek_v4 import (
     deepseek_v4,
 )
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import ALONE, EXPERTS, TRAINING, routed
+from anyformer.families.hf.experts import EXPERTS, HELD, routed
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary_of, scaling_settings
@@ -32,6 +33,7 @@ from anyformer.layers import (
     CompressorSpec,
     GatedFeedForwardSpec,
     HyperConnectionSpec,
+    HyperStreamsSpec,
     IndexerSpec,
     MoESpec,
     RMSNormSpec,
@@ -50,22 +52,14 @@ SCORES = {"sqrtsoftplus": "sqrt-softplus", "sigmoid": "sigmoid"}
 MAIN, COMPRESSED = "main", "compress"
 
 
-def _words(settings: Settings, name: str, usual: list[str], known: tuple[str, ...]) -> list[str]:
-    """The list of a word for each layer."""
-    found = [*(settings.strings(name) or usual)]
-    if len(found) != len(usual) or set(found) - set(known):
-        raise settings.refusal(name, f"must be {len(usual)} times one of {', '.join(known)}")
-    return found
-
-
-def _layers(settings: Settings, n: int) -> list[str]:
+def _layers(settings: Settings, n: int) -> Sequence[str]:
     ratios = settings.written("compress_ratios")
     usual = attention_layers(n)
     if ratios is not None:
-        if not isinstance(ratios, list) or len(ratios) < n or set(ratios[:n]) - set(RATIOS):
+        if not isinstance(ratios, list) or len(ratios) < n or not all(each in [*RATIOS] for each in ratios[:n]):
             raise settings.refusal("compress_ratios", f"must be {n} times one of {', '.join(map(str, RATIOS))}")
         usual = [RATIOS[ratio] for ratio in ratios[:n]]
-    return _words(settings, "layer_types", usual, (SLIDING, SPARSE, HEAVY))
+    return settings.words("layer_types", n, (SLIDING, SPARSE, HEAVY), usual)
 
 
 def _rates(settings: Settings) -> tuple[int, int]:
@@ -122,7 +116,7 @@ def _read(settings: Settings, _: ModelSpec) -> ModelSpec:
         settings.positive("num_attention_heads", int, 64),
         settings.positive("moe_intermediate_size", int, settings.positive("intermediate_size", int, 2048)),
         _layers(settings, n),
-        kinds=_words(settings, "mlp_layer_types", usual, (HASHED, ROUTED)),
+        kinds=settings.words("mlp_layer_types", n, (HASHED, ROUTED), usual),
         router=router,
         activation=settings.activation("hidden_act", "silu"),
         limit=settings.positive("swiglu_limit", float, 10.0),
@@ -148,27 +142,27 @@ def _read(settings: Settings, _: ModelSpec) -> ModelSpec:
 
 
 def _attention(block: BlockSpec) -> str:
-    compressor = one(block, AttentionSpec, "attention").compressor
+    compressor = one(block, AttentionSpec).compressor
     return SLIDING if compressor is None else SPARSE if compressor.overlap else HEAVY
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
     blocks = spec.stack.blocks
     types = [_attention(block) for block in blocks]
-    hashed = [one(block, RouterSpec, "router").hashed is not None for block in blocks]
+    hashed = [one(block, RouterSpec).hashed is not None for block in blocks]
     first = firsts(types, spec)
     rates, index = dict(RATES), {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 512}
     for kind in rates.keys() & first.keys():
-        rates[kind] = one(first[kind], CompressorSpec, "compressor").every
+        rates[kind] = one(first[kind], CompressorSpec).every
     if SPARSE in first:
-        indexer = one(first[SPARSE], IndexerSpec, "indexer")
+        indexer = one(first[SPARSE], IndexerSpec)
         index = {"index_n_heads": indexer.n_heads, "index_head_dim": indexer.head_dim, "index_topk": indexer.top_k}
     compressed = next((block for kind, block in first.items() if kind != SLIDING), None)
-    plain = one(first[SLIDING], RotarySpec, "rotary positions") if SLIDING in first else PLAIN
-    stretched = one(compressed, RotarySpec, "rotary positions") if compressed else STRETCHED
-    heads, router = one(spec, SharedKVSpec, "keys that are values"), one(spec, RouterSpec, "router")
-    hyper, norm = one(spec, HyperConnectionSpec, "hyper-connections"), one(spec, RMSNormSpec, "RMSNorm")
-    expert = one(one(spec, MoESpec, "mixture of experts").expert, GatedFeedForwardSpec, "gated expert")
+    plain = one(first[SLIDING], RotarySpec) if SLIDING in first else PLAIN
+    stretched = one(compressed, RotarySpec) if compressed else STRETCHED
+    heads, router = one(spec, SharedKVSpec), one(spec, RouterSpec)
+    hyper, norm = one(spec, HyperConnectionSpec), one(spec, RMSNormSpec)
+    expert = one(one(spec, MoESpec).expert, GatedFeedForwardSpec)
     fraction = (stretched if compressed else plain).fraction
     tables = {
         name: {
@@ -277,9 +271,8 @@ IN_FILES = {
 MODULES: Modules = {
     "0.norm_in": "input_layernorm",
     "1.norm_in": "post_attention_layernorm",
-    **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias"),
     **_modules("self_attn", "mlp", IN_MEMORY),
-    **ALONE,
+    **HELD,
 }
 FILED: Modules = {
     "0.norm_in": "attn_norm",
@@ -288,6 +281,11 @@ FILED: Modules = {
     **_modules("attn", "ffn", IN_FILES),
     **{f"{EXPERTS}.{x}": f"ffn.experts.*.{IN_FILES[x]}" for x in ("gate", "up", "down")},
 }
+# How many streams there are, and the least of what they are mixed by.
+STREAMS = (
+    table.at("hc_mult", int, HyperStreamsSpec, "n", default=4),
+    table.at("hc_eps", float, HyperConnectionSpec, "least", default=1e-6, positive=True),
+)
 COEFFICIENTS = {"weight": "fn", "bias": "base", "scale": "scale"}
 
 
@@ -316,7 +314,7 @@ def _family(modules: Modules, connection: str, head: str) -> Family:
         modules,
         outside=lambda spec: _around(spec, connection),
         heads=(head,),
-        ignored=(*TRAINING, "norm_topk_prob", "num_nextn_predict_layers", "expert_dtype"),
+        ignored=("norm_topk_prob", "num_nextn_predict_layers", "expert_dtype"),
     )
 
 

@@ -16,7 +16,6 @@ from anyformer.families.glm import glm5, router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import (
     AHEAD,
-    IDLE,
     LAYER,
     further,
     latent_heads,
@@ -25,11 +24,10 @@ from anyformer.families.hf.deepseek import (
     modules,
     n_shared,
     v3_routing,
-    where_held,
 )
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
-from anyformer.families.hf.layout import Laid, within
-from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width
+from anyformer.families.hf.layout import within
+from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, IndexerSpec, MLASpec, RotarySpec
@@ -51,13 +49,11 @@ def index_sizes(n_heads: int) -> tuple[table.Pair, ...]:
 
     def enough(settings: Settings, spec: ModelSpec) -> ModelSpec:
         turning = max((latent.turning for latent in spec.nested(MLASpec)), default=0)
-        if one(spec, IndexerSpec, "indexer").head_dim < turning:
+        if one(spec, IndexerSpec).head_dim < turning:
             raise settings.refusal(
                 "index_head_dim", f"is less than qk_rope_head_dim = {turning}, which the class refuses"
             )
-        types = settings.strings("layer_types")
-        if types is not None and (len(types) != spec.n_layers or set(types) - set(INDEXED)):
-            raise settings.refusal("layer_types", f"must be {spec.n_layers} times {INDEXED[0]}")
+        settings.words("layer_types", spec.n_layers, INDEXED, INDEXED[:1] * spec.n_layers)
         return spec
 
     return table.together(IndexerSpec, sizes), table.Pair(enough)
@@ -94,14 +90,10 @@ def shared_choices(usual: Callable[[Settings, int], tuple[str, ...]] = _by_numbe
         return with_layers(spec, blocks)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        attentions = (one(block, AttentionSpec, "attention") for block in spec.stack.blocks)
+        attentions = (one(block, AttentionSpec) for block in spec.stack.blocks)
         return {"indexer_types": [OWN if each.own_indexer else SHARED for each in attentions]}
 
     return table.Pair(read, write)
-
-
-def _modules(spec: ModelSpec) -> Laid:
-    return modules(spec) | within(INDEXER, "0.branches.0.mixer.indexer.", "self_attn.indexer.")
 
 
 def _family(
@@ -118,9 +110,7 @@ def _family(
 ) -> Family:
     """The family of a class; the numbers are its defaults."""
     pairs = (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),
         n_shared(1),
         *latent_heads(**latent, narrow=True),
@@ -143,11 +133,10 @@ def _family(
         architecture,
         template,
         pairs,
-        lambda spec: {**_modules(spec), **LAYER, **HELD},
-        filed=lambda spec: {**_modules(spec), **LAYER, **filed()},
+        lambda spec: {**modules(spec), **within(INDEXER, "0.branches.0.mixer.indexer.", "self_attn.indexer."), **LAYER},
+        apart=BY_EXPERT,
         ahead=AHEAD,
-        ignored=(*IDLE, *TRAINING),
-    )._replace(of_files=where_held)
+    )
 
 
 DEEPSEEK_V32 = _family(

@@ -38,29 +38,32 @@ def encoder_family(
     *,
     further: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
     tokens: str = "embeddings.word_embeddings",
-    also: tuple[str, ...] = (),
     buffers: tuple[str, ...] = ("embeddings.position_ids",),
     ignored: tuple[str, ...] = (),
-    tied: bool = True,
-    positions: tuple[str, ...] = ("absolute",),
     filed: tuple[Links, HeadNames] | None = None,
     of_heads: tuple[table.Pair, ...] = (),
-    decoders: bool = False,
 ) -> Family:
     """The family of classes that put heads on one encoder; `links` are the encoder's modules, without the prefix.
 
-    The head for masked words has the tokens' table where they are `tied`. `further` are rows of the encoder's that are no
-    links; `also` are other names of the tokens' table in files, with the prefix; `buffers` are what old files hold and nobody
-    needs; `ignored` settings change no number; `positions` are the kinds that `pairs` read. `filed` are the links and heads of
-    files that are laid out otherwise; `of_heads` are settings of the heads; `decoders`: `pairs` read `is_decoder`.
+    The head for masked words has the tokens' table where the template's is shared. `further` are rows of the encoder's that are
+    no links; `buffers` are what old files hold and nobody needs; `ignored` settings change no number. `filed` are the links and
+    heads of files that are laid out otherwise; `of_heads` are settings of the heads.
     """
-    usual = table.only(
-        is_decoder=(False, decoders),
-        add_cross_attention=False,
-        tie_word_embeddings=tied,
-        position_embedding_type=positions,
-    )
-    all_pairs = (usual, *pairs, table.Pair(heads.read), *of_heads)
+    tied = one(template.stack.embedding, TableSpec).shared is not None
+    usual = {
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": tied,
+        "position_embedding_type": "absolute",
+    }
+
+    def unread(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        """What no pair asked for must be as in most."""
+        for name in settings.untaken(usual):
+            settings.require(name, usual[name])
+        return spec
+
+    all_pairs = (*pairs, table.Pair(unread), table.Pair(heads.read), *of_heads)
     to_spec, write = table.both_ways(template, all_pairs, ignored)
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
@@ -71,9 +74,9 @@ def encoder_family(
 
     def rows(spec: ModelSpec, links: Links = links, heads: HeadNames = heads) -> list[TensorRow]:
         stripped = {head.name for head in spec.heads} <= set(heads.classes.get(heads.bare, ()))
-        shared = one(spec.stack.embedding, TableSpec, "table of tokens").shared
+        shared = one(spec.stack.embedding, TableSpec).shared
         ours = f"shared.{shared}" if tied else "stack.embedding.terms.0.table"
-        places = {ours: Theirs(heads.prefix + tokens, also=also), **heads.links(spec)}
+        places = {ours: Theirs(heads.prefix + tokens, also=heads.of_tokens() if tied else ()), **heads.links(spec)}
         found = [_aliased(row) for row in rows_of(spec, places | within(links(spec), theirs=heads.prefix))]
         found += [row._replace(theirs=tuple(heads.prefix + name for name in row.theirs)) for row in further(spec)]
         taken = {name for row in found for name in (*row.theirs, *row.also)}
@@ -158,7 +161,7 @@ def n_positions(offset_by_padding: bool = False, default: int = 512) -> table.Pa
         return spec.but(context=Length(rows - offset))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, LearnedPositionsSpec, "learned positions")
+        found = one(spec, LearnedPositionsSpec)
         padding = {"pad_token_id": found.padding} if found.padding is not None else {}
         return {"max_position_embeddings": found.n_positions + found.offset, **padding}
 

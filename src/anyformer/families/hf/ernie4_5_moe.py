@@ -6,7 +6,7 @@ from anyformer.families.compose import with_layers
 from anyformer.families.ernie4_5_moe import ernie4_5_moe
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import SHARED, n_shared
-from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, routed, sparse
+from anyformer.families.hf.experts import ALONE, expert_width, filed, routed, sparse
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
@@ -55,7 +55,6 @@ ERNIE_MOE = table.family(
         table.Pair(_read, _write),
         table.only(use_bias=False, moe_norm_min=1e-12),
     ),
-    {**LAYER, **ALONE, **_routed("mlp.gate.moe_statics")},
-    filed={**LAYER, **filed(None), **_routed("mlp.moe_statics")},
-    ignored=TRAINING,
+    LAYER,
+    apart=({**ALONE, **_routed("mlp.gate.moe_statics")}, {**filed(None), **_routed("mlp.moe_statics")}),
 )

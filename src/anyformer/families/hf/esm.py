@@ -10,7 +10,7 @@ from anyformer.families.compose import changed
 from anyformer.families.esm import MASK, PADDING, esm
 from anyformer.families.heads import contacts
 from anyformer.families.hf import headings, table
-from anyformer.families.hf.bert import OF_ROBERTA
+from anyformer.families.hf.bert import BRANCHES, OF_ROBERTA
 from anyformer.families.hf.encoder import encoder_family, eps, laid_out, n_positions
 from anyformer.families.hf.mapping import TensorRow, dropped, one
 from anyformer.families.hf.rotary import THETA
@@ -26,6 +26,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The positions, the embedding's norm, and what becomes of masked tokens."""
     spec = POSITIONS.read(settings, spec)
     theta = settings.take("rope_theta", float, 10_000.0)
+    settings.require("position_embedding_type", ABSOLUTE, ROTARY)
     if settings.take("position_embedding_type", str, ABSOLUTE) == ROTARY:
         embedding = spec.stack.embedding
         spec = spec.but(stack=spec.stack.but(embedding=embedding.but(terms=embedding.terms[:1])))
@@ -59,7 +60,7 @@ def _frequencies(spec: ModelSpec) -> list[TensorRow]:
     rotary = next(spec.nested(RotarySpec), None)
     if rotary is None:
         return []
-    width = spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads
+    width = spec.stack.d_model // one(spec, GQASpec).n_heads
     turning, name = torch.tensor(rotary.frequencies(width)), "rotary_embeddings.inv_freq"
     old = (f"{HEADS.prefix}encoder.layer.{i}.attention.self.{name}" for i in ("*", *range(spec.n_layers)))
     return [TensorRow((), (name,), lambda theirs: (), lambda ours: (turning,)), dropped(*old)]
@@ -81,23 +82,11 @@ CLASSES = {
     "EsmForTokenClassification": ("token_classes", "contacts"),
 }
 HEADS = headings.HeadNames("esm.", "EsmModel", EACH, CLASSES)
-LAYER = {
-    "0.norm_in": "attention.LayerNorm",
-    **{
-        f"{table.PROJECTION}.{x}": f"attention.self.{name}"
-        for x, name in zip("qkv", ("query", "key", "value"), strict=True)
-    },
-    f"{table.PROJECTION}.o": "attention.output.dense",
-    "1.norm_in": "LayerNorm",
-    f"{table.FEED}.up": "intermediate.dense",
-    f"{table.FEED}.down": "output.dense",
-}
 ESM = encoder_family(
     "esm",
     esm(1, 8, 1, learned=True),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
         table.EVEN,
@@ -109,13 +98,11 @@ ESM = encoder_family(
     ),
     HEADS,
     laid_out(
-        LAYER,
+        {**BRANCHES, "0.norm_in": "attention.LayerNorm", "1.norm_in": "LayerNorm"},
         terms=("position",),
         outside={"stack.embedding.norm": "embeddings.layer_norm", "stack.norm": "encoder.emb_layer_norm_after"},
     ),
-    also=("lm_head.decoder",),
     buffers=("embeddings.position_ids", "embeddings.position_embeddings.weight"),
     further=_frequencies,
-    positions=(ABSOLUTE, ROTARY),
     ignored=("esmfold_config", "vocab_list", "hidden_act"),
 )

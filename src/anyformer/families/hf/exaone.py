@@ -5,41 +5,46 @@ EXAONE 3's files have GPT-2's names. Full layers rotate nothing where there are 
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.exaone import exaone4, exaone_moe, hybrid
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, n_shared, v3_routing
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.gpt2 import gpt_family
-from anyformer.families.hf.llama import ATTENTION, GATED, NORMS_BEHIND, QK_NORMS, SWIGLU, TEMPLATE, WIDTHS, settings_of
+from anyformer.families.hf.llama import (
+    ATTENTION,
+    GATED,
+    NORMS_BEHIND,
+    QK_NORMS,
+    SPARSE_WIDTHS,
+    TEMPLATE,
+    WIDTHS,
+    settings_of,
+)
 from anyformer.families.hf.llama import LAYER as OF_LLAMA
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, Causal, RotarySpec
 from anyformer.spec import ModelSpec
 
 
-def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n_layers, size = settings.take("num_hidden_layers", int), settings.nullable("sliding_window", int, 4096)
-    types = settings.strings("layer_types")
-    if types is None:
-        every = settings.take("sliding_window_pattern", int, 4) if size else 1
-        if every < 1:
-            raise settings.refusal("sliding_window_pattern", "must be at least 1")
-        types = tuple(windows.SLIDING if (i + 1) % every else windows.FULL for i in range(n_layers))
-    settings.ignore("sliding_window_pattern")  # in words in the released files, which list the types
-    if size is None:
-        turning = spec.stack.blocks[0]
-        full = changed(turning, AttentionSpec, mask=Causal())
-        spec = with_layers(spec, (turning, full))
-    return windows.typed(settings, spec, n_layers, types, size)
+def _turned(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Without windows full layers turn."""
+    if settings.nullable(windows.WINDOW, int, 4096) is not None:
+        return spec
+    turning = spec.stack.blocks[0]
+    return with_layers(spec, (turning, changed(turning, AttentionSpec, mask=Causal())))
 
 
-def _write(spec: ModelSpec) -> dict[str, Any]:
-    found = {"num_hidden_layers": spec.n_layers, "layer_types": windows.types_of(spec)}
-    return {**found, "sliding_window": windows.window_of(spec)}
+def _full(settings: Settings, n: int) -> list[bool]:
+    whole = settings.nullable(windows.WINDOW, int, 4096) is None
+    if whole or settings.strings("layer_types") is not None:
+        settings.ignore("sliding_window_pattern")  # in words in the released files, which list the types
+        return [whole] * n
+    return [*windows.each(4, "sliding_window_pattern")(settings, n)]
+
+
+TYPES = table.Pair(_turned, lambda spec: {windows.WINDOW: None}), windows.layer_types(_full, 4096)
 
 
 def _windowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -74,7 +79,7 @@ EXAONE4 = table.family(
         EPS,
         table.positions(),
         table.tables(tied=False),
-        table.Pair(_read, _write),
+        *TYPES,
     ),
     {**NORMS_BEHIND, **QK_NORMS, **ATTENTION, **GATED},
 )
@@ -83,9 +88,7 @@ EXAONE_MOE = table.family(
     "ExaoneMoeForCausalLM",
     windows.two_kinds(exaone_moe(4, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), window=1, n_dense=0)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1024),
         n_shared(1, "num_shared_experts"),
         table.heads(n_kv_heads=32),
@@ -94,16 +97,9 @@ EXAONE_MOE = table.family(
         v3_routing(64, 8, 2.5, 1, 1, name="num_experts"),
         table.tables(tied=False),
         WINDOWED,
-        table.Pair(_read, _write),
+        *TYPES,
         dense_by_type(16_384, 1, "first_k_dense_replace"),
     ),
-    {**ATTENTION, **QK_NORMS, **LAYER, **HELD},
-    filed={
-        **ATTENTION,
-        **QK_NORMS,
-        **LAYER,
-        **filed(None),
-        **routed("mlp.gate.weight", "mlp.e_score_correction_bias"),
-    },
-    ignored=TRAINING,
+    {**ATTENTION, **QK_NORMS, **LAYER},
+    apart=(HELD, {**filed(None), **routed("mlp.gate.weight", "mlp.e_score_correction_bias")}),
 )

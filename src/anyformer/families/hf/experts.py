@@ -10,10 +10,10 @@ from typing import Any
 
 from anyformer.families.compose import changed, edited, with_layers
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.layout import Theirs, gated
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.settings import REQUIRED, Settings
 from anyformer.families.hf.table import Pair
 from anyformer.families.mistral import mixtral
 from anyformer.families.phi_moe import phi_moe
@@ -44,26 +44,27 @@ def filed(
     return parts if gate is None else {f"{table.FEED}.router": gate, **parts}
 
 
-OF_MIXTRAL = filed("block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2"))
+BY_EXPERT = HELD, filed()  # in memory, and in files
+PLACES_OF_MIXTRAL = "block_sparse_moe.experts", ("w1", "w3", "w2")
+OF_MIXTRAL = filed("block_sparse_moe.gate", *PLACES_OF_MIXTRAL)
 
 
 def expert_width(name: str, field: str, default: int) -> Pair:
     """The setting of the d_ff of a mixture's `field`, expert or shared_expert."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        mixture = one(spec, MoESpec, "mixture of experts")
+        mixture = one(spec, MoESpec)
         width = settings.take(name, int, default)
         return changed(spec, MoESpec, **{field: getattr(mixture, field).but(d_ff=width)})
 
     def write(spec: ModelSpec) -> dict[str, int]:
-        expert = getattr(one(spec, MoESpec, "mixture of experts"), field)
-        return {name: one(expert, GatedFeedForwardSpec, "gated feed-forward").d_ff} if expert else {}
+        expert = getattr(one(spec, MoESpec), field)
+        return {name: one(expert, GatedFeedForwardSpec).d_ff} if expert else {}
 
     return Pair(read, write)
 
 
 TEMPLATE = mixtral(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
-TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
 
 
 def n_chosen(default: int) -> Pair:
@@ -90,16 +91,17 @@ MIXTRAL = table.family(
         table.tables(tied=False),
         table.layers(),
     ),
-    {**NORMS, **ATTENTION, **HELD},
-    filed={**NORMS, **ATTENTION, **OF_MIXTRAL},
-    ignored=TRAINING,
+    {**NORMS, **ATTENTION},
+    apart=(HELD, OF_MIXTRAL),
 )
 
 TEMPLATE_OF_QWEN = qwen_moe(
     n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, n_experts=64, top_k=1, d_expert=8, d_shared=8, context=32_768
 )
-SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_expert.{x}_proj" for x in ("gate", "up", "down")}
-MODULES_OF_QWEN = {**NORMS, **ATTENTION, **GATED, **SHARED, f"{table.FEED}.shared_gate": "mlp.shared_expert_gate"}
+SHARED = {
+    **gated(f"{table.FEED}.shared_expert", "mlp.shared_expert"),
+    f"{table.FEED}.shared_gate": "mlp.shared_expert_gate",
+}
 
 
 def sparse(spec: BlockSpec) -> bool:
@@ -114,7 +116,7 @@ def n_experts(default: int) -> Pair:
         said = settings.optional("num_local_experts", int)
         return changed(spec, RouterSpec, n_experts=settings.take("num_experts", int, said or default))
 
-    return Pair(read, lambda spec: {"num_experts": one(spec, RouterSpec, "router").n_experts})
+    return Pair(read, lambda spec: {"num_experts": one(spec, RouterSpec).n_experts})
 
 
 def qwen_routing(default: int, chosen: int, *, sum_is_one: bool) -> tuple[Pair, Pair, Pair]:
@@ -164,10 +166,9 @@ def dense_by_type(
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n = first if setting is None else settings.take(setting, int, first)
-        types = settings.strings("mlp_layer_types") or tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
-        if len(types) != spec.n_layers or set(types) - {DENSE, SPARSE}:
-            raise settings.refusal("mlp_layer_types", f"must be {spec.n_layers} times {DENSE} or {SPARSE}")
-        usual = width or one(one(spec, MoESpec, "mixture").expert, GatedFeedForwardSpec, "gated feed-forward").d_ff
+        by_number = (DENSE if i < n else SPARSE for i in range(spec.n_layers))
+        types = settings.words("mlp_layer_types", spec.n_layers, (DENSE, SPARSE), by_number)
+        usual = width or one(one(spec, MoESpec).expert, GatedFeedForwardSpec).d_ff
         return with_dense(spec, types, settings.positive(of_dense, int, usual))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
@@ -179,11 +180,12 @@ def dense_by_type(
     return Pair(read, write)
 
 
-def dense_before(name: str, first: int, width: int) -> Pair:
+def dense_first(first: int, name: str = "first_k_dense_replace", width: Any = REQUIRED) -> Pair:
     """How many layers, of this width, are before the mixtures, `first` where nothing is said; otherwise as `dense_by_type`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n = settings.take(name, int, first)
+        settings.require("moe_layer_freq", 1)
         types = tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
         return with_dense(spec, types, settings.positive("intermediate_size", int, width))
 
@@ -204,7 +206,7 @@ def with_dense(spec: ModelSpec, types: tuple[str, ...], d_ff: int) -> ModelSpec:
 def dense_width(spec: ModelSpec, name: str = "intermediate_size") -> dict[str, int]:
     """The setting of the width of dense layers, where there are any."""
     dense = next((block for block in spec.stack.blocks if not sparse(block)), None)
-    return {} if dense is None else {name: one(dense, GatedFeedForwardSpec, "feed-forward").d_ff}
+    return {} if dense is None else {name: one(dense, GatedFeedForwardSpec).d_ff}
 
 
 def as_dense(layer: BlockSpec, d_ff: int) -> BlockSpec:
@@ -231,10 +233,9 @@ QWEN_MOE = table.family(
     "Qwen2MoeForCausalLM",
     TEMPLATE_OF_QWEN,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.heads(n_kv_heads=16),
-        table.at("qkv_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=True),
+        table.at("qkv_bias", bool, GQASpec, *table.QKV_BIASES, default=True),
         SWIGLU,
         EPS,
         table.positions(context=32_768),
@@ -245,9 +246,8 @@ QWEN_MOE = table.family(
         table.tables(tied=False),
         dense_ones(5632),
     ),
-    {**MODULES_OF_QWEN, **HELD},
-    filed={**MODULES_OF_QWEN, **filed()},
-    ignored=TRAINING,
+    {**NORMS, **ATTENTION, **GATED, **SHARED},
+    apart=BY_EXPERT,
 )
 
 TEMPLATE_OF_PHI = phi_moe(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
@@ -270,7 +270,7 @@ PHI_MOE = table.family(
         table.tables(tied=False),
         table.layers(),
     ),
-    {**NORMS, **ATTENTION, **HELD, f"{table.FEED}.router": "mlp.router"},
-    filed={**NORMS, **ATTENTION, **OF_MIXTRAL},
-    ignored=(*TRAINING, "input_jitter_noise"),
+    {**NORMS, **ATTENTION},
+    apart=({**HELD, f"{table.FEED}.router": "mlp.router"}, OF_MIXTRAL),
+    ignored=("input_jitter_noise",),
 )

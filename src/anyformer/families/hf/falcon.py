@@ -50,7 +50,7 @@ def wiring(spec: ModelSpec) -> Wiring:
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    heads = one(spec.stack, GQASpec, "grouped-query attention")
+    heads = one(spec.stack, GQASpec)
     wired = wiring(spec)
     grouped = wired == "two norms" or heads.kv_heads not in (1, heads.n_heads)
     return {
@@ -120,7 +120,6 @@ BLOOM = gpt_family(
     MODULES,
     tokens="word_embeddings",
     outside={"stack.embedding.norm": "word_embeddings_layernorm"},
-    buffers=(),
     # How their product was cut among processors, the order of a sum, and what older files say of themselves.
     ignored=(
         *("slow_but_exact", "masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"),
@@ -151,7 +150,7 @@ def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_attention(spec: ModelSpec) -> dict[str, Any]:
-    heads, scale = one(spec, GQASpec, "attention"), one(spec, AttentionSpec, "attention").scale
+    heads, scale = one(spec, GQASpec), one(spec, AttentionSpec).scale
     factor = None if scale == ScaleSpec(power=-0.5) else scale.factor
     return {"n_heads": heads.n_heads, "attn_config": {"clip_qkv": heads.clip, "softmax_scale": factor}}
 
@@ -184,15 +183,6 @@ MPT = table.family(
     layer="blocks",
     tokens="wte",
     norm="norm_f",
-    buffers=(),
     # How it was made, trained and computed; its class has no learned positions whatever that says.
-    ignored=(
-        "learned_pos_emb",
-        "init_device",
-        "embedding_fraction",
-        "norm_type",
-        "emb_pdrop",
-        "verbose",
-        "init_config",
-    ),
+    ignored=("learned_pos_emb", "init_device", "embedding_fraction", "norm_type", "verbose", "init_config"),
 )

@@ -7,9 +7,11 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.falcon_h1 import falcon_h1
 from anyformer.families.hf import table
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, D_FF, MLP_BIAS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import ACTIVATIONS, Settings
 from anyformer.layers import (
     AttentionSpec,
@@ -21,25 +23,13 @@ from anyformer.layers import (
     Swish,
     TokensSpec,
 )
-from anyformer.spec import BranchSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, Spec
+from anyformer.spec import BranchSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec
 
 # The name of each branch's factors: of what it reads, of what it writes.
 AROUND = {
     SSDSpec: ("ssm_in_multiplier", "ssm_out_multiplier"),
     AttentionSpec: ("attention_in_multiplier", "attention_out_multiplier"),
 }
-
-
-def _scale(name: str, part: type[Spec]) -> table.Pair:
-    return table.at(
-        name,
-        float,
-        part,
-        "scale",
-        default=1.0,
-        into=lambda value: None if value == 1 else ScaleSpec(factor=value),
-        out=lambda scale: 1.0 if scale is None else scale.factor,
-    )
 
 
 def _map(value: float) -> FactorSpec | None:
@@ -61,7 +51,7 @@ def _around(settings: Settings, spec: ModelSpec) -> ModelSpec:
     word = settings.take("hidden_act", str, "silu")
     if gate != 1 and word not in ("silu", "swish"):
         raise settings.refusal("hidden_act", "goes with a multiplier of gates, which is computed for silu alone")
-    if gate != 1 and one(spec, GatedFeedForwardSpec, "gated feed-forward").bias_out:
+    if gate != 1 and one(spec, GatedFeedForwardSpec).bias_out:
         raise settings.refusal("mlp_bias", "goes with no multiplier of gates here")
     activation = ACTIVATIONS.get(word) if gate == 1 else Swish(beta=gate)
     if activation is None:
@@ -84,7 +74,7 @@ def _around(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {"key_multiplier": one(spec, AttentionSpec, "attention").scale.factor}
+    found: dict[str, Any] = {"key_multiplier": one(spec, AttentionSpec).scale.factor}
     for sublayer in spec.stack.blocks[0].sublayers:
         for branch in sublayer.branches:
             names = AROUND.get(type(branch.mixer))
@@ -122,7 +112,7 @@ def _ssm(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _of_ssm(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, SSDSpec, "Mamba-2 mixer")
+    found = one(spec, SSDSpec)
     norm = spec.stack.norm
     return {
         "ssm_multipliers": [*(found.multipliers or (1.0,) * 5)],
@@ -140,14 +130,13 @@ FALCON_H1 = table.family(
     "FalconH1ForCausalLM",
     falcon_h1(1, 32, 1, 8, ssm=(1, 64, 8), vocab_size=8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.heads(n_kv_heads=8),
         table.BIASES,
         MLP_BIAS,
-        _scale("embedding_multiplier", TokensSpec),
-        _scale("lm_head_multiplier", HeadSpec),
+        scaled_by("embedding_multiplier", TokensSpec),
+        scaled_by("lm_head_multiplier", HeadSpec),
         table.positions(RotarySpec(), context=8192),
         *mixer(NAMES, 256, 1, usual=1024),
         table.Pair(_ssm, _of_ssm),
@@ -160,12 +149,11 @@ FALCON_H1 = table.family(
         "1.norm_in": "pre_ff_layernorm",
         **{ours.replace("branches.0", "branches.1"): theirs for ours, theirs in ATTENTION.items()},
         **modules("mamba"),
-        **table.feeds(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"),
+        **gated(table.FEED, "feed_forward"),
     },
     norm="final_layernorm",
     ignored=(
         "mamba_chunk_size",
-        "num_logits_to_keep",
         "time_step_min",
         "time_step_max",
         "time_step_floor",

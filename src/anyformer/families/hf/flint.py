@@ -5,15 +5,9 @@ from __future__ import annotations
 from anyformer.families.compose import changed
 from anyformer.families.flint import WINDOW, flint, sees_all
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import HELD, SHARED, TRAINING, dense_ones, expert_width, filed, qwen_routing
+from anyformer.families.hf.experts import HELD, SHARED, dense_ones, expert_width, filed, qwen_routing
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU
-from anyformer.families.hf.settings import Settings
 from anyformer.layers import GQASpec, RotarySpec
-
-
-def _by_number(settings: Settings, n_layers: int) -> tuple[str, ...]:
-    return tuple(windows.FULL if sees_all(i, n_layers) else windows.SLIDING for i in range(n_layers))
-
 
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **GATED, **SHARED}
 TEMPLATE = flint(1, 8, 1, 8, 1, d_expert=8, d_shared=8, n_experts=256, top_k=1, n_dense=0)
@@ -23,8 +17,7 @@ FLINT = table.family(
     "FlintForCausalLM",
     changed(TEMPLATE, GQASpec, rotary=RotarySpec()),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.heads(n_kv_heads=4, head_dim=128),
         table.BIASES,
         SWIGLU,
@@ -35,9 +28,8 @@ FLINT = table.family(
         expert_width("shared_expert_intermediate_size", "shared_expert", 1024),
         table.tables(tied=False),
         dense_ones(6144, (0, 1)),
-        windows.turning_windows(WINDOW, _by_number),
+        windows.turning_windows(lambda settings, n: [sees_all(i, n) for i in range(n)], WINDOW),
     ),
-    {**LAYER, **HELD, SINK: "self_attn.sinks"},
-    filed={**LAYER, **filed(), SINK: "self_attn.softmax_offset"},
-    ignored=TRAINING,
+    LAYER,
+    apart=({**HELD, SINK: "self_attn.sinks"}, {**filed(), SINK: "self_attn.softmax_offset"}),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anyformer.families.compose import changed
 from anyformer.families.fnet import fnet
 from anyformer.families.hf import table
-from anyformer.families.hf.bert import LAYER, WORDS, bert_heads
+from anyformer.families.hf.bert import LAYER, bert_heads
 from anyformer.families.hf.encoder import encoder_family, eps, laid_out, n_positions
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, SegmentsSpec
@@ -21,8 +21,7 @@ FNET = encoder_family(
     "fnet",
     fnet(1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=3072),
         table.activation("hidden_act", "gelu_new", FeedForwardSpec),
         table.starts(),
@@ -39,6 +38,5 @@ FNET = encoder_family(
         {ours: theirs.replace("attention.", "fourier.") for ours, theirs in LAYER.items()},
         outside={"stack.embedding.projection": "embeddings.projection"},
     ),
-    also=(f"{WORDS}.decoder",),
     ignored=("tpu_short_seq_length",),
 )

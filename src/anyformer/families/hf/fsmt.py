@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.fsmt import fsmt
 from anyformer.families.hf import table
-from anyformer.families.hf.bart import BEHIND_PADDING, DECODER, ENCODER, IGNORED, POSITIONS, SCALED, START, stacks
+from anyformer.families.hf.bart import BEHIND_PADDING, DECODER, ENCODER, POSITIONS, SCALED, START, stacks
 from anyformer.families.hf.layout import Laid, Theirs, of_layers, rows_of, within
 from anyformer.families.hf.mapping import Family, TensorRow, one, waves
 from anyformer.families.hf.settings import Settings
@@ -34,8 +34,8 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    rows = {side: one(stack, TableSpec, "table").rows for _, side, stack in two_stacks(spec)}
-    tied = bool(one(spec, HeadSpec, "head").tied)
+    rows = {side: one(stack, TableSpec).rows for _, side, stack in two_stacks(spec)}
+    tied = bool(one(spec, HeadSpec).tied)
     return {"src_vocab_size": rows["encoder"], "tgt_vocab_size": rows["decoder"], "tie_word_embeddings": tied}
 
 
@@ -47,7 +47,7 @@ def _rows(spec: ModelSpec) -> list[TensorRow]:
     found |= within({} if tied else dict(zip(places, TABLES, strict=True)))
     for (ours, side, layers), modules in zip(two_stacks(spec), (ENCODER, DECODER), strict=True):
         found |= of_layers(layers, f"model.{side}.layers", modules, ours)
-    sinusoids, length = one(spec.stack, SinusoidSpec, "sinusoids"), spec.context or 1024
+    sinusoids, length = one(spec.stack, SinusoidSpec), spec.context or 1024
     angles, start = sinusoids.angles(spec.stack.d_model), sinusoids.start
     return [*rows_of(spec, found), *(waves(name, length + start, angles, start - 1) for name in POSITIONS)]
 
@@ -63,6 +63,6 @@ TO_SPEC, TO_CONFIG = table.both_ways(
         table.context("max_position_embeddings", 1024),
         BEHIND_PADDING,
     ),
-    (*IGNORED, "langs"),
+    ("langs",),
 )
 FSMT = Family("fsmt", "FSMTForConditionalGeneration", "model.", TO_SPEC, TO_CONFIG, _rows, fixed_masks=True)

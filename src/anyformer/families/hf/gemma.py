@@ -8,10 +8,10 @@ from anyformer.families.compose import bidirectional, causal, changed, edited
 from anyformer.families.gemma import gemma, gemma2, gemma3, vaultgemma
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
-from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.mapping import Family, one, width_of_head
 from anyformer.families.hf.settings import CAUSAL, Settings
 from anyformer.families.hf.windows import rotary_by_type
-from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, GQASpec, RotarySpec, SlidingWindow, SymmetricWindow
+from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, RotarySpec, SlidingWindow, SymmetricWindow
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
 BOTH_WAYS = "use_bidirectional_attention"
@@ -26,18 +26,16 @@ SANDWICH = {
 
 
 def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    heads, width = one(spec, GQASpec, "attention"), settings.positive("query_pre_attn_scalar", float, 256.0)
-    ratio = (heads.head_dim or spec.stack.d_model / heads.n_heads) / width
+    ratio = width_of_head(spec) / settings.positive("query_pre_attn_scalar", float, 256.0)
     return changed(spec, AttentionSpec, scale=ScaleSpec(factor=ratio**0.5, power=-0.5))
 
 
 def _write_scale(spec: ModelSpec) -> dict[str, Any]:
-    heads = one(spec, GQASpec, "attention")
-    scale = one(spec, AttentionSpec, "attention").scale.value(heads.head_dim or spec.stack.d_model // heads.n_heads)
+    scale = one(spec, AttentionSpec).scale.value(width_of_head(spec))
     return {"query_pre_attn_scalar": round(scale**-2)}  # the classes take an integer only
 
 
-SIZES = (table.VOCABULARY, table.D_MODEL, D_FF, EPS, table.BIASES, table.tables(tied=True))
+SIZES = (*table.STREAM, EPS, table.BIASES, table.tables(tied=True))
 SCALE = table.Pair(_read_scale, _write_scale)
 WIDTH = 256  # of a head, and of what scores are scaled by
 SOFTCAP = "final_logit_softcapping"
@@ -47,6 +45,7 @@ GEMMA = table.family(
     gemma(1, 8, 1, 8, 1),
     (
         *SIZES,
+        D_FF,
         table.heads(n_kv_heads=16, head_dim=WIDTH),
         # The first files say gelu and mean its tanh form.
         table.activation("hidden_act", TANH, GatedFeedForwardSpec, meant={"gelu": TANH}),
@@ -62,6 +61,7 @@ def _capped(hf_type: str, architecture: str, template: ModelSpec) -> Family:
     """A class of capped scores and logits, a window in every other layer."""
     pairs = (
         *SIZES,
+        D_FF,
         table.heads(n_kv_heads=4, head_dim=WIDTH),
         table.EVEN,
         table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
@@ -69,10 +69,11 @@ def _capped(hf_type: str, architecture: str, template: ModelSpec) -> Family:
         table.at("attn_logit_softcapping", float, AttentionSpec, "softcap", default=50.0, nullable=True),
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
         table.positions(context=8192),
-        windows.layer_types(full_every=2, size=4096),
+        windows.layer_types(windows.each(2), 4096),
     )
-    ignored = ("hidden_act", "cache_implementation")
-    return table.family(hf_type, architecture, template, pairs, {**SANDWICH, **ATTENTION, **GATED}, ignored=ignored)
+    return table.family(
+        hf_type, architecture, template, pairs, {**SANDWICH, **ATTENTION, **GATED}, ignored=("hidden_act",)
+    )
 
 
 GEMMA2 = _capped("gemma2", "Gemma2ForCausalLM", gemma2(2, 8, 1, 8, 1))
@@ -106,16 +107,17 @@ _GEMMA3 = table.family(
     windows.two_kinds(gemma3(6, 8, 1, 8, 1)),
     (
         *SIZES,
+        D_FF,
         table.heads(n_kv_heads=4, head_dim=WIDTH),
         table.EVEN,
         table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
         SCALE,
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6), 131_072, LOCAL),
-        windows.layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
+        windows.layer_types(windows.each(6, "sliding_window_pattern"), 4096),
     ),
     {**SANDWICH, **ATTENTION, **GATED, **QK_NORMS},
     # The class reads the cap of scores and never applies it.
-    ignored=("hidden_act", "cache_implementation", "attn_logit_softcapping"),
+    ignored=("hidden_act", "attn_logit_softcapping"),
 )
 GEMMA3 = _either_way(_GEMMA3)

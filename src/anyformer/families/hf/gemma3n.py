@@ -14,9 +14,9 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.gemma3n import borrowing, gemma3n
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.gemma import LOCAL, SANDWICH, SIZES, SOFTCAP, TANH
-from anyformer.families.hf.layout import Theirs, rows_of, within
+from anyformer.families.hf.layout import Laid, Theirs, rows_of, within
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS
-from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
+from anyformer.families.hf.mapping import TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.layers import (
@@ -68,7 +68,7 @@ def injection(sublayer: int) -> dict[str, str]:
 def side_by_side(spec: ModelSpec, sublayer: int, names: tuple[str, str, str] = PER_LAYER) -> Iterator[TensorRow]:
     """The rows of what all layers have of a table and a map in one tensor of theirs, and of the norm that is one for all."""
     each = [f"stack.blocks.{i}.sublayers.{sublayer}.branches.0.mixer" for i in range(spec.n_layers)]
-    norm = one(spec, PerLayerEmbeddingSpec, "per-layer embeddings").norm
+    norm = one(spec, PerLayerEmbeddingSpec).norm
     tables, maps, own_norm = names
     links: dict[str | tuple[str, ...], Theirs] = {
         tuple(f"{place}.table" for place in each): Theirs(tables, by="input"),
@@ -87,7 +87,7 @@ def unread(spec: ModelSpec, stack: str = "model.") -> TensorRow:
 
 def borrows(block: BlockSpec) -> bool:
     """Whether a layer reads another's keys and values."""
-    return one(block, AttentionSpec, "attention").reads == "layer"
+    return one(block, AttentionSpec).reads == "layer"
 
 
 def shared_layers(blocks: Iterable[BlockSpec]) -> int:
@@ -123,7 +123,7 @@ def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_layers(spec: ModelSpec) -> dict[str, Any]:
-    feeds = [one(block, GatedFeedForwardSpec, "gated feed-forward") for block in spec.stack.blocks]
+    feeds = [one(block, GatedFeedForwardSpec) for block in spec.stack.blocks]
     return {
         SHARED: shared_layers(spec.stack.blocks),
         SPARSITY: [feed.sparsity or 0.0 for feed in feeds],
@@ -140,19 +140,28 @@ def _read_tables(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_tables(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, PerLayerEmbeddingSpec, "per-layer embeddings").table
+    found = one(spec, PerLayerEmbeddingSpec).table
     return {"vocab_size_per_layer_input": found.rows, "hidden_size_per_layer_input": found.width}
 
 
+def _around(spec: ModelSpec) -> Laid:
+    """How layers, and the model, read and write the streams."""
+    found: Laid = {}
+    for i in range(spec.n_layers):
+        found |= within(ALTUP, f"stack.blocks.{i}.connection.", f"layers.{i}.")
+    for i in range(spec.stack.residual.n_streams - 1):
+        found[f"stack.residual.begin.{i}"] = Theirs(f"altup_projections.{i}")
+        found[f"stack.residual.end.{i}"] = Theirs(f"altup_unembed_projections.{i}")
+    return found
+
+
 TABLES = table.Pair(_read_tables, _write_tables)  # behind those that change every table
-# The widths of the feed-forwards are a list, which the layers read.
-WIDTHS = tuple(pair for pair in SIZES if pair is not SIZES[2])
-_PLAIN = table.family(
+GEMMA3N = table.family(
     "gemma3n_text",
     "Gemma3nForCausalLM",
     windows.two_kinds(gemma3n(5, 8, 1, 8, 1, n_sparse=0)),
     (
-        *WIDTHS,
+        *SIZES,
         TABLES,
         table.heads(n_kv_heads=2, head_dim=256),
         table.EVEN,
@@ -163,22 +172,11 @@ _PLAIN = table.family(
         table.at("laurel_rank", int, LaurelSpec, "rank", default=64),
         table.only(altup_active_idx=0, altup_correct_scale=True),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6), 32_768, LOCAL),
-        windows.layer_types(full_every=5, size=512),
+        windows.layer_types(windows.each(5), 512),
         table.Pair(_read_layers, _write_layers),
     ),
     {**LAYER, **injection(2)},
-    ignored=("hidden_act", "cache_implementation", "altup_coef_clip"),
+    outside=_around,
+    further=lambda spec: [*side_by_side(spec, 2), unread(spec)],
+    ignored=("hidden_act", "altup_coef_clip"),
 )
-
-
-def _rows(spec: ModelSpec) -> list[TensorRow]:
-    links: dict[str | tuple[str, ...], Theirs] = {}
-    for i in range(spec.n_layers):
-        links |= within(ALTUP, f"stack.blocks.{i}.connection.", f"model.layers.{i}.")
-    for i in range(spec.stack.residual.n_streams - 1):
-        links[f"stack.residual.begin.{i}"] = Theirs(f"model.altup_projections.{i}")
-        links[f"stack.residual.end.{i}"] = Theirs(f"model.altup_unembed_projections.{i}")
-    return [*_PLAIN.rows(spec), *rows_of(spec, links), *side_by_side(spec, 2), unread(spec)]
-
-
-GEMMA3N: Family = _PLAIN._replace(rows=_rows)

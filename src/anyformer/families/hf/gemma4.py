@@ -15,7 +15,7 @@ from anyformer.families.hf.gemma import SANDWICH, SOFTCAP, TANH, WIDTH
 from anyformer.families.hf.gemma3n import injection, own_layers, shared_layers, side_by_side, unread
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, QK_NORMS
-from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import FULL, SLIDING, rotary_by_type
 from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, PerLayerEmbeddingSpec, RotarySpec
@@ -48,16 +48,16 @@ def _completion(spec: ModelSpec) -> dict[str, Any]:
     found: dict[str, Any] = {READ: reads.width if reads else 0, ROWS: reads.rows if reads else spec.vocab_size}
     if mixture is None:
         return found
-    width = one(mixture.expert, GatedFeedForwardSpec, "gated feed-forward").d_ff
+    width = one(mixture.expert, GatedFeedForwardSpec).d_ff
     routed = {EXPERTS: mixture.router.n_experts, TOP_K: mixture.router.top_k, D_EXPERT: width}
     return {**found, **routed, "enable_moe_block": True}
 
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = settings.positive("num_hidden_layers", int)
-    usual = tuple(FULL if (i + 1) % EVERY == 0 else SLIDING for i in range(n))
-    types = (*(settings.strings("layer_types") or usual)[:-1], FULL)
-    spec = windows.typed(settings, spec, n, types, settings.positive("sliding_window", int, 512))
+    types, size = windows.said_types(settings, n, windows.each(EVERY), 512)
+    types = (*types[:-1], FULL)
+    spec = windows.typed(spec, types, size)
     blocks = _headed(settings, spec.stack.blocks, types)
     spec = with_layers(spec, blocks)
     n_shared = n - own_layers(settings, spec, 0)
@@ -65,7 +65,7 @@ def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written_layers(spec: ModelSpec) -> dict[str, Any]:
-    blocks, widths = spec.stack.blocks, [one(b, GatedFeedForwardSpec, "feed-forward").d_ff for b in spec.stack.blocks]
+    blocks, widths = spec.stack.blocks, [one(b, GatedFeedForwardSpec).d_ff for b in spec.stack.blocks]
     return {
         "num_hidden_layers": spec.n_layers,
         "layer_types": windows.types_of(spec),
@@ -106,10 +106,7 @@ def _with_heads(block: BlockSpec, n_heads: int, one_map: bool, *, head_dim: int,
 
 def _written_heads(spec: ModelSpec) -> dict[str, Any]:
     """By the names of the released files; of a model without sliding layers, those of all are those of the full ones."""
-    by_kind = {
-        kind: one(block, GQASpec, "grouped-query attention")
-        for kind, block in zip(windows.types_of(spec), spec.stack.blocks, strict=True)
-    }
+    by_kind = {kind: one(block, GQASpec) for kind, block in zip(windows.types_of(spec), spec.stack.blocks, strict=True)}
     full = by_kind.get(FULL) or by_kind[SLIDING]
     plain = by_kind.get(SLIDING) or full
 
@@ -154,13 +151,17 @@ def _bare(model: ModelSpec) -> ModelSpec:
     return windows.two_kinds(with_layers(model, blocks))
 
 
-_PLAIN = table.family(
+def _further(spec: ModelSpec) -> list[TensorRow]:
+    reads = any(spec.stack.blocks[0].nested(PerLayerEmbeddingSpec))
+    return [*(side_by_side(spec, 2) if reads else ()), unread(spec)]
+
+
+GEMMA4 = table.family(
     "gemma4_text",
     "Gemma4ForCausalLM",
     _bare(gemma4(EVERY, 8, 1, 8, 1, n_shared=0, width=None)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.tables(tied=True),
         table.Pair(_complete, _completion),
@@ -177,13 +178,5 @@ _PLAIN = table.family(
         table.only(use_bidirectional_attention=(None, "vision")),
     ),
     _layer,
-    ignored=("cache_implementation",),
+    further=_further,
 )
-
-
-def _rows(spec: ModelSpec) -> list[TensorRow]:
-    reads = any(spec.stack.blocks[0].nested(PerLayerEmbeddingSpec))
-    return [*_PLAIN.rows(spec), *(side_by_side(spec, 2) if reads else ()), unread(spec)]
-
-
-GEMMA4: Family = _PLAIN._replace(rows=_rows)

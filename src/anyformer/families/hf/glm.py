@@ -17,20 +17,16 @@ from anyformer.families.hf.deepseek import (
     LAYER,
     LAYOUT,
     SARVAM,
-    dense_first,
     further,
-    held,
-    in_files,
     latent_heads,
     latent_scale,
+    layer,
     layer_eps,
     n_shared,
     v3_routing,
-    where_held,
 )
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed, routed
-from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SWIGLU, WIDTHS
-from anyformer.families.hf.llama_like import QKV
+from anyformer.families.hf.experts import BY_EXPERT, HELD, dense_by_type, dense_first, expert_width, filed, routed
+from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.solar import solar_open
@@ -40,7 +36,7 @@ HALF = RotarySpec(fraction=0.5)
 PAIRS = (
     *WIDTHS,
     table.heads(n_kv_heads=2, head_dim=128),
-    table.at("attention_bias", bool, GQASpec, *QKV, default=True),
+    table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=True),
     table.rms_eps(1.5625e-07),
     table.positions(HALF.but(layout="interleaved"), fraction=FRACTION, context=131_072),
     table.tables(tied=False),
@@ -76,28 +72,28 @@ def _glm4_moe(
     return table.family(
         hf_type,
         "Glm4MoeForCausalLM",
-        glm4_moe(2, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0)),
+        glm4_moe(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
         (
             *first,
             *WIDTHS,
             expert_width("moe_intermediate_size", "expert", d_expert),
             n_shared(1),
             heads,
-            table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+            table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
             norms_of_heads("use_qk_norm", normed),
             table.rms_eps(eps),
             table.positions(turning, fraction=FRACTION, context=131_072),
             routing,
             table.tables(tied=False, start=start),
+            table.layers(),
             dense_first(1),
             further(n_further),
         ),
-        {**ATTENTION, **QK_NORMS, **LAYER, **HELD},
+        LAYER,
         tokens_too=tokens_too,
-        filed={**LAYER, **in_files},
+        apart=({**ATTENTION, **QK_NORMS, **HELD}, in_files),
         ahead=AHEAD,
-        ignored=TRAINING,
-    )._replace(of_files=where_held)
+    )
 
 
 GLM4_MOE = _glm4_moe(
@@ -135,9 +131,7 @@ GLM4_MOE_LITE = table.family(
     "Glm4MoeLiteForCausalLM",
     glm4_moe_lite(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1536),
         n_shared(1),
         *latent_heads(query_rank=768, head_dim=192, value_dim=256),
@@ -151,30 +145,27 @@ GLM4_MOE_LITE = table.family(
         dense_by_type(10_240, 1),
         further(0),
     ),
-    held,
-    filed=in_files,
+    layer,
+    apart=BY_EXPERT,
     ahead=AHEAD,
-    ignored=TRAINING,
-)._replace(of_files=where_held)
+)
 SOLAR_OPEN = table.family(
     "solar_open",
     "SolarOpenForCausalLM",
     solar_open(1, 8, 1, 8, choice=router(2, 1, 1.0)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1280),
         n_shared(1),
         table.heads(n_kv_heads=8, head_dim=128),
-        table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=1e6), context=131_072),  # the class fails where a part of a head rotates
         v3_routing(128, 8, 1.0, 1, 1),
         table.tables(tied=False),
         table.layers(),
     ),
-    {**ATTENTION, **LAYER, **HELD},
-    filed={**ATTENTION, **LAYER, **filed()},
-    ignored=(*TRAINING, "intermediate_size"),  # of dense layers, which it has none of
+    {**ATTENTION, **LAYER},
+    apart=BY_EXPERT,
+    ignored=("intermediate_size",),  # of dense layers, which it has none of
 )

@@ -10,9 +10,9 @@ from anyformer.families.glm import router
 from anyformer.families.glm_next import glm_next
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared, v3_routing
-from anyformer.families.hf.deepseek_v4 import COEFFICIENTS
+from anyformer.families.hf.deepseek_v4 import COEFFICIENTS, STREAMS
 from anyformer.families.hf.dsa import INDEXER, OWN
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.kimi import MAPS, MIXER, forgetting, kda_sizes
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.mapping import one
@@ -23,10 +23,9 @@ from anyformer.layers import (
     GatedDeltaNetSpec,
     GatedFeedForwardSpec,
     HyperConnectionSpec,
-    HyperStreamsSpec,
     IndexerSpec,
 )
-from anyformer.spec import Count, ModelSpec
+from anyformer.spec import ModelSpec
 
 INDEXED, BOUND, SECTION = "indexed_attention", "linear_lower_bound", "linear_attn_config"
 WORDS = {"linear_attention": GatedDeltaNetSpec, INDEXED: AttentionSpec}
@@ -55,7 +54,7 @@ def _bound(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _bounded(spec: ModelSpec) -> dict[str, Any]:
-    bound = one(spec, GatedDeltaNetSpec, "gated DeltaNet").bound
+    bound = one(spec, GatedDeltaNetSpec).bound
     return {BOUND: None if bound is None else -bound}
 
 
@@ -67,17 +66,6 @@ def _choices(settings: Settings, spec: ModelSpec) -> ModelSpec:
             "indexer_types", f"must be {OWN} of each layer that attends; others are not computed here"
         )
     return spec
-
-
-def _streams(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, least = settings.positive("hc_mult", int, 4), settings.positive("hc_eps", float, 1e-6)
-    spec = changed(spec, HyperConnectionSpec, least=least, iterations=settings.positive("hc_sinkhorn_iters", int, 20))
-    return changed(spec, HyperStreamsSpec, n=Count(n))
-
-
-def _streamed(spec: ModelSpec) -> dict[str, Any]:
-    hyper = one(spec, HyperConnectionSpec, "hyper-connections")
-    return {"hc_mult": spec.stack.residual.n_streams, "hc_eps": hyper.least, "hc_sinkhorn_iters": hyper.iterations}
 
 
 def _around(spec: ModelSpec) -> Laid:
@@ -106,23 +94,19 @@ def _forgetting(place: str) -> dict[str, str | Theirs]:
     return {**forgetting(place), f"{MIXER}.decay": f"{place}.A_log"}
 
 
-def _held(spec: ModelSpec) -> dict[Any, Any]:
-    convolution = {f"{MIXER}.convolution": "self_attn.conv1d"}
-    return {**_layer(spec), **_forgetting("self_attn.forget_gate"), **convolution, **HELD}
-
-
-def _filed(spec: ModelSpec) -> dict[Any, Any]:
-    convolution = {f"{MIXER}.convolution": Theirs("self_attn.*_conv1d", pieces=("q", "k", "v"))}
-    return {**_layer(spec), **_forgetting("self_attn"), **convolution, **filed()}
-
-
+CONVOLUTION = f"{MIXER}.convolution"
+IN_MEMORY = {**_forgetting("self_attn.forget_gate"), CONVOLUTION: "self_attn.conv1d", **HELD}
+IN_FILES = {
+    **_forgetting("self_attn"),
+    CONVOLUTION: Theirs("self_attn.*_conv1d", pieces=("q", "k", "v")),
+    **filed(),
+}
 GLM_NEXT = table.family(
     "glm5_next_text",
     "Glm5NextForCausalLM",
     template(glm_next(4, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.only(hidden_act="silu"),  # of any other the class tells dense layers, not experts
         expert_width("moe_intermediate_size", "expert", 2048),
         n_shared(1),
@@ -140,12 +124,13 @@ GLM_NEXT = table.family(
         dense_by_type(12_288, 3),
         table.Pair(_choices),
         table.only(index_kpool_always_select_tail=True, index_topk_pattern=None, index_topk_freq=1),
-        table.Pair(_streams, _streamed),
+        *STREAMS,
+        table.at("hc_sinkhorn_iters", int, HyperConnectionSpec, "iterations", default=20, positive=True),
     ),
-    _held,
+    _layer,
     outside=_around,
-    filed=_filed,
+    apart=(IN_MEMORY, IN_FILES),
     passed_over=1,
-    ignored=(*TRAINING, "index_skip_topk_offset"),
+    ignored=("index_skip_topk_offset",),
     fixed_masks=True,  # an indexer's, which sees the past alone
 )

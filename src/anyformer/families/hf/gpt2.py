@@ -44,7 +44,7 @@ def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_scale(spec: ModelSpec) -> dict[str, Any]:
-    scale = one(spec.stack, AttentionSpec, "attention").scale
+    scale = one(spec.stack, AttentionSpec).scale
     others = [value.scale for value in spec.stack.nested(AttentionSpec)][1:2]
     return {
         "scale_attn_weights": scale.power != 0,
@@ -104,7 +104,7 @@ def _read_activation(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_activation(spec: ModelSpec) -> dict[str, Any]:
-    activation = one(spec, FeedForwardSpec, "feed-forward without a gate").activation
+    activation = one(spec, FeedForwardSpec).activation
     return {"afn": next((name for name, known in MEANT.items() if known == activation), "gelu")}
 
 

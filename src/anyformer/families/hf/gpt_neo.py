@@ -16,7 +16,7 @@ from anyformer.families.gptj import gptj
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, gpt_family
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, RotarySpec, SlidingWindow
 from anyformer.layers.rotary import fraction_of
@@ -95,8 +95,7 @@ def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:
-    heads, rotary = one(spec, GQASpec, "multi-head attention"), one(spec, RotarySpec, "rotary positions")
-    return {"rotary_dim": rotary.dims(heads.head_dim or spec.stack.d_model // heads.n_heads)}
+    return {"rotary_dim": one(spec, RotarySpec).dims(width_of_head(spec))}
 
 
 SETTINGS_OF_GPTJ = (
@@ -129,7 +128,7 @@ SHARES = 4  # of heads, a share of each on one of the cores that CodeGen was tra
 
 
 def _shared_out(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    if one(spec, GQASpec, "multi-head attention").n_heads % SHARES:
+    if one(spec, GQASpec).n_heads % SHARES:
         raise settings.refusal("n_head", f"is no multiple of {SHARES}, which this class refuses")
     return spec
 

@@ -36,8 +36,7 @@ GPT_NEOX = table.family(
     "GPTNeoXForCausalLM",
     gpt_neox(n_layers=1, d_model=8, n_heads=1, vocab_size=8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=24_576),
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
         table.activation("hidden_act", "gelu", FeedForwardSpec),
@@ -68,7 +67,7 @@ def _read_width(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_width(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, FeedForwardSpec, "feed-forward without a gate").d_ff
+    found = one(spec, FeedForwardSpec).d_ff
     return {"intermediate_multiple_size": max(1, found // spec.stack.d_model)}
 
 
@@ -77,8 +76,7 @@ GPT_NEOX_JAPANESE = table.family(
     "GPTNeoXJapaneseForCausalLM",
     gpt_neox_japanese(2, 8, 1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_read_width, _write_width),
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
         table.EVEN,

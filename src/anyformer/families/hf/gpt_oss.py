@@ -31,7 +31,7 @@ def _activation(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _alpha(spec: ModelSpec) -> dict[str, Any]:
-    activation = one(spec, GatedFeedForwardSpec, "gated feed-forward").activation
+    activation = one(spec, GatedFeedForwardSpec).activation
     return {"swiglu_alpha": activation.beta if isinstance(activation, Swish) else QUICK}
 
 
@@ -44,8 +44,8 @@ GATES = (
 
 def _repeated(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Take what the released files say a second time by another name; it must be the same."""
-    settings.require("experts_per_token", one(spec, RouterSpec, "router").top_k)
-    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    settings.require("experts_per_token", one(spec, RouterSpec).top_k)
+    scaling = one(spec, RotarySpec).scaling
     if isinstance(scaling, YaRN):
         settings.require("initial_context_length", int(scaling.original_context))
     return spec
@@ -67,8 +67,7 @@ GPT_OSS = table.family(
     "GptOssForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.heads(n_kv_heads=8),
         table.Pair(_head_dim),
@@ -78,9 +77,9 @@ GPT_OSS = table.family(
         table.positions(RotarySpec(theta=150_000.0, scaling=YaRN(factor=32.0, truncate=False)), context=131_072),
         *mixtral_routing(128, 4),
         table.Pair(_repeated),
-        windows.layer_types(full_every=2, size=128),
+        windows.layer_types(windows.each(2), 128),
         table.tables(tied=False),
     ),
     MODULES,
-    ignored=("output_router_logits", "router_aux_loss_coef", "hidden_act"),
+    ignored=("hidden_act",),
 )

@@ -12,34 +12,18 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.granite import granite, granite_moe, hyperclova
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, mixtral_routing
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, MLP_BIAS, NORMS, WIDTHS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     AddSpec,
     AttentionSpec,
-    GQASpec,
     RMSNormSpec,
     TokensSpec,
 )
-from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
-
-
-def scaled_by(name: str, part: type[Spec], default: float = 1.0, *, inverse: bool = False) -> table.Pair:
-    """The multiplier, or divisor, that is the scale of every `part`."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        value = settings.positive(name, float, default)
-        return changed(spec, part, scale=ScaleSpec(factor=1 / value if inverse else value))
-
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        scale: ScaleSpec | None = one(spec, part, part.kind).values()["scale"]
-        factor = 1.0 if scale is None else scale.factor
-        return {name: 1 / factor if inverse else factor}
-
-    return table.Pair(read, write)
-
+from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec
 
 TOKENS = scaled_by("embedding_multiplier", TokensSpec)
 BRANCH = table.at("residual_multiplier", float, AddSpec, "branch", default=1.0)
@@ -79,13 +63,15 @@ GRANITE_MOE = table.family(
     "GraniteMoeForCausalLM",
     granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1),
     (*PAIRS, *mixtral_routing(8, 2)),
-    {**LAYER, **_experts("experts.gate_up_proj", "experts.down_proj", "router")},
-    filed={**LAYER, **_experts("input_linear.weight", "output_linear.weight", "router.layer")},
-    ignored=TRAINING,
+    LAYER,
+    apart=(
+        _experts("experts.gate_up_proj", "experts.down_proj", "router"),
+        _experts("input_linear.weight", "output_linear.weight", "router.layer"),
+    ),
 )
 
 
-WINDOWS = windows.by_theta(128, lambda i, n: i % 4 == 0)
+WINDOWS = windows.by_theta(lambda settings, n: [i % 4 == 0 for i in range(n)], 128)
 SINK = {"0.branches.0.mixer.sink": "self_attn.sinks"}
 GRANITE_SWA = table.family(
     "granite_swa",
@@ -106,20 +92,14 @@ GRANITE_SWA = table.family(
 
 def _scores(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Attention's scale: by the width of a head where nothing is said, or that number is, as the class writes it."""
-    heads, factor = one(spec, GQASpec, "attention"), settings.nullable("attention_multiplier", float, None)
-    usual = (heads.head_dim or spec.stack.d_model // heads.n_heads) ** -0.5
+    factor, usual = settings.nullable("attention_multiplier", float, None), width_of_head(spec) ** -0.5
     scale = ScaleSpec(power=-0.5) if factor in (None, usual) else ScaleSpec(factor=factor)
     return changed(spec, AttentionSpec, scale=scale)
 
 
 def _multiplier(spec: ModelSpec) -> dict[str, Any]:
-    scale = one(spec, AttentionSpec, "attention").scale
+    scale = one(spec, AttentionSpec).scale
     return {"attention_multiplier": None if scale.power else scale.factor}
-
-
-def _norms_behind(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    norm = one(spec, RMSNormSpec, "norm") if settings.take("use_post_norm", bool, True) else None
-    return changed(spec, BranchSpec, norm_out=norm)
 
 
 HYPERCLOVA = table.family(
@@ -137,7 +117,7 @@ HYPERCLOVA = table.family(
         BRANCH,
         MLP_BIAS,
         EPS,
-        table.Pair(_norms_behind, lambda spec: {"use_post_norm": one(spec, BranchSpec, "branch").norm_out is not None}),
+        table.switch("use_post_norm", BranchSpec, "norm_out", on=lambda spec: one(spec, RMSNormSpec), default=True),
         table.positions(),
         table.tables(tied=False),
         table.layers(),

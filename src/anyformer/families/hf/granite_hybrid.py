@@ -9,10 +9,11 @@ from anyformer.families.compose import changed, edited
 from anyformer.families.granite import granite_moe
 from anyformer.families.granite_hybrid import bamba, granite_hybrid
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, expert_width, mixtral_routing
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, expert_width, mixtral_routing
 from anyformer.families.hf.granite import MULTIPLIERS, SINK, WINDOWS
 from anyformer.families.hf.granite import PAIRS as GRANITE_PAIRS
-from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.layout import gated
+from anyformer.families.hf.llama import ATTENTION, EPS, MLP_BIAS, NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, rotary, rotary_settings
@@ -104,19 +105,19 @@ IN_FILES = {
     "block_sparse_moe.experts.gate_up_proj": "block_sparse_moe.input_linear.weight",
     "block_sparse_moe.experts.down_proj": "block_sparse_moe.output_linear.weight",
 }
-FEEDS = {"held": _feeds(), "filed": {ours: IN_FILES.get(theirs, theirs) for ours, theirs in _feeds().items()}}
+FEEDS = _feeds(), {ours: IN_FILES.get(theirs, theirs) for ours, theirs in _feeds().items()}  # in memory, and in files
 
 
 def _beside(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """A feed-forward for all tokens beside the experts, where it has a width."""
     width = settings.take("shared_intermediate_size", int, 0)
-    expert = one(spec, GatedFeedForwardSpec, "gated feed-forward")
+    expert = one(spec, GatedFeedForwardSpec)
     return changed(spec, MoESpec, shared_expert=expert.but(d_ff=width) if width else None)
 
 
 def _said_beside(spec: ModelSpec) -> dict[str, Any]:
-    shared = one(spec, MoESpec, "mixture of experts").shared_expert
-    return {"shared_intermediate_size": one(shared, GatedFeedForwardSpec, "gated feed-forward").d_ff if shared else 0}
+    shared = one(spec, MoESpec).shared_expert
+    return {"shared_intermediate_size": one(shared, GatedFeedForwardSpec).d_ff if shared else 0}
 
 
 MIXTURE = granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1)
@@ -126,26 +127,22 @@ GRANITE_MOE_SWA = table.family(
     "GraniteMoeSWAForCausalLM",
     changed(MIXTURE, AttentionSpec, sink=True),
     (*OF_MIXTURES, WINDOWS),
-    {**NORMS, **ATTENTION, **FEEDS["held"], **SINK},
-    ignored=TRAINING,
+    {**NORMS, **ATTENTION, **FEEDS[0], **SINK},
 )
 GRANITE_MOE_SHARED = table.family(
     "granitemoeshared",
     "GraniteMoeSharedForCausalLM",
     MIXTURE,
     OF_MIXTURES,
-    {**NORMS, **ATTENTION, **FEEDS["held"]},
-    filed={**NORMS, **ATTENTION, **FEEDS["filed"]},
-    ignored=TRAINING,
+    {**NORMS, **ATTENTION},
+    apart=FEEDS,
 )
 GRANITE_HYBRID = table.family(
     "granitemoehybrid",
     "GraniteMoeHybridForCausalLM",
     template(granite_hybrid(6, 32, 1, 8, shared=8, n_experts=64, top_k=1, scores=1.0, logits=1.0), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         table.if_any(MoESpec, expert_width("intermediate_size", "expert", 11_008)),
         table.if_any(MoESpec, expert_width("shared_intermediate_size", "shared_expert", 1024)),
         table.Pair(_experts, _said),
@@ -159,9 +156,9 @@ GRANITE_HYBRID = table.family(
         table.tables(tied=False),
         layer_kinds(WORDS, _all_states, OLDER),
     ),
-    {**LAYER, **FEEDS["held"]},
-    filed={**LAYER, **FEEDS["filed"]},
-    ignored=(*TRAINING, "mamba_chunk_size", "normalization_function", "init_method"),
+    LAYER,
+    apart=FEEDS,
+    ignored=("mamba_chunk_size", "normalization_function", "init_method"),
 )
 
 
@@ -194,8 +191,8 @@ BAMBA = table.family(
         "1.norm_in": "pre_ff_layernorm",
         **ATTENTION,
         **modules("mamba"),
-        **table.feeds(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"),
+        **gated(table.FEED, "feed_forward"),
     },
     norm="final_layernorm",
-    ignored=("mamba_chunk_size", "z_loss_coefficient", "num_logits_to_keep"),
+    ignored=("mamba_chunk_size", "z_loss_coefficient"),
 )

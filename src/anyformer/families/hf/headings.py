@@ -77,6 +77,14 @@ class HeadNames(NamedTuple):
         each = ((i, within(self.headings[head.name].modules)) for i, head in enumerate(spec.heads))
         return {f"heads.{i}.{ours}".rstrip("."): name for i, modules in each for ours, name in modules.items()}
 
+    def of_tokens(self) -> tuple[str, ...]:
+        """What heads without a table of their own call the embedding's in files."""
+        tied = (
+            each.modules[""] for each in self.headings.values() if "" in each.modules and "table" not in each.modules
+        )
+        alike = (place for module in tied for place in within({"": module}).values())
+        return tuple(dict.fromkeys(name for place in alike for name in (place.name, *place.also)))
+
     def tensors(self) -> list[str]:
         """The names that the tensors of any head may have; a class's files often hold those of heads it leaves out."""
         modules = [place for heading in self.headings.values() for place in within(heading.modules).values()]
@@ -248,6 +256,6 @@ def without_head(rows: list[TensorRow]) -> tuple[list[TensorRow], list[TensorRow
 
 def _writing(spec: ModelSpec) -> ModelSpec:
     """The model with a head for tokens again, tied where the embedding's table could be."""
-    table = one(spec.stack.embedding, TokensSpec, "table of tokens").table
+    table = one(spec.stack.embedding, TokensSpec).table
     own = table if table.shared else TableSpec(rows=table.rows)
     return spec.but(heads=(HeadSpec(table=own),))

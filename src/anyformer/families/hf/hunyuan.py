@@ -11,13 +11,14 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, SHARED, n_shared
-from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, filed, routed
-from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.experts import ALONE, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.layout import gated
+from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hunyuan import hunyuan, hunyuan_moe, hy_v3
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, RotarySpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 # What the released scalings say beside alpha, which the class passes over.
@@ -26,7 +27,6 @@ UNUSED = ("type", "rope_type", "factor", "beta_fast", "beta_slow", "mscale", "ms
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     context = settings.take("max_position_embeddings", int, 2048)
-    heads = one(spec, GQASpec, "attention")
     name = next((n for n in ("rope_scaling", "rope_parameters") if settings.section(n)), "rope_scaling")
     inner = settings.section(name)
     alpha = inner.optional("alpha", float) if inner else None
@@ -37,12 +37,12 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     inner.ignore(*UNUSED)
     theta = inner.take(THETA, float, settings.take(THETA, float, 10_000.0))
     inner.close()
-    r = heads.head_dim or spec.stack.d_model // heads.n_heads
+    r = width_of_head(spec)
     return changed(spec, RotarySpec, theta=theta * alpha ** (r / (r - 2)), scaling=None).but(context=context)
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    found = rotary_settings(one(spec, RotarySpec, "rotary positions"), fraction=None)
+    found = rotary_settings(one(spec, RotarySpec), fraction=None)
     return {"max_position_embeddings": spec.context or 2048, **found}
 
 
@@ -86,13 +86,13 @@ def _chosen(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _choices(spec: ModelSpec) -> dict[str, Any]:
-    each = [one(block, RouterSpec, "router").top_k for block in spec.stack.blocks]
+    each = [one(block, RouterSpec).top_k for block in spec.stack.blocks]
     return {"moe_topk": each[0] if len({*each}) == 1 else each}
 
 
 def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Refuse what the released files say again of their experts where it is something else than the class computes."""
-    width, n = one(spec, GatedFeedForwardSpec, "gated feed-forward").d_ff, spec.n_layers
+    width, n = one(spec, GatedFeedForwardSpec).d_ff, spec.n_layers
     settings.require("moe_intermediate_size", width, [width] * n)
     settings.require("num_shared_expert", 1, [1] * n)
     settings.require("use_mixed_mlp_moe", True)
@@ -101,8 +101,7 @@ def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-BESIDE = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_mlp.{x}_proj" for x in ("gate", "up", "down")}
-SPARSE = {**AFTER_TURNING, **BESIDE}
+BESIDE = gated(f"{table.FEED}.shared_expert", "mlp.shared_mlp")
 HUNYUAN_MOE = table.family(
     "hunyuan_v1_moe",
     "HunYuanMoEV1ForCausalLM",
@@ -113,13 +112,12 @@ HUNYUAN_MOE = table.family(
         table.Pair(_chosen, _choices),
         table.Pair(_alike),
     ),
-    {**SPARSE, **ALONE, f"{table.FEED}.router": "mlp.gate.wg"},
-    filed={**SPARSE, **filed("mlp.gate.wg")},
-    ignored=(*TRAINING, *SAID_AGAIN),
+    {**AFTER_TURNING, **BESIDE},
+    apart=({**ALONE, f"{table.FEED}.router": "mlp.gate.wg"}, filed("mlp.gate.wg")),
+    ignored=SAID_AGAIN,
 )
 
 
-ATTENTIVE = {**ATTENTION, **QK_NORMS, **LAYER}
 SHARED_FILED = {ours: theirs.replace("shared_experts", "shared_mlp") for ours, theirs in SHARED.items()}
 ROUTING = {
     "num_experts": ("n_experts", int, 192),
@@ -131,9 +129,7 @@ HY_V3 = table.family(
     "HYV3ForCausalLM",
     hy_v3(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1536),
         n_shared(1, "num_shared_experts"),
         table.heads(n_kv_heads=8, head_dim=128),
@@ -146,7 +142,10 @@ HY_V3 = table.family(
         table.layers(),
         dense_by_type(13_312, 1),
     ),
-    {**ATTENTIVE, **ALONE, **routed("mlp.gate.weight", "mlp.e_score_correction_bias")},
-    filed={**ATTENTIVE, **SHARED_FILED, **filed(None), **routed("mlp.router.gate.weight", "mlp.expert_bias")},
-    ignored=(*TRAINING, "enable_moe_fp32_combine"),
+    {**ATTENTION, **QK_NORMS, **LAYER},
+    apart=(
+        {**ALONE, **routed("mlp.gate.weight", "mlp.e_score_correction_bias")},
+        {**SHARED_FILED, **filed(None), **routed("mlp.router.gate.weight", "mlp.expert_bias")},
+    ),
+    ignored=("enable_moe_fp32_combine",),
 )

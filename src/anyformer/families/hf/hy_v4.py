@@ -8,9 +8,9 @@ from anyformer.families.compose import changed
 from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps, modules, n_shared, v3_routing
-from anyformer.families.hf.deepseek_v4 import COEFFICIENTS
+from anyformer.families.hf.deepseek_v4 import COEFFICIENTS, STREAMS
 from anyformer.families.hf.dsa import INDEXER, OWN, SHARED, index_sizes, shared_choices
-from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, routed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import NORMS
 from anyformer.families.hf.mapping import one
@@ -26,7 +26,7 @@ from anyformer.layers import (
     RMSNormSpec,
     RotarySpec,
 )
-from anyformer.spec import Count, ModelSpec
+from anyformer.spec import ModelSpec
 
 
 def _own_first(settings: Settings, n: int) -> tuple[str, ...]:
@@ -35,33 +35,21 @@ def _own_first(settings: Settings, n: int) -> tuple[str, ...]:
 
 def _norms(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The indexer's keys have the layers' eps."""
-    eps = one(one(spec, HyperConnectionSpec, "hyper-connections"), RMSNormSpec, "norm").eps
+    eps = one(one(spec, HyperConnectionSpec), RMSNormSpec).eps
     return changed(spec, IndexerSpec, norm_key=LayerNormSpec(eps=eps))
 
 
 def _limit(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Of what experts' gates are clamped to; not of the shared one's, nor of dense layers'."""
     limit = settings.positive("swiglu_limit", float, 10.0)  # what is not, the class clamps all to, whatever it says
-    mixture = one(spec, MoESpec, "mixture of experts")
-    expert = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
+    mixture = one(spec, MoESpec)
+    expert = one(mixture.expert, GatedFeedForwardSpec)
     return changed(spec, MoESpec, expert=expert.but(limit=limit))
 
 
 def _clamped(spec: ModelSpec) -> dict[str, Any]:
-    expert = one(one(spec, MoESpec, "mixture of experts").expert, GatedFeedForwardSpec, "gated expert")
+    expert = one(one(spec, MoESpec).expert, GatedFeedForwardSpec)
     return {"swiglu_limit": expert.limit or 0.0}
-
-
-def _streams(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, least = settings.positive("hc_mult", int, 4), settings.positive("hc_eps", float, 1e-6)
-    most = settings.positive("hc_magnitude", float, 2.0)
-    spec = changed(spec, HyperConnectionSpec, least=least, floor=least, most=most)
-    return changed(spec, HyperStreamsSpec, n=Count(n), least=least)
-
-
-def _streamed(spec: ModelSpec) -> dict[str, Any]:
-    hyper = one(spec, HyperConnectionSpec, "hyper-connections")
-    return {"hc_mult": spec.stack.residual.n_streams, "hc_eps": hyper.least, "hc_magnitude": hyper.most}
 
 
 def _around(spec: ModelSpec) -> Laid:
@@ -95,7 +83,7 @@ def _layer(spec: ModelSpec) -> Laid:
         f"{mixer}.sink": Theirs(f"{theirs}.sinks", also=(f"{theirs}.learnable_sink_param",)),
         **within(_fed(table.FEED, "mlp")),
         **within(_fed(f"{table.FEED}.shared_expert", "mlp.shared_experts")),
-        **within({**ALONE, **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias")}),
+        **within(HELD),
     }
 
 
@@ -104,8 +92,7 @@ HY_V4 = table.family(
     "HYV4ForCausalLM",
     changed(hy_v4(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0), GatedFeedForwardSpec, limit=None),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.only(hidden_act="silu"),  # of any other the class tells dense layers, not experts
         expert_width("moe_intermediate_size", "expert", 768),
         n_shared(1),
@@ -121,10 +108,13 @@ HY_V4 = table.family(
         table.Pair(_limit, _clamped),
         *index_sizes(16),
         shared_choices(_own_first),
-        table.Pair(_streams, _streamed),
+        *STREAMS,
+        table.at("hc_eps", float, HyperStreamsSpec, "least", default=1e-6),
+        table.at("hc_eps", float, HyperConnectionSpec, "floor", default=1e-6),
+        table.at("hc_magnitude", float, HyperConnectionSpec, "most", default=2.0, positive=True),
     ),
     _layer,
     outside=_around,
     unneeded=("model.mtp_layers.*",),
-    ignored=(*TRAINING, "learnable_sink_init", "head_dim", "qk_head_dim"),
+    ignored=("learnable_sink_init", "head_dim", "qk_head_dim"),
 )

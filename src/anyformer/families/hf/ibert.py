@@ -54,6 +54,5 @@ IBERT = encoder_family(
     HEADS,
     laid_out(LAYER),
     further=unread,
-    also=("lm_head.decoder",),
     ignored=("force_dequant",),
 )

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, TRAINING, dense_by_type, expert_width, sparse
-from anyformer.families.hf.granite import scaled_by
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, dense_by_type, expert_width, routed, sparse
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.zaya import WORDS
 from anyformer.families.inkling import ROUTER, inkling
@@ -48,18 +48,11 @@ def _names(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, size = settings.positive("num_hidden_layers", int, 66), settings.positive("sliding_window_size", int, 512)
-    near, words = settings.written("local_layer_ids"), settings.strings("layer_types")
+def _full(settings: Settings, n: int) -> list[bool]:
+    near = settings.written("local_layer_ids")
     if near is not None and (not isinstance(near, list) or not all(type(i) is int for i in near)):
         raise settings.refusal("local_layer_ids", "must be a list of the numbers of layers")
-    local = [i in near if near is not None else (i + 1) % 6 > 0 for i in range(n)]
-    return windows.typed(settings, spec, n, words or tuple(WORDS[not each] for each in local), size, WORDS)
-
-
-def _types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {"num_hidden_layers": spec.n_layers, "layer_types": windows.types_of(spec, WORDS)}
-    return {**kinds, "sliding_window_size": windows.window_of(spec) or 512}
+    return [(i + 1) % 6 == 0 if near is None else i not in near for i in range(n)]
 
 
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -86,11 +79,11 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
 def _said(spec: ModelSpec) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for block in reversed(spec.stack.blocks):
-        heads, local = one(block, GQASpec, "attention"), windows.window_of(block) is not None
+        heads, local = one(block, GQASpec), windows.window_of(block) is not None
         width = heads.head_dim or spec.stack.d_model // heads.n_heads
         sizes = zip(OF_WINDOWS if local else SIZES, (heads.n_heads, heads.kv_heads, width), strict=True)
         found |= {name: size for (name, _), size in sizes}
-        profiles = one(block, DistanceProfilesSpec, "profiles of distance")
+        profiles = one(block, DistanceProfilesSpec)
         found["d_rel"] = profiles.width
         if not local:
             found["rel_extent"] = profiles.extent
@@ -121,7 +114,7 @@ def _routing(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _routed(spec: ModelSpec) -> dict[str, Any]:
-    router = one(spec, RouterSpec, "router")
+    router = one(spec, RouterSpec)
     chosen = {"n_routed_experts": router.n_experts, "num_experts_per_tok": router.top_k}
     return {**chosen, "n_shared_experts": router.n_shared, "route_scale": router.factor}
 
@@ -156,8 +149,7 @@ RELEASED: Modules = {
     f"1.{THEN}": "mlp_sconv",
     (f"{table.FEED}.gate", f"{table.FEED}.up"): Theirs("mlp.w13_dn", by="feature"),
     f"{table.FEED}.down": "mlp.w2_md",
-    f"{table.FEED}.router.weight": "mlp.gate.weight",
-    f"{table.FEED}.router.correction": "mlp.gate.bias",
+    **routed("mlp.gate.weight", "mlp.gate.bias"),
     GATE_AND_UP: Theirs("mlp.experts.w13_weight", by="feature"),
     f"{EXPERTS}.down.weight": "mlp.experts.w2_weight",
     tuple(f"{table.FEED}.scored.{x}.weight" for x in ("gate", "up")): Theirs(
@@ -202,9 +194,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
         inkling(2, 8, 1, 8, 1, choice=ROUTER, of_window=(1, 1), every=2),
         (
             table.Pair(_names),
-            table.VOCABULARY,
-            table.D_MODEL,
-            SWIGLU,
+            *SPARSE_WIDTHS,
             EPS,
             expert_width("moe_intermediate_size", "expert", 3072),
             table.Pair(_routing, _routed),
@@ -214,7 +204,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
             table.starts(),
             table.fixed(tie_word_embeddings=False),
             table.Pair(_scored, _rows_of_head),
-            table.Pair(_layers, _types),
+            windows.layer_types(_full, 512, WORDS, "sliding_window_size"),
             table.Pair(_heads, _said),
             dense_by_type(24_576, 0, "dense_mlp_idx"),
         ),
@@ -223,7 +213,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
         tokens=tokens,
         heads=(head,),
         unneeded=("model.mtp.*",),
-        ignored=(*TRAINING, *UNREAD, *UNUSED),
+        ignored=(*UNREAD, *UNUSED),
     )
     return plain._replace(rows=lambda spec: _cut(plain.rows(spec), spec))
 

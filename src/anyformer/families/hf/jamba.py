@@ -6,7 +6,8 @@ from typing import Any
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import ALONE, TRAINING, filed, sparse
+from anyformer.families.hf.experts import ALONE, filed, sparse
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, EPS, WIDTHS
 from anyformer.families.hf.mamba import S6_IN_A_HYBRID, s6_mixer, s6_modules
 from anyformer.families.hf.settings import Settings
@@ -67,7 +68,7 @@ LAYER = {
     "1.norm_in": "pre_ff_layernorm",
     **ATTENTION,
     **s6_modules("mamba"),
-    **{f"{table.FEED}.{x}": f"feed_forward.{x}_proj" for x in ("gate", "up", "down")},
+    **gated(table.FEED, "feed_forward"),
     f"{table.FEED}.router": "feed_forward.router",
 }
 # One layer of each kind: of two and three layers, one attends and one has experts.
@@ -85,8 +86,10 @@ JAMBA = table.family(
         table.tables(tied=False),
         table.Pair(_read, _write),
     ),
-    {**LAYER, **{ours: theirs.replace("mlp", "feed_forward") for ours, theirs in ALONE.items()}},
-    filed={**LAYER, **filed(None, "feed_forward.experts")},
+    LAYER,
+    apart=(
+        {ours: theirs.replace("mlp", "feed_forward") for ours, theirs in ALONE.items()},
+        filed(None, "feed_forward.experts"),
+    ),
     norm="final_layernorm",
-    ignored=(*TRAINING, "use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep"),
 )

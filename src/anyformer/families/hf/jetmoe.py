@@ -29,8 +29,7 @@ JETMOE = table.family(
     "JetMoeForCausalLM",
     jetmoe(1, 8, 1, 8, 8, n_experts=8, top_k=1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=5632),
         table.activation("activation_function", "silu", GatedFeedForwardSpec),
         table.at("num_key_value_heads", int, MoASpec, "kv_heads", default=16),
@@ -53,5 +52,5 @@ JETMOE = table.family(
         f"{EXPERTS}.down": f"{FEEDS}.output_linear",
         f"{table.FEED}.bias": f"{FEEDS}.bias",
     },
-    ignored=("num_attention_heads", "output_router_logits", "aux_loss_coef"),
+    ignored=("num_attention_heads", "aux_loss_coef"),
 )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
-from anyformer.families.hf.deepseek import LAYER, SHARED, latent_heads, layer_eps, modules, n_shared
-from anyformer.families.hf.experts import HELD, OF_MIXTRAL, TRAINING, dense_by_type, expert_width
+from anyformer.families.hf.deepseek import SHARED, latent_heads, layer, layer_eps, n_shared
+from anyformer.families.hf.experts import HELD, OF_MIXTRAL, dense_by_type, expert_width
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
+from anyformer.families.hf.llama import GATED, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import DELTA, layer_kinds
@@ -41,7 +39,7 @@ def kda_sizes(n_heads: int) -> table.Pair:
         return changed(spec, GatedDeltaNetSpec, n_heads=heads, n_key_heads=heads, **of_dim)
 
     def write(spec: ModelSpec) -> dict[str, int]:
-        found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
+        found = one(spec, GatedDeltaNetSpec)
         size = found.convolution.size
         return {"linear_num_heads": found.n_heads, "linear_head_dim": found.key_dim, "linear_conv_kernel_dim": size}
 
@@ -93,20 +91,15 @@ def forgetting(place: str) -> dict[str, str | Theirs]:
     }
 
 
-def _held(spec: ModelSpec) -> dict[Any, Any]:
-    convolution = {f"{MIXER}.convolution": f"{THEIRS}.conv1d"}
-    return {**MAPS, **forgetting(f"{THEIRS}.forget_gate"), **convolution, **modules(spec), **LAYER, **HELD}
-
-
-def _filed(spec: ModelSpec) -> dict[Any, Any]:
-    convolution = Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v"))
-    feeds = {ours: theirs.replace("mlp.", "block_sparse_moe.") for ours, theirs in SHARED.items()}
-    here = {**MAPS, **forgetting(THEIRS), f"{MIXER}.convolution": convolution}
+IN_MEMORY = {**forgetting(f"{THEIRS}.forget_gate"), f"{MIXER}.convolution": f"{THEIRS}.conv1d", **HELD}
+IN_FILES = {
+    **forgetting(THEIRS),
+    f"{MIXER}.convolution": Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v")),
     # Released files call a dense feed-forward one way, those that transformers writes the other.
-    dense = {ours: Theirs(name, also=(name.replace("mlp.", "block_sparse_moe."),)) for ours, name in GATED.items()}
-    return {**here, **modules(spec), **NORMS, **dense, **feeds, **OF_MIXTRAL}
-
-
+    **{ours: Theirs(name, also=(name.replace("mlp.", "block_sparse_moe."),)) for ours, name in GATED.items()},
+    **{ours: theirs.replace("mlp.", "block_sparse_moe.") for ours, theirs in SHARED.items()},
+    **OF_MIXTRAL,
+}
 SMALL = kimi_linear(3, 8, 1, 8, 8, router=ROUTER, attending=(2,))
 KIMI_LINEAR = table.family(
     "kimi_linear",
@@ -132,7 +125,7 @@ KIMI_LINEAR = table.family(
             rope_scaling=None,
         ),
     ),
-    _held,
-    filed=_filed,
-    ignored=(*TRAINING, "rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
+    lambda spec: {**MAPS, **layer(spec)},
+    apart=(IN_MEMORY, IN_FILES),
+    ignored=("rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
 )

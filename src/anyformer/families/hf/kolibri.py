@@ -5,22 +5,19 @@ from __future__ import annotations
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import SHARED
 from anyformer.families.hf.exaone import WINDOWED
-from anyformer.families.hf.experts import HELD, TRAINING, expert_width, filed, qwen_routing, routed
+from anyformer.families.hf.experts import HELD, expert_width, filed, qwen_routing, routed
 from anyformer.families.hf.glm import BEHIND
-from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, SPARSE_WIDTHS
 from anyformer.families.kolibri import kolibri
 
-LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **SHARED}
-RELEASED = {"0.branches.0.norm_out": "post_attn_norm", "1.branches.0.norm_out": "post_ffn_norm"}
+BEHIND_FILED = {"0.branches.0.norm_out": "post_attn_norm", "1.branches.0.norm_out": "post_ffn_norm"}
 
 KOLIBRI = table.family(
     "kolibri1",
     "Kolibri1ForCausalLM",
     windows.two_kinds(kolibri(5, 8, 1, 8, 1, n_experts=2, top_k=1, window=1)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 512),
         expert_width("shared_expert_intermediate_size", "shared_expert", 512),
         table.heads(n_kv_heads=4, head_dim=128),
@@ -29,9 +26,12 @@ KOLIBRI = table.family(
         *qwen_routing(384, 6, sum_is_one=False),
         table.tables(tied=False),
         WINDOWED,
-        windows.layer_types(full_every=5, size=513),
+        windows.layer_types(windows.each(5), 513),
     ),
-    {**LAYER, **BEHIND, **HELD},
-    filed={**LAYER, **RELEASED, **filed(None), **routed("mlp.gate.weight", "moe.router.expert_bias")},
-    ignored=(*TRAINING, "intermediate_size"),  # of dense layers, which it has none of
+    {**NORMS, **ATTENTION, **QK_NORMS, **SHARED},
+    apart=(
+        {**BEHIND, **HELD},
+        {**BEHIND_FILED, **filed(None), **routed("mlp.gate.weight", "moe.router.expert_bias")},
+    ),
+    ignored=("intermediate_size",),  # of dense layers, which it has none of
 )

@@ -7,10 +7,10 @@ from typing import Any
 from anyformer.families.compose import changed, windowed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.deepseek import LAYER
-from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, filed, routed
-from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SWIGLU
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.deepseek import LAYER, SHARED
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SPARSE_WIDTHS
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.families.laguna import GATE, laguna
@@ -30,29 +30,18 @@ ROUTING = {
 }
 
 
-def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, size = settings.positive("num_hidden_layers", int), settings.positive("sliding_window", int, 512)
-    return windows.typed(settings, spec, n, settings.strings("layer_types") or (windows.FULL,) * n, size)
-
-
-def _types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {"layer_types": windows.types_of(spec), "sliding_window": windows.window_of(spec) or 512}
-    return {"num_hidden_layers": spec.n_layers, **kinds}
-
-
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in each layer as is said; those of keys and values, and their width, are all layers'."""
-    usual = one(spec, GQASpec, "attention")
+    usual = one(spec, GQASpec)
     said = settings.by_layer(HEADS, int, spec.n_layers, usual.n_heads)
-    width = usual.head_dim or spec.stack.d_model // usual.n_heads
-    alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(width)}
+    alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(width_of_head(spec))}
     each = zip(spec.stack.blocks, said, strict=True)
     blocks = (changed(block, GQASpec, n_heads=Count(heads), **alike) for block, heads in each)
     return with_layers(spec, blocks)
 
 
 def _said(spec: ModelSpec) -> dict[str, Any]:
-    return {HEADS: [one(block, GQASpec, "attention").n_heads for block in spec.stack.blocks]}
+    return {HEADS: [one(block, GQASpec).n_heads for block in spec.stack.blocks]}
 
 
 def _gates(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -64,7 +53,7 @@ def _gates(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _gating(spec: ModelSpec) -> dict[str, Any]:
-    gate = one(spec, AttentionSpec, "attention").gate
+    gate = one(spec, AttentionSpec).gate
     return {"gating": WORDS["heads" if gate is None else gate.over]}
 
 
@@ -77,16 +66,13 @@ CAP = table.at(
     into=lambda cap: cap or None,
     out=lambda cap: cap or 0.0,
 )
-ATTENTIVE = {**ATTENTION, **QK_NORMS, **LAYER, "0.branches.0.mixer.gate": "self_attn.g_proj"}
-FILED = {ours: theirs.replace("shared_experts", "shared_expert") for ours, theirs in ATTENTIVE.items()}
+SHARED_FILED = {ours: theirs.replace("shared_experts", "shared_expert") for ours, theirs in SHARED.items()}
 LAGUNA = table.family(
     "laguna",
     "LagunaForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 512),
         expert_width("shared_expert_intermediate_size", "shared_expert", 512),
         table.heads(n_kv_heads=8, head_dim=128),
@@ -98,12 +84,14 @@ LAGUNA = table.family(
         CAP,
         table.Pair(_gates, _gating),
         table.tables(tied=False),
-        table.Pair(_layers, _types),
+        windows.layer_types(windows.each(1), 512),
         table.Pair(_heads, _said),
         dense_by_type(8192, 1),
         table.only(moe_apply_router_weight_on_input=False),
     ),
-    {**ATTENTIVE, **ALONE, **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias")},
-    filed={**FILED, **filed(None), **routed("mlp.gate.weight", "mlp.experts.e_score_correction_bias")},
-    ignored=TRAINING,
+    {**ATTENTION, **QK_NORMS, **LAYER, "0.branches.0.mixer.gate": "self_attn.g_proj"},
+    apart=(
+        HELD,
+        {**SHARED_FILED, **filed(None), **routed("mlp.gate.weight", "mlp.experts.e_score_correction_bias")},
+    ),
 )

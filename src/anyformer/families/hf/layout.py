@@ -45,6 +45,11 @@ def within(modules: Modules, ours: str = "", theirs: str = "") -> Laid:
     return found
 
 
+def gated(ours: str, theirs: str) -> dict[str, str]:
+    """The modules of a gated feed-forward by their usual names."""
+    return {f"{ours}.{x}": f"{theirs}.{x}_proj" for x in ("gate", "up", "down")}
+
+
 def of_layers(stack: StackSpec, theirs: str, modules: Modules, ours: str = "stack") -> Laid:
     """The modules of every layer: ours within it → theirs within `theirs`.i; `ours` is the stack's name."""
     each = (within(modules, f"{ours}.blocks.{i}.sublayers.", f"{theirs}.{i}.") for i in range(len(stack.blocks)))

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, dense_before, expert_width, filed, routed
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, dense_first, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -58,7 +58,7 @@ def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:
-    width = one(spec, GatedFeedForwardSpec, "gated feed-forward").d_ff
+    width = one(spec, GatedFeedForwardSpec).d_ff
     return {"intermediate_size": width, "block_auto_adjust_ff_dim": False}
 
 
@@ -79,7 +79,7 @@ AGAIN = table.only(
     block_dim=_width_again,
     conv_dim=_width_again,
     conv_dim_out=_width_again,
-    num_heads=lambda spec: one(spec, GQASpec, "attention").n_heads,
+    num_heads=lambda spec: one(spec, GQASpec).n_heads,
 )
 STARTS = tuple(f"block_{x}" for x in ("mlp_init_scale", "out_init_scale", "use_xavier_init", "norm_eps"))
 IGNORED = (*STARTS, "conv_use_xavier_init", "theta", "full_attn_idxs")  # the last of no use where types are listed
@@ -121,8 +121,7 @@ LFM2 = table.family(
     "Lfm2ForCausalLM",
     template(lfm2(2, 8, 1, 8, attending=(1,)), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_width, _written),
         *MIXERS,
         layer_kinds(WORDS, _attending),
@@ -132,14 +131,12 @@ LFM2 = table.family(
     ignored=IGNORED,
 )
 
-SPARSE = {**LAYER, **routed(f"{FEED}.gate.weight", f"{FEED}.expert_bias")}
 LFM2_MOE = table.family(
     "lfm2_moe",
     "Lfm2MoeForCausalLM",
     template(lfm2_moe(2, 8, 1, 8, d_expert=8, choice=choice(4, 1), n_dense=0, attending=(1,)), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         *MIXERS,
         expert_width("moe_intermediate_size", "expert", 1792),
         table.together(
@@ -153,12 +150,15 @@ LFM2_MOE = table.family(
             },
         ),
         layer_kinds(WORDS, _listed),
-        dense_before("num_dense_layers", 2, 7168),
+        dense_first(2, "num_dense_layers", 7168),
     ),
-    {**SPARSE, GATE_AND_UP: f"{FEED}.experts.gate_up_proj", f"{EXPERTS}.down.weight": f"{FEED}.experts.down_proj"},
-    filed={**SPARSE, **filed(None, f"{FEED}.experts", ("w1", "w3", "w2"))},
+    {**LAYER, **routed(f"{FEED}.gate.weight", f"{FEED}.expert_bias")},
+    apart=(
+        {GATE_AND_UP: f"{FEED}.experts.gate_up_proj", f"{EXPERTS}.down.weight": f"{FEED}.experts.down_proj"},
+        filed(None, f"{FEED}.experts", ("w1", "w3", "w2")),
+    ),
     norm="embedding_norm",
-    ignored=(*TRAINING, *IGNORED),
+    ignored=IGNORED,
 )
 
 
@@ -176,15 +176,6 @@ def _window(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _sandwich(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    behind = settings.take("use_sandwich_norm", bool, True)
-    return changed(spec, BranchSpec, norm_out=spec.stack.norm if behind else None)
-
-
-def _said_of_norms(spec: ModelSpec) -> dict[str, Any]:
-    return {"use_sandwich_norm": one(spec, BranchSpec, "branch").norm_out is not None}
-
-
 GATE = OutputGateSpec(over="heads")
 THREE = {"conv": ShortConvolutionSpec, windows.SLIDING: windows.window_of, windows.FULL: AttentionSpec}
 OF_LFM3 = {
@@ -199,30 +190,21 @@ LFM3 = table.family(
     "Lfm3ForCausalLM",
     template(lfm3(5, 8, 1, 8), THREE),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=7680),
         table.heads(n_kv_heads=4, head_dim=128),
         table.BIASES,
         EPS,
         *_convolutions(7),
-        table.Pair(_sandwich, _said_of_norms),
-        table.at(
-            "use_attention_gate",
-            bool,
-            AttentionSpec,
-            "gate",
-            default=True,
-            into={True: GATE, False: None}.get,
-            out=lambda gate: gate is not None,
-        ),
+        table.switch("use_sandwich_norm", BranchSpec, "norm_out", on=lambda spec: spec.stack.norm, default=True),
+        table.switch("use_attention_gate", AttentionSpec, "gate", on=lambda spec: GATE, default=True),
         rotary_by_type(RotarySpec(), RotarySpec(theta=1e6, scaling=ProportionalRoPE(share=0.5)), 128_000),
         table.only(rope_theta=1e6),  # what the class takes where no tables are said
         table.tables(tied=True),
         layer_kinds(THREE, _by_four),
         table.Pair(_window, lambda spec: {"sliding_window": windows.window_of(spec)}),
     ),
-    {**OF_LFM3, "0.branches.0.mixer.gate": "self_attn.g_proj"},
-    filed={**OF_LFM3, "0.branches.0.mixer.gate": "self_attn.gate_proj"},
+    OF_LFM3,
+    apart=({"0.branches.0.mixer.gate": "self_attn.g_proj"}, {"0.branches.0.mixer.gate": "self_attn.gate_proj"}),
     norm="embedding_norm",
 )

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, latent_scale, layer_eps, modules, n_shared
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed, routed
 from anyformer.families.hf.kimi import routing
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import WIDTHS
@@ -47,7 +47,7 @@ def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _sizes(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
+    found = one(spec, GatedDeltaNetSpec)
     return {
         "linear_num_heads": found.n_heads,
         "head_dim": found.key_dim,
@@ -59,7 +59,7 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _layer(spec: ModelSpec, theirs: str, forgetting: str, out: str) -> dict[Any, Any]:
+def _mixers(spec: ModelSpec, theirs: str, forgetting: str, out: str) -> dict[Any, Any]:
     maps = {**{x: f"{x}_proj" for x in "qkv"}, "write": "b_proj", "out_gate": "g_proj", "norm": "o_norm", "out": out}
     inner = {"forget": "f_proj", "step": "dt_bias", "decay": "A_log"}
     return {
@@ -68,25 +68,19 @@ def _layer(spec: ModelSpec, theirs: str, forgetting: str, out: str) -> dict[Any,
         **modules(spec, theirs=theirs),
         f"{table.PROJECTION}.o": f"{theirs}.{out}",
         f"{MIXER}.gate": f"{theirs}.g_proj",
-        **LAYER,
     }
 
 
 def _held(spec: ModelSpec) -> dict[Any, Any]:
-    return {**_layer(spec, "self_attn", "forget_gate.", "o_proj"), f"{MIXER}.convolution": "self_attn.conv1d", **HELD}
+    return {**_mixers(spec, "self_attn", "forget_gate.", "o_proj"), f"{MIXER}.convolution": "self_attn.conv1d", **HELD}
 
 
 def _filed(spec: ModelSpec) -> dict[Any, Any]:
-    convolution = Theirs("attention.*_conv1d", pieces=("q", "k", "v"))
-    router = {
-        f"{table.FEED}.router.weight": "mlp.gate.weight",
-        f"{table.FEED}.router.correction": "mlp.gate.expert_bias",
-    }
     return {
-        **_layer(spec, "attention", "", "dense"),
-        f"{MIXER}.convolution": convolution,
+        **_mixers(spec, "attention", "", "dense"),
+        f"{MIXER}.convolution": Theirs("attention.*_conv1d", pieces=("q", "k", "v")),
         **filed(None),
-        **router,
+        **routed("mlp.gate.weight", "mlp.gate.expert_bias"),
     }
 
 
@@ -110,12 +104,11 @@ LING = table.family(
         layer_kinds(DELTA, full_each("layer_group_size", 6)),
         dense_by_type(6144, 2, "first_k_dense_replace"),
     ),
-    _held,
+    LAYER,
     tokens_too="word_embeddings",  # in the released files
-    filed=_filed,
+    apart=(_held, _filed),
     passed_over=1,
     ignored=(
-        *TRAINING,
         "num_nextn_predict_layers",
         "mtp_loss_scaling_factor",
         "linear_conv_kernel_dim",

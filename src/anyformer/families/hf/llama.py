@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.headings import classifying
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.llama import llama
 from anyformer.families.mistral import ministral
@@ -21,11 +22,12 @@ EPS = table.rms_eps(1e-6)
 SWIGLU = table.activation("hidden_act", "silu", GatedFeedForwardSpec)
 MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
 
-# The vocabulary, and the widths of stream and feed-forwards.
-WIDTHS = (table.VOCABULARY, table.D_MODEL, D_FF, SWIGLU)
+# The vocabulary, and the widths of stream and feed-forwards, or of the stream alone where experts have their own.
+WIDTHS = (*table.STREAM, D_FF, SWIGLU)
+SPARSE_WIDTHS = (*table.STREAM, SWIGLU)
 
 ATTENTION = {f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkvo"}
-GATED = {f"{table.FEED}.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+GATED = gated(table.FEED, "mlp")
 QK_NORMS = {f"{table.PROJECTION}.norm_query": "self_attn.q_norm", f"{table.PROJECTION}.norm_key": "self_attn.k_norm"}
 NORMS = {"0.norm_in": "input_layernorm", "1.norm_in": "post_attention_layernorm"}
 
@@ -80,7 +82,7 @@ MINISTRAL = table.family(
         EPS,
         table.positions(context=131_072),
         table.tables(tied=False),
-        windows.layer_types(full_every=None, size=4096),
+        windows.layer_types(lambda settings, n: [settings.nullable(windows.WINDOW, int, 4096) is None] * n, 4096),
     ),
     LAYER,
 )
@@ -117,8 +119,7 @@ NEMOTRON = table.family(
     "NemotronForCausalLM",
     nemotron(1, 8, 1, 1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(),
         table.BIASES,

@@ -5,12 +5,13 @@ Experts hold matrices (in, out), in files too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, mixtral_routing, sparse
-from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, mixtral_routing, sparse
+from anyformer.families.hf.layout import Theirs, gated
 from anyformer.families.hf.llama import ATTENTION, NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -31,29 +32,25 @@ CHUNKED, CHUNK = "chunked_attention", 8192
 ROTATING = "no_rope_layers"  # of which 1 are those that rotate
 
 
-def flags(settings: Settings, name: str, usual: list[int]) -> list[int]:
-    """A setting that is 1 for each layer that rotates, and 0 for another. Raises CheckpointError."""
-    found = settings.written(name) or usual
-    if not isinstance(found, list) or len(found) != len(usual) or set(found) - {0, 1}:
-        raise settings.refusal(name, f"must be {len(usual)} times 1, for a layer that rotates, or 0")
-    return found
+def rotating(settings: Settings, n: int) -> Sequence[int]:
+    """Of each layer 1 if it rotates, 0 if not: by a list, or all but every so many."""
+    every = settings.positive("no_rope_layer_interval", int, 4)
+    return settings.flags(ROTATING, n, [int((i + 1) % every != 0) for i in range(n)], "rotates")
 
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, every = settings.positive("num_hidden_layers", int), settings.positive("no_rope_layer_interval", int, 4)
+    n = settings.positive("num_hidden_layers", int)
     step, moe = settings.positive("interleave_moe_layer_step", int, 1), settings.written("moe_layers")
     moe = list(range(step - 1, n, step)) if moe is None else moe
-    if not isinstance(moe, list) or not set(moe) <= set(range(n)):
+    if not isinstance(moe, list) or not all(i in range(n) for i in moe):
         raise settings.refusal("moe_layers", f"must be a list of some of the {n} layers")
-    rotating = flags(settings, ROTATING, [int((i + 1) % every != 0) for i in range(n)])
-    usual = tuple(CHUNKED if turns else windows.FULL for turns in rotating)
-    types = settings.strings("layer_types") or usual
-    if len(types) != n or set(types) - {CHUNKED, windows.FULL}:
-        raise settings.refusal("layer_types", f"must be {n} times {CHUNKED} or {windows.FULL}")
+    turning = rotating(settings, n)
+    usual = (CHUNKED if turns else windows.FULL for turns in turning)
+    types = settings.words("layer_types", n, (CHUNKED, windows.FULL), usual)
     chunk = Causal() & SameBlock(size=Window(settings.positive("attention_chunk_size", int, CHUNK)))
     width = settings.positive("intermediate_size_mlp", int, 16_384)
-    norm = one(spec, RMSNormSpec, "norm").but(weight=False) if settings.take("use_qk_norm", bool, True) else None
-    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    norm = one(spec, RMSNormSpec).but(weight=False) if settings.take("use_qk_norm", bool, True) else None
+    scaling = one(spec, RotarySpec).scaling
     if norm is not None and scaling is not None and scaling.magnitude() != 1:
         raise settings.refusal(
             "use_qk_norm", "takes away again how much longer the scaling makes what it turns; say false"
@@ -71,16 +68,16 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
             found = changed(found, GQASpec, norm_query=norm, norm_key=norm)
         return changed(found, AttentionSpec, mask=chunk if kind == CHUNKED else Causal())
 
-    kinds = [(i in moe, rotating[i], types[i]) for i in range(n)]
+    kinds = [(i in moe, turning[i], types[i]) for i in range(n)]
     made = {kind: layer(*kind) for kind in dict.fromkeys(kinds)}
     return with_layers(spec, (made[kind] for kind in kinds))
 
 
 def _write(spec: ModelSpec) -> dict[str, Any]:
-    blocks, attentions = spec.stack.blocks, [one(block, AttentionSpec, "attention") for block in spec.stack.blocks]
-    turns = [one(block, GQASpec, "attention").rotary is not None for block in blocks]
+    blocks, attentions = spec.stack.blocks, [one(block, AttentionSpec) for block in spec.stack.blocks]
+    turns = [one(block, GQASpec).rotary is not None for block in blocks]
     moe = [i for i, block in enumerate(blocks) if sparse(block)]
-    width = {sparse(block): one(block, GatedFeedForwardSpec, "gated feed-forward").d_ff for block in blocks}
+    width = {sparse(block): one(block, GatedFeedForwardSpec).d_ff for block in blocks}
     chunk = next((part.size for part in spec.nested(SameBlock)), CHUNK)
     steps = next(spec.nested(LogSteps), None)
     said = {"attn_scale": steps.growth, "floor_scale": steps.length} if steps else {}
@@ -99,8 +96,8 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
 
 
 LAYER = {**NORMS, **ATTENTION}
-FEEDS = {f"{table.FEED}.{x}": f"feed_forward.{x}_proj" for x in ("gate", "up", "down")}
-SHARED = {f"{table.FEED}.shared_expert.{x}": f"feed_forward.shared_expert.{x}_proj" for x in ("gate", "up", "down")}
+FEEDS = gated(table.FEED, "feed_forward")
+SHARED = gated(f"{table.FEED}.shared_expert", "feed_forward.shared_expert")
 HELD: dict[Any, Any] = {
     f"{table.FEED}.router": "feed_forward.router",
     GATE_AND_UP: Theirs("feed_forward.experts.gate_up_proj", turned=True),
@@ -112,18 +109,17 @@ LLAMA4 = table.family(
     "Llama4ForCausalLM",
     llama4(2, 8, 1, 8, 1, n_experts=2, d_dense=8, qk_norm=False),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=8192),
         SWIGLU,
         table.heads(n_kv_heads=8, head_dim=128),
         table.BIASES,
         table.rms_eps(1e-5),
-        table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), fraction=None, context=131_072),
+        table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
         *mixtral_routing(16, 1),
         table.tables(tied=False),
         table.Pair(_read, _write),
     ),
     {**LAYER, **FEEDS, **SHARED, **HELD},
-    ignored=(*TRAINING, "for_llm_compressor"),
+    ignored=("for_llm_compressor",),
 )

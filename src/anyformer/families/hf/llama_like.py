@@ -12,13 +12,13 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.apertus import own_table
 from anyformer.families.hf.experts import UNWINDOWED
 from anyformer.families.hf.llama import ATTENTION, EPS, LAYER, MLP_BIAS, NORMS, TEMPLATE, WIDTHS, settings_of
+from anyformer.families.hf.llama4 import ROTATING, rotating
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.llama_like import arcee, cwm, ernie4_5, helium, seed_oss, smollm3
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
 
-QKV = ("bias_query", "bias_key", "bias_value")
 EPS_1E5 = table.rms_eps(1e-5)
 
 
@@ -55,20 +55,14 @@ IQUEST_CODER = table.family(
 
 def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The depth, and the layers that rotate nothing: those with a 0 in the list, or by default every fourth."""
-    n_layers, every = settings.take("num_hidden_layers", int), settings.take("no_rope_layer_interval", int, 4)
-    if every < 1:
-        raise settings.refusal("no_rope_layer_interval", "must be at least 1")
-    given = settings.written("no_rope_layers")
-    turning = [(i + 1) % every != 0 for i in range(n_layers)] if given is None else given
-    if not isinstance(turning, list) or len(turning) != n_layers or set(turning) - {0, 1}:
-        raise settings.refusal("no_rope_layers", f"must be {n_layers} times 1, for a layer that rotates, or 0")
-    kinds = changed(spec.stack.blocks[0], GQASpec, rotary=None), spec.stack.blocks[0]
-    return with_layers(spec, (kinds[bool(turns)] for turns in turning))
+    turning = spec.stack.blocks[0]
+    kinds = changed(turning, GQASpec, rotary=None), turning
+    return with_layers(spec, (kinds[turns] for turns in rotating(settings, settings.take("num_hidden_layers", int))))
 
 
 def _write_turning(spec: ModelSpec) -> dict[str, Any]:
-    turns = [int(one(block, GQASpec, "attention").rotary is not None) for block in spec.stack.blocks]
-    return {"num_hidden_layers": spec.n_layers, "no_rope_layers": turns}
+    turns = [int(one(block, GQASpec).rotary is not None) for block in spec.stack.blocks]
+    return {"num_hidden_layers": spec.n_layers, ROTATING: turns}
 
 
 SMOLLM3 = table.family(
@@ -95,7 +89,7 @@ SEED_OSS = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=8, head_dim=128),
-        table.at("attention_bias", bool, GQASpec, *QKV, default=True),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=True),
         table.at("attention_out_bias", bool, GQASpec, "bias_output", default=False),
         MLP_BIAS,
         EPS,
@@ -104,14 +98,7 @@ SEED_OSS = table.family(
         table.layers(),
     ),
     LAYER,
-    ignored=("residual_dropout",),
 )
-
-
-def _read_biases(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    bias = settings.take("use_bias", bool, False)
-    spec = changed(spec, GQASpec, **dict.fromkeys(table.ALL_BIASES, bias))
-    return changed(spec, GatedFeedForwardSpec, bias_in=bias, bias_out=bias)
 
 
 ERNIE = table.family(
@@ -121,7 +108,8 @@ ERNIE = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=2, head_dim=128),
-        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec, "attention").bias_query}),
+        table.at("use_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+        table.at("use_bias", bool, GQASpec, *table.ALL_BIASES, default=False),
         EPS_1E5,
         table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
         table.tables(tied=True),
@@ -135,8 +123,7 @@ ARCEE = table.family(
     "ArceeForCausalLM",
     arcee(1, 8, 1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=18_432),
         table.activation("hidden_act", "relu2", FeedForwardSpec),
         table.heads(),
@@ -157,8 +144,8 @@ HELIUM = table.family(
     (
         *WIDTHS,
         table.heads(n_kv_heads=20, head_dim=128),
-        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec, "attention").n_heads),
-        table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec).n_heads),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         MLP_BIAS,
         table.rms_eps(1e-8),
         table.positions(RotarySpec(theta=1e5, layout="interleaved"), context=4096),
@@ -167,13 +154,6 @@ HELIUM = table.family(
     ),
     LAYER,
 )
-
-
-def _read_windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """The depth and the windows; where no types are listed, every fourth layer from the first on is full."""
-    n_layers, window = settings.take("num_hidden_layers", int), settings.nullable("sliding_window", int, 8192)
-    by_number = tuple(windows.SLIDING if i % 4 else windows.FULL for i in range(n_layers))
-    return windows.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
 
 
 STRETCHED = RotarySpec(theta=1e6, scaling=Llama3Scaling(factor=16.0))  # where nothing is said
@@ -189,10 +169,8 @@ CWM = table.family(
         table.positions(STRETCHED, context=131_072),
         own_table(STRETCHED),
         table.tables(tied=False),
-        table.Pair(_read_windows, windows.layer_types(4, 8192).write),
-        table.Pair(
-            lambda _, spec: spec, lambda spec: {"bos_token_id": min(128_000, spec.vocab_size - 1)}
-        ),  # no null there
+        windows.layer_types(lambda settings, n: [i % 4 == 0 for i in range(n)], 8192),
+        table.fixed(bos_token_id=lambda spec: min(128_000, spec.vocab_size - 1)),  # no null there
     ),
     LAYER,
 )

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import TURNING, latent_heads, latent_scale, layer_eps, modules, turning
 from anyformer.families.hf.experts import expert_width
-from anyformer.families.hf.layout import Laid, within
+from anyformer.families.hf.layout import Laid, gated, within
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import TensorRow, Tensors, one
 from anyformer.families.longcat import longcat, routing
@@ -42,15 +42,15 @@ def _layer(spec: ModelSpec) -> Laid:
     found = within(ROUTER)
     for half, (attention, feed) in enumerate(((0, 1), (2, 3))):
         found |= modules(spec, f"{attention}.branches.0.mixer.projection", f"self_attn.{half}")
-        gated = {f"branches.0.mixer.{x}": f"mlps.{half}.{x}_proj" for x in ("gate", "up", "down")}
-        found |= within({"norm_in": f"post_attention_layernorm.{half}", **gated}, f"{feed}.")
+        feeds = {"norm_in": f"post_attention_layernorm.{half}", **gated("branches.0.mixer", f"mlps.{half}")}
+        found |= within(feeds, f"{feed}.")
         found |= within({f"{attention}.norm_in": f"input_layernorm.{half}"})
     return found
 
 
 def _held(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
     """The rows of all tensors, those of gates and ups with zeros behind them for identities."""
-    n = one(spec, RouterSpec, "router").n_identity
+    n = one(spec, RouterSpec).n_identity
 
     def padded(row: TensorRow) -> TensorRow:
         def load(theirs: Tensors) -> Tensors:
@@ -66,8 +66,8 @@ def _held(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
 
 def _filed(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
     """The rows of all tensors, and of what identities have in files."""
-    mixture = one(spec, MoESpec, "mixture of experts")
-    first, expert = mixture.router.n_experts, one(mixture.expert, GatedFeedForwardSpec, "gated expert")
+    mixture = one(spec, MoESpec)
+    first, expert = mixture.router.n_experts, one(mixture.expert, GatedFeedForwardSpec)
     nothing = torch.zeros(()).expand(expert.d_ff, spec.stack.d_model)
     names = (
         f"model.layers.{layer}.mlp.experts.{i}.{x}_proj.weight"
@@ -83,13 +83,13 @@ _PLAIN = table.family(
     "LongcatFlashForCausalLM",
     longcat(1, 8, 1, 8, 8, routing(1, 1, 1)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("ffn_hidden_size", int, GatedFeedForwardSpec, "d_ff", default=12_288),
         SWIGLU,
         expert_width("expert_ffn_hidden_size", "expert", 2048),
         *latent_heads(narrow=True),
-        table.Pair(TURNING.read, lambda spec: {"head_dim": turning(spec)}),
+        TURNING,
+        table.fixed(head_dim=turning),
         layer_eps(1e-5),
         table.positions(RotarySpec(theta=1e7, layout="interleaved"), context=131_072),
         latent_scale(),
@@ -99,10 +99,9 @@ _PLAIN = table.family(
         table.only(num_hidden_layers=lambda spec: 2 * spec.n_layers, router_bias=False, zero_expert_type="identity"),
         table.only(attention_method="MLA", mla_scale_q_lora=True, mla_scale_kv_lora=True),
     ),
-    lambda spec: {**_layer(spec), **within(HELD)},
-    filed=lambda spec: {**_layer(spec), **within(FILED)},
+    _layer,
+    apart=(HELD, FILED),
     unneeded=("model.mtp.*",),
-    ignored=("output_router_logits",),
 )
 IN_MEMORY, IN_FILES = _PLAIN.rows, _PLAIN.files or _PLAIN.rows
 LONGCAT_FLASH = _PLAIN._replace(

@@ -38,7 +38,7 @@ def with_windows(settings: Settings, stack: StackSpec) -> StackSpec:
 
 def windows_of(stack: StackSpec) -> dict[str, Any]:
     """The setting that says the windows of a stack. Raises SpecError for a layer without one."""
-    return {WINDOW: [2 * one(block, SymmetricWindow, "window to both sides").radius for block in stack.blocks]}
+    return {WINDOW: [2 * one(block, SymmetricWindow).radius for block in stack.blocks]}
 
 
 WINDOWS = table.Pair(
@@ -48,7 +48,7 @@ WINDOWS = table.Pair(
 
 def _divided(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Refuse heads that do not divide the width."""
-    n_heads = one(spec, LocalAndGlobalSpec, "local and global heads").n_heads
+    n_heads = one(spec, LocalAndGlobalSpec).n_heads
     if n_heads < 1 or spec.stack.d_model % n_heads:
         raise settings.refusal("num_attention_heads", f"does not divide hidden_size = {spec.stack.d_model}")
     return spec
@@ -84,6 +84,5 @@ LONGFORMER = encoder_family(
     ),
     HEADS,
     laid_out(LAYER | GLOBAL),
-    also=("lm_head.decoder",),
     ignored=("onnx_export", "attention_mode", "ignore_attention_mask"),
 )

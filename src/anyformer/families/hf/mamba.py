@@ -92,7 +92,7 @@ def mixer(
         )
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, SSDSpec, "Mamba-2 mixer")
+        found = one(spec, SSDSpec)
         most = INFINITY if found.most_step is None else found.most_step
         limits = {} if (found.least_step, most) == (0.0, INFINITY) else {"time_step_limit": [found.least_step, most]}
         limits = limits if least is None else {least: found.least_step}
@@ -171,7 +171,7 @@ def s6_mixer(names: dict[str, str]) -> tuple[table.Pair, ...]:
         return changed(spec, S6Spec, width=width, step_rank=rank)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, S6Spec, "Mamba mixer")
+        found = one(spec, S6Spec)
         return {names["expand"]: found.width // spec.stack.d_model, names["rank"]: found.step_rank or "auto"}
 
     return (
@@ -188,7 +188,7 @@ NORM = table.Pair(
     lambda settings, spec: changed(
         spec, S6Spec, norm=RMSNormSpec(weight=False, eps=settings.take("mixer_rms_eps", float, 1e-6))
     ),
-    lambda spec: {"mixer_rms_eps": one(one(spec, S6Spec, "Mamba mixer"), RMSNormSpec, "norm in its mixers").eps},
+    lambda spec: {"mixer_rms_eps": one(one(spec, S6Spec), RMSNormSpec).eps},
 )
 
 
@@ -211,8 +211,7 @@ def _alone(
         architecture,
         template,
         (
-            table.VOCABULARY,
-            table.D_MODEL,
+            *table.STREAM,
             STREAM_EPS,
             *pairs,
             table.tables(tied=tied, start=0.1),
@@ -222,7 +221,6 @@ def _alone(
         stack="backbone",
         tokens="embeddings",
         norm="norm_f",
-        buffers=(),
         ignored=IDLE,
     )
 
@@ -230,8 +228,7 @@ def _alone(
 # What sets how weights start, how much a machine does at once, and in which precision the stream adds up.
 IDLE = (
     "chunk_size", "residual_in_fp32", "rescale_prenorm_residual", "time_step_rank", "time_step_min", "time_step_max",
-    "time_step_floor", "time_step_scale", "time_step_init_scheme", "use_mambapy", "use_falcon_mambapy",
-    "use_associative_scan", "intermediate_size",
+    "time_step_floor", "time_step_scale", "time_step_init_scheme", "use_falcon_mambapy", "intermediate_size",
 )  # fmt: skip
 MAMBA = _alone("mamba", "MambaForCausalLM", mamba(1, 32), True, s6_modules("mixer"), *s6_mixer(OF_S6))
 FALCON_MAMBA = _alone(

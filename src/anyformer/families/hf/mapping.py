@@ -167,12 +167,18 @@ def their_shapes(rows: Iterable[TensorRow], spec: ModelSpec) -> dict[str, tuple[
     return {name: tuple(t.shape) for name, t in theirs_of(rows, lambda name: torch.empty(ours[name], device="meta"))}
 
 
-def one(spec: Spec, kind: type[Part], what: str) -> Part:
+def one(spec: Spec, kind: type[Part]) -> Part:
     """The first value of a kind inside a specification. Raises SpecError if there is none."""
     found = next(spec.nested(kind), None)
     if found is None:
-        raise SpecError(f"the model has no {what}")
+        raise SpecError(f"the model has no {kind.kind}")
     return found
+
+
+def width_of_head(spec: ModelSpec) -> int:
+    """The features of a head of the first attention's queries, which are d_model's share where nothing is said."""
+    heads = one(spec, GQASpec)
+    return heads.head_dim or spec.stack.d_model // heads.n_heads
 
 
 def misfits(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], list[Difference]]:
@@ -255,9 +261,13 @@ def _fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[
     for architecture, nearest in others:
         found = list(differences(nearest, wanted))
         path, would, is_ = found[0]
-        far = sum(max(n_values(a), n_values(b)) for _, a, b in found)
-        reasons.append((far, f"{architecture} has {short(would)} for {path} = {short(is_)}"))
+        reasons.append((distance(found), f"{architecture} has {short(would)} for {path} = {short(is_)}"))
     raise SpecError(f"no class of transformers computes this model; the nearest, {min(reasons)[1]}")
+
+
+def distance(found: Iterable[Difference]) -> int:
+    """How many values differ in all."""
+    return sum(max(n_values(a), n_values(b)) for _, a, b in found)
 
 
 def _shared_names(value: Any) -> Iterator[str]:

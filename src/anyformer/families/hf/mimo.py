@@ -8,7 +8,7 @@ from anyformer.families.compose import changed, edited, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import v3_routing
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -21,29 +21,20 @@ SMALL = mimo(6, 8, 2, 8, 1, d_expert=8, choice=router(2, 1, 1.0))
 SPARSE = with_layers(SMALL, SMALL.stack.blocks[1:])
 
 
-def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Each layer's type, and in windows twice the heads of keys and values."""
-    n = settings.positive("num_hidden_layers", int)
-    by_number = tuple(windows.SLIDING if i and (i + 1) % EVERY else windows.FULL for i in range(n))
+def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """In windows twice the heads of keys and values."""
     near, full = spec.stack.blocks
-    near = edited(near, GQASpec, lambda heads: heads.but(n_kv_heads=Count(2 * heads.kv_heads)))
-    spec = with_layers(spec, (near, full))
-    types, size = settings.strings("layer_types") or by_number, settings.positive("sliding_window", int, WINDOW)
-    return windows.typed(settings, spec, n, types, size)
+    return with_layers(
+        spec, (edited(near, GQASpec, lambda heads: heads.but(n_kv_heads=Count(2 * heads.kv_heads))), full)
+    )
 
 
-def _types(spec: ModelSpec) -> dict[str, Any]:
-    types, size = windows.types_of(spec), windows.window_of(spec)
-    first = one(spec.stack.blocks[0], GQASpec, "grouped-query attention").kv_heads
-    return {
-        "num_hidden_layers": spec.n_layers,
-        "layer_types": types,
-        "sliding_window": size or WINDOW,
-        "num_key_value_heads": first if types[0] == windows.FULL else max(1, first // 2),
-    }
+def _of_full(spec: ModelSpec) -> dict[str, Any]:
+    first = one(spec.stack.blocks[0], GQASpec).kv_heads
+    return {"num_key_value_heads": first if windows.types_of(spec)[0] == windows.FULL else max(1, first // 2)}
 
 
-LAYER = {**NORMS, **ATTENTION, **GATED}
+SINK = "0.branches.0.mixer.sink"
 MIMO = table.family(
     "mimo_v2_flash",
     "MiMoV2FlashForCausalLM",
@@ -62,16 +53,16 @@ MIMO = table.family(
             default=0.707,
             nullable=True,
             into=lambda factor: FactorSpec(factor=factor),
-            out=lambda scale: scale.factor,
+            out=lambda scale: scale.factor if isinstance(scale, FactorSpec) else 1.0,
         ),
-        table.at("attention_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=False),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         table.rms_eps(1e-5),
         v3_routing(256, 8, 1.0, 1, 1),
         table.tables(tied=False),
-        table.Pair(_layers, _types),
+        table.Pair(_heads, _of_full),
+        windows.layer_types(lambda settings, n: [not i or (i + 1) % EVERY == 0 for i in range(n)], WINDOW),
         dense_by_type(16_384, 1),
     ),
-    {**LAYER, **HELD, "0.branches.0.mixer.sink": "self_attn.sinks"},
-    filed={**LAYER, **filed(), "0.branches.0.mixer.sink": "self_attn.attention_sink_bias"},
-    ignored=TRAINING,
+    {**NORMS, **ATTENTION, **GATED},
+    apart=({**HELD, SINK: "self_attn.sinks"}, {**filed(), SINK: "self_attn.attention_sink_bias"}),
 )

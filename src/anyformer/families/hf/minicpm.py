@@ -7,10 +7,11 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.deepseek import LATENT, latent_heads, latent_scale, layer_eps, modules
+from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps, modules
 from anyformer.families.hf.granite import MLP_BIAS
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.families.minicpm import by_depth, minicpm3
 from anyformer.layers import AddSpec, MLASpec, RotarySpec, TokensSpec
@@ -21,7 +22,7 @@ def _values(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """A value is as wide as a head's share of the stream where nothing is said."""
     if settings.optional("v_head_dim", int) is not None:
         return spec
-    return changed(spec, MLASpec, value_dim=spec.stack.d_model // one(spec, MLASpec, LATENT).n_heads)
+    return changed(spec, MLASpec, value_dim=spec.stack.d_model // one(spec, MLASpec).n_heads)
 
 
 def _depth(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -30,7 +31,7 @@ def _depth(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _share(spec: ModelSpec) -> dict[str, Any]:
-    added = one(spec.stack.residual.within(spec.stack.n_branches), AddSpec, "residual that is a sum")
+    added = one(spec.stack.residual.within(spec.stack.n_branches), AddSpec)
     return {"scale_depth": round(added.branch * math.sqrt(spec.n_layers), 12)}
 
 
@@ -56,15 +57,7 @@ MINICPM3 = table.family(
         layer_eps(1e-5),
         table.positions(context=32_768),
         latent_scale(),
-        table.at(
-            "scale_emb",
-            float,
-            TokensSpec,
-            "scale",
-            default=12.0,
-            into=lambda factor: ScaleSpec(factor=factor),
-            out=lambda scale: 1.0 if scale is None else scale.factor,
-        ),
+        scaled_by("scale_emb", TokensSpec, 12.0),
         table.Pair(_width, _base),
         table.tables(tied=True, start=0.1),
         table.layers(),

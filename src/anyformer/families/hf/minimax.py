@@ -13,10 +13,10 @@ from torch import Tensor
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, OF_MIXTRAL, TRAINING, mixtral_routing
+from anyformer.families.hf.experts import ALONE, HELD, OF_MIXTRAL, PLACES_OF_MIXTRAL, filed, mixtral_routing, routed
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, WIDTHS
-from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one, width_of_head
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds, template
@@ -32,16 +32,19 @@ from anyformer.layers import (
 from anyformer.layers.rotary import fraction_of
 from anyformer.spec import ModelSpec
 
-ROUTER = f"{table.FEED}.router"
-LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
+# Mixtral's files with a correction beside the router.
+CORRECTED_MIXTRAL = {
+    **filed(None, *PLACES_OF_MIXTRAL),
+    **routed("block_sparse_moe.gate.weight", "block_sparse_moe.e_score_correction_bias"),
+}
 
 
 def _turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The released files say how many features of a head rotate."""
-    n, heads = settings.optional("rotary_dim", int), one(spec, GQASpec, "attention")
+    n = settings.optional("rotary_dim", int)
     if n is None or settings.names(FRACTION):
         return spec
-    return changed(spec, RotarySpec, fraction=fraction_of(n, heads.head_dim or spec.stack.d_model // heads.n_heads))
+    return changed(spec, RotarySpec, fraction=fraction_of(n, width_of_head(spec)))
 
 
 MINIMAX_M2 = table.family(
@@ -60,21 +63,10 @@ MINIMAX_M2 = table.family(
         table.only(scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer"),
         table.only(attn_type_list=lambda spec: [1] * spec.n_layers, shared_intermediate_size=0),
     ),
-    {
-        **LAYER,
-        f"{ROUTER}.weight": "mlp.gate.weight",
-        f"{ROUTER}.correction": "mlp.e_score_correction_bias",
-        GATE_AND_UP: "mlp.experts.gate_up_proj",
-        f"{EXPERTS}.down.weight": "mlp.experts.down_proj",
-    },
-    filed={
-        **LAYER,
-        **{ours: theirs for ours, theirs in OF_MIXTRAL.items() if ours != ROUTER},
-        f"{ROUTER}.weight": "block_sparse_moe.gate.weight",
-        f"{ROUTER}.correction": "block_sparse_moe.e_score_correction_bias",
-    },
+    {**NORMS, **ATTENTION, **QK_NORMS},
+    apart=({**ALONE, **routed("mlp.gate.weight", "mlp.e_score_correction_bias")}, CORRECTED_MIXTRAL),
     # Modules that predict further tokens, in training.
-    ignored=(*TRAINING, "num_mtp_modules", "mtp_transformer_layers", "use_mtp"),
+    ignored=("num_mtp_modules", "mtp_transformer_layers", "use_mtp"),
 )
 
 WORDS = {"linear_attention": LightningAttentionSpec, "full_attention": AttentionSpec}
@@ -92,20 +84,15 @@ PLACES = ("full_attn", "linear_attn", "mlp")  # each with factors of the stream 
 
 def _turns(settings: Settings, n_layers: int) -> Sequence[str]:
     """By the released files' numbers, 1 for layers that attend, or by the class's default."""
-    listed = settings.written("attn_type_list")
-    if listed is None:
-        return ["linear_attention" if i % 2 else "full_attention" for i in range(n_layers)]
-    if not isinstance(listed, list) or len(listed) != n_layers or set(listed) - {0, 1}:
-        raise settings.refusal("attn_type_list", f"must be {n_layers} times 0 or 1")
-    return ["full_attention" if each else "linear_attention" for each in listed]
+    usual = [1 - i % 2 for i in range(n_layers)]
+    return [[*WORDS][each] for each in settings.flags("attn_type_list", n_layers, usual, "attends")]
 
 
 def _lightning(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The other mixer has as many heads as attention, as wide."""
-    heads = one(spec, GQASpec, "attention")
-    width = heads.head_dim or spec.stack.d_model // heads.n_heads
+    n_heads, width = one(spec, GQASpec).n_heads, width_of_head(spec)
     norm = RMSNormSpec(eps=1e-6)  # whatever the others' is
-    return changed(spec, LightningAttentionSpec, n_heads=heads.n_heads, head_dim=width, norm=norm)
+    return changed(spec, LightningAttentionSpec, n_heads=n_heads, head_dim=width, norm=norm)
 
 
 def _factors(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -123,7 +110,7 @@ def _factors(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _factors_of(spec: ModelSpec) -> dict[str, float]:
     # Spelled out, as those that hang on the depth are not.
-    found = one(spec.stack.residual.within(spec.stack.n_branches), AddSpec, "residual that adds")
+    found = one(spec.stack.residual.within(spec.stack.n_branches), AddSpec)
     return {
         f"{place}_{word}_factor": value
         for place in PLACES
@@ -132,7 +119,7 @@ def _factors_of(spec: ModelSpec) -> dict[str, float]:
 
 
 def _layer(spec: ModelSpec) -> dict[Any, Any]:
-    n_heads = one(spec, LightningAttentionSpec, "lightning attention").n_heads
+    n_heads = one(spec, LightningAttentionSpec).n_heads
     return {
         "0.norm_sum": "post_attention_layernorm",
         **ATTENTION,
@@ -167,15 +154,7 @@ def _tables(spec: ModelSpec) -> Iterator[TensorRow]:
             yield TensorRow((), (f"model.layers.{i}.self_attn.{name}",), lambda theirs: (), made)
 
 
-def _with_tables(family: Family) -> Family:
-    rows, files = family.rows, family.files
-    assert files is not None
-    return family._replace(
-        rows=lambda spec: [*rows(spec), *_tables(spec)], files=lambda spec: [*files(spec), *_tables(spec)]
-    )
-
-
-PLAIN = table.family(
+MINIMAX = table.family(
     "minimax",
     "MiniMaxForCausalLM",
     template(minimax(2, 8, 1, 8, n_experts=64, top_k=1, head_dim=8, attends=2), WORDS),
@@ -194,9 +173,8 @@ PLAIN = table.family(
         table.only(block_size=(None, BLOCK)),  # which files have tables of
         layer_kinds(WORDS, _turns),
     ),
-    lambda spec: {**_layer(spec), **HELD},
-    filed=lambda spec: {**_layer(spec), **OF_MIXTRAL},
+    _layer,
+    apart=(HELD, OF_MIXTRAL),
     outside=_norms,
-    ignored=TRAINING,
+    further=_tables,
 )
-MINIMAX = _with_tables(PLAIN)

@@ -6,32 +6,31 @@ nothing. It turns as much of a head as partial_rotary_factor says, whatever rota
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import (
-    ALONE,
     DENSE,
-    OF_MIXTRAL,
+    HELD,
     SPARSE,
-    TRAINING,
     dense_width,
     expert_width,
     mixtral_routing,
-    routed,
     sparse,
     with_dense,
 )
 from anyformer.families.hf.gpt_oss import GATES
 from anyformer.families.hf.layout import within
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
+from anyformer.families.hf.minimax import CORRECTED_MIXTRAL
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import FULL
 from anyformer.families.minimax import minimax_m3
-from anyformer.layers import AttentionSpec, BlockIndexerSpec, GQASpec, RotarySpec, RouterSpec
+from anyformer.layers import AttentionSpec, BlockIndexerSpec, RotarySpec, RouterSpec
 from anyformer.spec import BlockSpec, ModelSpec
 
 CHOOSING = "minimax_m3_sparse"
@@ -46,38 +45,21 @@ INDEX = {
 }
 
 
-def _by_number(settings: Settings, name: str, n: int, words: tuple[str, str]) -> tuple[str, ...] | None:
-    """A word for each layer by a list of 0 and 1."""
-    listed = settings.written(name)
-    if listed is None:
-        return None
-    if not isinstance(listed, list) or len(listed) != n or set(listed) - {0, 1}:
-        raise settings.refusal(name, f"must be {n} times 0 or 1")
-    return tuple(words[bool(each)] for each in listed)
-
-
-def _types(settings: Settings, name: str, usual: tuple[str, ...], words: tuple[str, str]) -> tuple[str, ...]:
-    found = settings.strings(name) or usual
-    if len(found) != len(usual) or set(found) - set(words):
-        raise settings.refusal(name, f"must be {len(usual)} times {' or '.join(words)}")
-    return found
-
-
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The layers, each with experts or dense, and with an indexer or without."""
     n, released = settings.positive("num_hidden_layers", int), settings.section("sparse_attention_config")
-    usual = None
+    chooses: Sequence[int] = [0] * n
     numbers = {own: settings.positive(name, int, default) for own, (name, _, default) in INDEX.items()}
     if released is not None:
         numbers = {own: released.positive(name, int, numbers[own]) for own, (_, name, _) in INDEX.items()}
-        usual = _by_number(released, "sparse_attention_freq", n, (FULL, CHOOSING))
+        chooses = released.flags("sparse_attention_freq", n, chooses, "chooses its keys")
         for name, value in (("use_sparse_attention", True), ("sparse_score_type", "max"), ("sparse_init_block", 0)):
             released.require(name, value)
         released.require("sparse_disable_index_value", released.written("sparse_attention_freq"))
         released.close()
-    types = _types(settings, "layer_types", usual or (FULL,) * n, (FULL, CHOOSING))
-    listed = _by_number(settings, "moe_layer_freq", n, (DENSE, SPARSE)) or (SPARSE,) * n
-    feeds = _types(settings, "mlp_layer_types", listed, (DENSE, SPARSE))
+    types = settings.words("layer_types", n, (FULL, CHOOSING), ((FULL, CHOOSING)[each] for each in chooses))
+    mixed = settings.flags("moe_layer_freq", n, [1] * n, "has experts")
+    feeds = settings.words("mlp_layer_types", n, (DENSE, SPARSE), ((DENSE, SPARSE)[each] for each in mixed))
     width = settings.positive("dense_intermediate_size", int, 12_288)
     if CHOOSING in types:
         spec = changed(spec, BlockIndexerSpec, **numbers)
@@ -101,13 +83,12 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _chooses(block: BlockSpec) -> bool:
-    return one(block, AttentionSpec, "attention").indexer is not None
+    return one(block, AttentionSpec).indexer is not None
 
 
 def _turning(spec: ModelSpec) -> int:
     """How many features of a head turn."""
-    heads = one(spec, GQASpec, "attention")
-    return one(heads, RotarySpec, "rotary positions").dims(heads.head_dim or spec.stack.d_model // heads.n_heads)
+    return one(spec, RotarySpec).dims(width_of_head(spec))
 
 
 def _turns(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -124,14 +105,12 @@ FED = {
 FED_DOWN = {f"{table.FEED}.down": "mlp.down_proj", f"{SHARED}down": "mlp.shared_experts.down_proj"}
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
 NAMES = {"q": "q_proj", "k": "k_proj", "norm_query": "q_norm", "norm_key": "k_norm"}
-OF_FILES = {ours: theirs for ours, theirs in OF_MIXTRAL.items() if not ours.endswith("router")}
 MINIMAX_M3 = table.family(
     "minimax_m3_vl_text",
     "MiniMaxM3VLForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         expert_width("intermediate_size", "expert", 3072),
         expert_width("shared_intermediate_size", "shared_expert", 3072),
         table.heads(n_kv_heads=4, head_dim=128),
@@ -151,8 +130,7 @@ MINIMAX_M3 = table.family(
         **FED,
         **FED_DOWN,
         **within(NAMES, INDEXER, "self_attn.indexer."),
-        **ALONE,
-        **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias"),
+        **HELD,
     },
     # What the class writes of the text model alone is as in memory; the released files, which see, are otherwise.
     released={
@@ -160,10 +138,9 @@ MINIMAX_M3 = table.family(
         **GATED,
         **{f"{SHARED}{x}": f"block_sparse_moe.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
         **within(NAMES, INDEXER, "self_attn.index_"),
-        **OF_FILES,
-        **routed("block_sparse_moe.gate.weight", "block_sparse_moe.e_score_correction_bias"),
+        **CORRECTED_MIXTRAL,
     },
     fixed_masks=True,  # where an indexer chooses, which sees the past alone whatever is asked
     # Modules that predict further tokens, in training; the activation that gates have in place of theirs.
-    ignored=(*TRAINING, "num_mtp_modules", "mtp_transformer_layers", "use_mtp", "hidden_act"),
+    ignored=("num_mtp_modules", "mtp_transformer_layers", "use_mtp", "hidden_act"),
 )

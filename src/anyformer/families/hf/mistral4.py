@@ -11,19 +11,16 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import (
-    IDLE,
-    LATENT,
     LAYOUT,
-    dense_first,
-    held,
     latent_heads,
     latent_scale,
+    layer,
     layer_eps,
     n_shared,
     turning,
     v3_routing,
 )
-from anyformer.families.hf.experts import expert_width
+from anyformer.families.hf.experts import HELD, dense_first, expert_width
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL, THETA, rotary_of, scaling_settings
@@ -53,7 +50,7 @@ def rotation(
         inner.require(FRACTION, fraction(spec))
         growth = inner.take(GROWTH, float, 0.0) if grows else 0.0
         original = inner.positive(ORIGINAL, int, length)
-        plain = one(spec, RotarySpec, "rotary positions").but(theta=theta, scaling=None)
+        plain = one(spec, RotarySpec).but(theta=theta, scaling=None)
         spec = changed(spec, RotarySpec, **rotary_of(inner, length, plain).but(fraction=1.0).values()).but(
             context=length
         )
@@ -61,7 +58,7 @@ def rotation(
         return changed(spec, AttentionSpec, query_scale=steps) if grows else spec
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        rotary, steps = one(spec, RotarySpec, "rotary positions"), one(spec, AttentionSpec, "attention").query_scale
+        rotary, steps = one(spec, RotarySpec), one(spec, AttentionSpec).query_scale
         length = spec.context or context
         said = {
             THETA: rotary.theta,
@@ -77,7 +74,7 @@ def rotation(
 
 
 def _width(spec: ModelSpec) -> int:
-    return one(spec, MLASpec, LATENT).head_dim + turning(spec)
+    return one(spec, MLASpec).head_dim + turning(spec)
 
 
 def _share(spec: ModelSpec) -> float:
@@ -113,7 +110,7 @@ MINISTRAL3 = table.family(
 MISTRAL4 = table.family(
     "mistral4",
     "Mistral4ForCausalLM",
-    mistral4(2, 8, 1, 8, d_expert=8, n_experts=2, top_k=1, n_dense=1),
+    mistral4(1, 8, 1, 8, d_expert=8, n_experts=2, top_k=1, n_dense=0),
     (
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),
@@ -125,8 +122,8 @@ MISTRAL4 = table.family(
         sharpened_rotation(OF_SMALL, rotation(OF_SMALL, 1_048_576, _share)),
         v3_routing(128, 4, 1.0, 1, 1),
         table.tables(tied=False),
+        table.layers(),
         dense_first(0),
     ),
-    held,
-    ignored=IDLE,
+    lambda spec: {**layer(spec), **HELD},
 )

@@ -5,7 +5,7 @@ It is released in names of its own, which transformers writes too, a text model 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anyformer.errors import SpecError
@@ -13,11 +13,11 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared
 from anyformer.families.hf.dsa import INDEXER, index_sizes, shared_choices
-from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.gemma import SOFTCAP
 from anyformer.families.hf.layout import Laid, Theirs, within
-from anyformer.families.hf.llama import SWIGLU
-from anyformer.families.hf.llama4 import ROTATING, flags
+from anyformer.families.hf.llama import SPARSE_WIDTHS
+from anyformer.families.hf.llama4 import ROTATING, rotating
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.mistral4 import rotation, sharpened_rotation
 from anyformer.families.hf.rotary import ORIGINAL, THETA
@@ -39,10 +39,10 @@ ROUTING = {
 
 
 def _turns(block: BlockSpec) -> bool:
-    return one(block, MLASpec, "latent attention").rotary is not None
+    return one(block, MLASpec).rotary is not None
 
 
-def _sources(settings: Settings, turns: list[int]) -> list[int]:
+def _sources(settings: Settings, turns: Sequence[int]) -> list[int]:
     """Whose latents each layer reads: its own, or those of the last layer before it that keeps such for others."""
     found, n = settings.written(SOURCES), len(turns)
     found = [*range(n)] if found is None else found
@@ -62,8 +62,8 @@ def _sources(settings: Settings, turns: list[int]) -> list[int]:
 
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, every = settings.positive("num_hidden_layers", int), settings.positive("no_rope_layer_interval", int, 4)
-    turns = flags(settings, ROTATING, [int((i + 1) % every != 0) for i in range(n)])
+    n = settings.positive("num_hidden_layers", int)
+    turns = rotating(settings, n)
     if not any(turns):
         raise settings.refusal(ROTATING, "has no layer that rotates, and the class learns how; make one a 1")
     sources, turning = _sources(settings, turns), spec.stack.blocks[0]
@@ -81,11 +81,11 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
     turns = [_turns(block) for block in spec.stack.blocks]
     if not any(turns):
         raise SpecError("no layer has rotary positions, which the class learns the frequencies of")
-    latent = one(spec.stack.blocks[turns.index(True)], MLASpec, "latent attention")
+    latent = one(spec.stack.blocks[turns.index(True)], MLASpec)
     lent: dict[str | None, int] = {}
     sources: list[int] = []
     for i, block in enumerate(spec.stack.blocks):
-        attention = one(block, AttentionSpec, "attention")
+        attention = one(block, AttentionSpec)
         if attention.reads == "self":
             lent[attention.keys] = i
         sources.append(i if attention.reads == "self" else lent.get(attention.keys, i))
@@ -143,7 +143,7 @@ RELEASED: Mapping[Any, Any] = {
 
 
 def _around(spec: ModelSpec) -> Laid:
-    learned = one(spec, LearnedFrequenciesSpec, "learned frequencies")
+    learned = one(spec, LearnedFrequenciesSpec)
     return {f"shared.{learned.shared}.alpha": Theirs("rotary_emb.alpha", also=("lerope.alpha",))}
 
 
@@ -154,9 +154,7 @@ MISTRAL_LARGE4 = table.family(
     (
         table.renamed(num_experts="n_routed_experts", num_local_experts="n_routed_experts"),
         table.only(q_lora_rank=None, norm_topk_prob=True),  # which the class does not ask for
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 6144),
         n_shared(1),
         *latent_heads(query_rank=None, head_dim=64),
@@ -174,5 +172,4 @@ MISTRAL_LARGE4 = table.family(
     outside=_around,
     tokens_too="tok_embeddings",
     released=RELEASED,
-    ignored=TRAINING,
 )

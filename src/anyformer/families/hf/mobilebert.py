@@ -55,11 +55,11 @@ def _read_sizes(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_sizes(spec: ModelSpec) -> dict[str, Any]:
-    bottleneck = one(spec, BottleneckSpec, "bottleneck")
+    bottleneck = one(spec, BottleneckSpec)
     return {
-        "intra_bottleneck_size": one(bottleneck.into, LinearSpec, "map into bottlenecks").d_out or spec.stack.d_model,
-        "num_attention_heads": one(spec, GQASpec, "attention").n_heads,
-        "intermediate_size": one(spec, FeedForwardSpec, "feed-forward").d_ff,
+        "intra_bottleneck_size": one(bottleneck.into, LinearSpec).d_out or spec.stack.d_model,
+        "num_attention_heads": one(spec, GQASpec).n_heads,
+        "intermediate_size": one(spec, FeedForwardSpec).d_ff,
         "num_feedforward_networks": len(spec.stack.blocks[0].sublayers) - 1,
         "num_hidden_layers": spec.n_layers,
     }
@@ -128,10 +128,9 @@ MOBILEBERT = encoder_family(
     "mobilebert",
     mobilebert(1, 16, 1, 8, width=8, n_feeds=1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_read_sizes, _write_sizes),
-        table.Pair(_read_table, lambda spec: {"embedding_size": one(spec, TableSpec, "table of tokens").width}),
+        table.Pair(_read_table, lambda spec: {"embedding_size": one(spec, TableSpec).width}),
         table.activation("hidden_act", "relu", FeedForwardSpec),
         table.starts(),
         SEGMENTS,
@@ -149,6 +148,5 @@ MOBILEBERT = encoder_family(
     HEADS,
     _links,
     further=_tokens,
-    also=(f"{WORDS}.decoder",),
     of_heads=(table.if_any(LayerNormSpec, table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-12)),),
 )

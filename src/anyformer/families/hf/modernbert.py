@@ -12,7 +12,7 @@ from anyformer.families.hf.encoder import encoder_family, laid_out
 from anyformer.families.hf.headings import Heading, usual_classes
 from anyformer.families.hf.layout import rows_of
 from anyformer.families.hf.llama import D_FF, MLP_BIAS
-from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, scaling_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import FULL, SLIDING, typed_rotary
@@ -52,7 +52,7 @@ def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _tables(spec: ModelSpec) -> dict[str, Any]:
-    found = USUAL | {_kind(layer): one(layer, RotarySpec, "rotary positions") for layer in spec.stack.blocks}
+    found = USUAL | {_kind(layer): one(layer, RotarySpec) for layer in spec.stack.blocks}
     tables = {
         kind: {"rope_type": "default", THETA: each.theta, **(scaling_settings(each.scaling) or {})}
         for kind, each in found.items()
@@ -62,16 +62,11 @@ def _tables(spec: ModelSpec) -> dict[str, Any]:
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The depth and each layer's kind; the first has no norm before its attention."""
-    n_layers, every = (
-        settings.positive("num_hidden_layers", int, 22),
-        settings.take("global_attn_every_n_layers", int, EVERY),
-    )
-    if every < 1:
-        raise settings.refusal("global_attn_every_n_layers", "must be at least 1")
-    types = settings.strings("layer_types") or tuple(SLIDING if i % every else FULL for i in range(n_layers))
+    n_layers = settings.positive("num_hidden_layers", int, 22)
+    every = settings.positive("global_attn_every_n_layers", int, EVERY)
     blocks = {_kind(layer): layer for layer in spec.stack.blocks}
-    if len(types) != n_layers or set(types) - set(blocks):
-        raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(blocks)}")
+    usual = (SLIDING if i % every else FULL for i in range(n_layers))
+    types = settings.words("layer_types", n_layers, blocks, usual)
     first, *rest = (blocks[kind] for kind in types)
     return with_layers(spec, (first_without_norm(first), *rest))
 
@@ -100,10 +95,7 @@ BACK = table.Pair(
 
 def _marks(**ids: int) -> table.Pair:
     """Ids of a text's first and last token and the like: they change no number, and the class wants them among the tokens."""
-    return table.Pair(
-        lambda _, spec: spec,
-        lambda spec: {name: token if token < spec.vocab_size else 0 for name, token in ids.items()},
-    )
+    return table.Pair(write=lambda spec: {name: token if token < spec.vocab_size else 0 for name, token in ids.items()})
 
 
 MARKS = {"cls_token_id": 50_281, "sep_token_id": 50_282}
@@ -113,8 +105,7 @@ MASKED = Heading(
 SMALL = modernbert(4, 8, 1, 8)
 TEMPLATE = with_layers(SMALL, SMALL.stack.blocks[-2:])  # one of each kind, each with its norm
 SIZES = (
-    table.VOCABULARY,
-    table.D_MODEL,
+    *table.STREAM,
     D_FF,
     table.at("num_attention_heads", int, GQASpec, "n_heads"),
     table.EVEN,
@@ -132,9 +123,8 @@ LAYER = {
     f"{table.FEED}.down": "mlp.Wo",
 }
 IGNORED = (
-    "initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn",
-    "sparse_prediction", "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "cls_token_id",
-    "layer_norm_eps",
+    "initializer_cutoff_factor", "classifier_pooling", "deterministic_flash_attn", "sparse_prediction",
+    "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "cls_token_id", "layer_norm_eps",
 )  # fmt: skip
 MODERNBERT = encoder_family(
     "modernbert",
@@ -156,12 +146,11 @@ MODERNBERT = encoder_family(
         outside={"stack.embedding.norm": "embeddings.norm", "stack.norm": "final_norm"},
     ),
     tokens="embeddings.tok_embeddings",
-    also=("decoder",),
-    buffers=(),
     ignored=IGNORED,
 )
 
-_PLAIN = table.family(
+HEAD = {"heads.0.transform.0": "lm_head.dense", "heads.0.transform.2": "lm_head.norm"}
+DECODER = table.family(
     "modernbert-decoder",
     "ModernBertDecoderForCausalLM",
     with_causal_masks(TEMPLATE),
@@ -180,8 +169,6 @@ _PLAIN = table.family(
     norm="final_norm",
     outside={"stack.embedding.norm": "embeddings.norm"},
     heads=("decoder",),
-    buffers=(),
+    further=lambda spec: rows_of(spec, HEAD),
     ignored=IGNORED,
 )
-HEAD = {"heads.0.transform.0": "lm_head.dense", "heads.0.transform.2": "lm_head.norm"}
-DECODER: Family = _PLAIN._replace(rows=lambda spec: [*_PLAIN.rows(spec), *rows_of(spec, HEAD)])

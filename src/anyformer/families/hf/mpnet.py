@@ -34,5 +34,4 @@ MPNET = encoder_family(
     laid_out(
         {**LAYER, **ATTENTION}, terms=("position",), outside={"shared.buckets": "encoder.relative_attention_bias"}
     ),
-    also=("lm_head.decoder",),
 )

@@ -10,6 +10,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.gemma import SANDWICH, SOFTCAP
 from anyformer.families.hf.llama import ATTENTION, D_FF, GATED
 from anyformer.families.hf.mapping import one
+from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.families.muse import muse_glimmer
 from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, RMSNormSpec, RotarySpec
@@ -17,7 +18,7 @@ from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec
 
 
 def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    theta, said = one(spec, RotarySpec, "rotary positions").theta, settings.written(windows.THETAS)
+    theta, said = one(spec, RotarySpec).theta, settings.written(windows.THETAS)
     if isinstance(said, list) and any(each not in (0, theta) for each in said):
         raise settings.refusal(
             windows.THETAS, f"is not computed here; only 0 and the theta of all layers, {theta}, are"
@@ -30,8 +31,7 @@ MUSE_GLIMMER = table.family(
     "MuseGlimmerForCausalLM",
     muse_glimmer(1, 8, 1, 8, 1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         D_FF,
         table.activation("hidden_activation", "silu", GatedFeedForwardSpec),
         table.heads(n_kv_heads=2, head_dim=128),
@@ -56,21 +56,13 @@ MUSE_GLIMMER = table.family(
             into=lambda factor: ScaleSpec(factor=factor, power=-0.5),
             out=lambda scale: scale.factor,
         ),
-        table.at(
-            "output_multiplier",
-            float,
-            HeadSpec,
-            "scale",
-            default=26**-0.5,
-            into=lambda factor: ScaleSpec(factor=factor),
-            out=lambda scale: scale.factor if scale else 1.0,
-        ),
+        scaled_by("output_multiplier", HeadSpec, 26**-0.5),
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=20.0),
         table.tables(tied=False),
         table.layers(),
-        table.positions(fraction=None, context=131_072),
+        table.positions(context=131_072),
         table.Pair(_alike),
-        windows.by_theta(2048, lambda i, n: (n - 1 - i) % 4 == 0, turns=False),
+        windows.by_theta(lambda settings, n: [(n - 1 - i) % 4 == 0 for i in range(n)], 2048, turns=False),
     ),
     {**SANDWICH, **ATTENTION, **GATED, "0.branches.0.mixer.gate": "self_attn.gate_proj"},
 )

@@ -14,9 +14,8 @@ NANOCHAT = table.family(
     "NanoChatForCausalLM",
     nanochat(1, 8, 1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        table.d_ff("intermediate_size", 8192),
+        *table.STREAM,
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=8192),
         table.activation("hidden_act", "relu2", FeedForwardSpec),
         table.heads(),
         table.BIASES,

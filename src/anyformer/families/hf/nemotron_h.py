@@ -7,7 +7,6 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import v3_routing
-from anyformer.families.hf.experts import TRAINING
 from anyformer.families.hf.mamba import MIXER, mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -55,7 +54,7 @@ def _width(name: str, default: int, of: str) -> table.Pair:
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         d_ff = settings.positive(name, int, default)
         if of != "layer":
-            mixture = one(spec, MoESpec, "mixture of experts")
+            mixture = one(spec, MoESpec)
             return changed(spec, MoESpec, **{of: getattr(mixture, of).but(d_ff=d_ff)})
         *others, last = spec.stack.blocks  # the template's
         return with_layers(spec, (*others, changed(last, FeedForwardSpec, d_ff=d_ff)))
@@ -80,8 +79,7 @@ def _modules(up: str, down: str) -> dict[str, Any]:
 
 
 PAIRS = (
-    table.VOCABULARY,
-    table.D_MODEL,
+    *table.STREAM,
     table.if_any(GQASpec, table.heads(n_kv_heads=8, head_dim=128)),
     table.rms_eps(1e-5, "layer_norm_epsilon"),
     table.context("max_position_embeddings", 4096),
@@ -105,8 +103,8 @@ PAIRS = (
 )
 TEMPLATE = nemotron_h("M*E-", 32, 1, 1, 8, 8, router=ROUTER, shared=8)
 IDLE = (
-    *TRAINING, "expand", "chunk_size", "time_step_limit", "time_step_max", "time_step_floor", "use_mamba_kernels",
-    "residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "rescale_prenorm_residual", "num_logits_to_keep",
+    "expand", "chunk_size", "time_step_limit", "time_step_max", "time_step_floor",
+    "residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "rescale_prenorm_residual",
     "mtp_layers_block_type", "mtp_hybrid_override_pattern", "rope_theta", "partial_rotary_factor", "norm_eps", "time_step_rank",
 )  # fmt: skip
 
@@ -121,7 +119,6 @@ def _named(stack: str, up: str, down: str) -> Any:
         stack=stack,
         tokens="embeddings",
         norm="norm_f",
-        buffers=(),
         ignored=IDLE,
     )
 

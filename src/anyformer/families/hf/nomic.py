@@ -30,7 +30,7 @@ def _gated(usual: str, theta: float, context: int) -> tuple[table.Pair, ...]:
     """The sizes and the rotary positions; the arguments are what the class takes where nothing is said."""
     return (
         *sizes(feed=GatedFeedForwardSpec, usual=usual),
-        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec, "attention").n_heads),
+        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec).n_heads),
         eps(1e-12),
         table.positions(RotarySpec(theta=theta), context=context),
     )
@@ -78,8 +78,6 @@ NOMIC = encoder_family(
     (*_gated("silu", 1000.0, 2048), SEGMENTS, table.fixed(pad_token_id=0)),  # null is refused there
     NOMIC_HEADS,
     laid_out(LAYER, terms=("token_type",), layer="layers"),
-    also=(f"{PREDICTIONS}.decoder",),
-    buffers=(),
     filed=(
         _of_flash_attention("attn", table.feeds(up="mlp.fc11", gate="mlp.fc12", down="mlp.fc2")),
         NOMIC_HEADS,
@@ -108,8 +106,6 @@ GTE = encoder_family(
     ),
     GTE_HEADS,
     laid_out(LAYER, terms=("token_type",), layer="layers"),
-    also=("lm_head.decoder",),
-    buffers=(),
     filed=(
         laid_out(
             {
@@ -139,8 +135,6 @@ JINA = encoder_family(
     ),
     JINA_HEADS,
     laid_out({**ATTENTION, **FEED, **BEHIND}, terms=("token_type",), layer="layers"),
-    also=("lm_head.decoder",),
-    buffers=(),
     filed=(
         _of_flash_attention("mixer", FEED),
         JINA_HEADS,
@@ -164,13 +158,11 @@ EUROBERT = encoder_family(
         table.starts(),
         table.layers(),
         # Of the hidden word; changes no number, and the class wants it among the tokens.
-        table.Pair(lambda _, spec: spec, lambda spec: {"mask_token_id": min(128_002, spec.vocab_size - 1)}),
+        table.fixed(mask_token_id=lambda spec: min(128_002, spec.vocab_size - 1)),
     ),
     EUROBERT_HEADS,
     laid_out({**NORMS, **ATTENTION, **GATED}, terms=(), layer="layers", outside={"stack.norm": "norm"}),
     tokens="embed_tokens",
-    buffers=(),
     # The first says how the class of texts pools, which is not read here.
     ignored=("classifier_pooling", "mask_token_id"),
-    tied=False,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import headings, table
-from anyformer.families.hf.bert import LAYER, MLM, WORDS
+from anyformer.families.hf.bert import LAYER, MLM
 from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, sizes
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
@@ -30,7 +30,7 @@ def _read_positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_positions(spec: ModelSpec) -> dict[str, Any]:
-    return {"max_position_embeddings": one(spec, LearnedPositionsSpec, "learned positions").n_positions}
+    return {"max_position_embeddings": one(spec, LearnedPositionsSpec).n_positions}
 
 
 def _read_landmarks(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -76,10 +76,7 @@ NYSTROMFORMER = encoder_family(
     lambda spec: laid_out(
         {
             **LAYER,
-            f"{MIXER}.convolution": Theirs(
-                "attention.self.conv", by=(one(spec, GQASpec, "attention").n_heads, 1, -1, 1)
-            ),
+            f"{MIXER}.convolution": Theirs("attention.self.conv", by=(one(spec, GQASpec).n_heads, 1, -1, 1)),
         }
     )(spec),
-    also=(f"{WORDS}.decoder",),
 )

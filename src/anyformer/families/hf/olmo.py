@@ -7,7 +7,7 @@ the third has OLMo 2's norms around such mixtures.
 from __future__ import annotations
 
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import HELD, TRAINING, filed, qwen_routing
+from anyformer.families.hf.experts import BY_EXPERT, qwen_routing
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
 from anyformer.families.hf.llama import EPS as EPS_OF_LLAMA
 from anyformer.families.hf.windows import rotary_by_type
@@ -17,13 +17,12 @@ from anyformer.layers import RotarySpec
 EPS = table.rms_eps(1e-5)
 SIZES = (*WIDTHS, table.heads(), table.EVEN, table.BIASES, EPS, table.tables(tied=False))
 THETA = RotarySpec(theta=500_000.0)
-LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
 
 OLMO3 = table.family(
     "olmo3",
     "Olmo3ForCausalLM",
     windows.two_kinds(olmo3(4, 8, 1, 8)),
-    (*SIZES, rotary_by_type(THETA, THETA, 2048), windows.layer_types(full_every=4, size=4096)),
+    (*SIZES, rotary_by_type(THETA, THETA, 2048), windows.layer_types(windows.each(4), 4096)),
     {**NORMS_BEHIND, **QK_NORMS, **ATTENTION, **GATED},
 )
 OLMOE = table.family(
@@ -37,11 +36,9 @@ OLMOE = table.family(
         *qwen_routing(64, 8, sum_is_one=False),
         table.layers(),
     ),
-    {**LAYER, **HELD},
-    filed={**LAYER, **filed()},
-    ignored=TRAINING,
+    {**NORMS, **ATTENTION, **QK_NORMS},
+    apart=BY_EXPERT,
 )
-BEHIND = {**NORMS_BEHIND, **ATTENTION, **QK_NORMS}
 FLEX_OLMO = table.family(
     "flex_olmo",
     "FlexOlmoForCausalLM",
@@ -56,7 +53,6 @@ FLEX_OLMO = table.family(
         table.tables(tied=False),
         table.layers(),
     ),
-    {**BEHIND, **HELD},
-    filed={**BEHIND, **filed()},
-    ignored=TRAINING,
+    {**NORMS_BEHIND, **ATTENTION, **QK_NORMS},
+    apart=BY_EXPERT,
 )

@@ -21,7 +21,7 @@ MIXER, THEIRS, CONTEXT = "0.branches.0.mixer", "linear_attn", 65_536
 
 def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The sizes of gated DeltaNet, which follow from attention's where nothing is said; its norm has an eps of its own."""
-    n = one(spec, GQASpec, "grouped-query attention").n_heads
+    n = one(spec, GQASpec).n_heads
     of_keys = settings.positive("linear_num_key_heads", int, n)
     key_dim = settings.positive("linear_key_head_dim", int, int(0.75 * spec.stack.d_model / of_keys))
     return changed(
@@ -37,7 +37,7 @@ def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _sizes(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
+    found = one(spec, GatedDeltaNetSpec)
     return {
         "linear_num_key_heads": found.n_key_heads,
         "linear_num_value_heads": found.n_heads,
@@ -59,7 +59,7 @@ def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _turning(spec: ModelSpec) -> dict[str, Any]:
-    rotary = one(spec, GQASpec, "grouped-query attention").rotary
+    rotary = one(spec, GQASpec).rotary
     scaling = scaling_settings(rotary.scaling) if rotary else None
     found = {"rope_type": "default", THETA: rotary.theta if rotary else None, **(scaling or {})}
     return {"max_position_embeddings": spec.context or CONTEXT, "rope_parameters": found}
@@ -99,14 +99,16 @@ OLMO_HYBRID = table.family(
         table.tables(tied=False),
         layer_kinds(DELTA, lambda _, n: ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(n)]),
     ),
-    {**LAYER, CONVOLUTION: f"{THEIRS}.conv1d"},
-    filed={
-        **LAYER,
-        "0.norm_in": "attention_layer_norm",
-        "1.norm_in": "feedforward_layer_norm",
-        # Released files call attention's norms otherwise than transformers does when it writes.
-        "0.branches.0.norm_out": Theirs("post_attention_layernorm", also=("feedforward_layer_norm",)),
-        CONVOLUTION: Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v")),
-    },
+    LAYER,
+    apart=(
+        {CONVOLUTION: f"{THEIRS}.conv1d"},
+        {
+            "0.norm_in": "attention_layer_norm",
+            "1.norm_in": "feedforward_layer_norm",
+            # Released files call attention's norms otherwise than transformers does when it writes.
+            "0.branches.0.norm_out": Theirs("post_attention_layernorm", also=("feedforward_layer_norm",)),
+            CONVOLUTION: Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v")),
+        },
+    ),
     ignored=("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor"),
 )

@@ -47,10 +47,9 @@ OPT = table.family(
     opt(1, 8, 1),
     (
         table.Pair(_read, _write),
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
-        table.d_ff("ffn_dim", 3072),
+        table.at("ffn_dim", int, FeedForwardSpec, "d_ff", default=3072),
         table.activation("activation_function", "relu", FeedForwardSpec),
         table.learned("max_position_embeddings", 2048),
         table.at("enable_bias", bool, FeedForwardSpec, "bias_in", "bias_out", default=True),
@@ -68,5 +67,4 @@ OPT = table.family(
         "stack.embedding.terms.0.projection": "project_in",
         "heads.0.transform.0": "project_out",
     },
-    buffers=(),
 )

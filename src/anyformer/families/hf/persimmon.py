@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from anyformer.families.compose import changed
 from anyformer.families.hf import table
+from anyformer.families.hf.cohere import norms_of_heads
 from anyformer.families.hf.gpt_neox import DENSE
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, NORMS
-from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION
-from anyformer.families.hf.settings import Settings
 from anyformer.families.persimmon import jais2, persimmon
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
-from anyformer.spec import ModelSpec
-
-
-def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Whether queries and keys are normed."""
-    kept = one(spec, LayerNormSpec, "layer norm") if settings.take("qk_layernorm", bool, True) else None
-    return changed(spec, GQASpec, norm_query=kept, norm_key=kept)
-
-
-def _write(spec: ModelSpec) -> dict[str, Any]:
-    return {"qk_layernorm": one(spec, GQASpec, "attention").norm_query is not None}
-
 
 SIZES = (
-    table.VOCABULARY,
-    table.D_MODEL,
+    *table.STREAM,
     table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
     table.activation("hidden_act", "relu2", FeedForwardSpec),
     table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
@@ -45,7 +28,7 @@ PERSIMMON = table.family(
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
         table.EVEN,
         table.positions(RotarySpec(fraction=0.5), fraction=FRACTION, context=16_384),
-        table.Pair(_read, _write),
+        norms_of_heads("qk_layernorm", default=True),
     ),
     {
         **NORMS,

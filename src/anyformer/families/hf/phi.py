@@ -17,7 +17,7 @@ from anyformer.spec import Length, ModelSpec
 
 
 def _as_wide(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    heads = one(spec, GQASpec, "attention")
+    heads = one(spec, GQASpec)
     if heads.norm_query is not None and heads.head_dim is not None:
         raise settings.refusal(
             "qk_layernorm", "is as wide as hidden_size / num_attention_heads here; leave head_dim out"
@@ -27,7 +27,7 @@ def _as_wide(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _read_original(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Of all scalings the class takes longrope only, reads yarn as longrope, and its length from outside the table."""
-    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    scaling = one(spec, RotarySpec).scaling
     if not isinstance(scaling, LongRoPE | None):
         name = "rope_scaling" if settings.names("rope_scaling") else "rope_parameters"
         raise settings.refusal(name, "is not computed by this class; only longrope is")
@@ -35,7 +35,7 @@ def _read_original(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_original(spec: ModelSpec) -> dict[str, Any]:
-    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    scaling = one(spec, RotarySpec).scaling
     return {ORIGINAL: scaling.original_context} if isinstance(scaling, LongRoPE) else {}
 
 
@@ -44,8 +44,7 @@ PHI = table.family(
     "PhiForCausalLM",
     phi2(n_layers=1, d_model=8, n_heads=1, fraction=1.0),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(),
         table.activation("hidden_act", "gelu_new", FeedForwardSpec),

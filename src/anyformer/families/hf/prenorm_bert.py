@@ -6,12 +6,11 @@ MegatronBertModel, XLMRobertaXLModel and RobertaPreLayerNormModel, and those tha
 from __future__ import annotations
 
 from anyformer.families.hf import table
-from anyformer.families.hf.bert import LAYER, WORDS, bert_heads, roberta_heads
+from anyformer.families.hf.bert import BRANCHES, bert_heads, roberta_heads
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
 from anyformer.families.prenorm_bert import megatron_bert, prenorm_roberta, xlm_roberta_xl
 from anyformer.layers import SegmentsSpec
 
-BRANCHES = {ours: theirs for ours, theirs in LAYER.items() if not ours.endswith("norm_sum")}
 MEGATRON_HEADS = bert_heads("MegatronBert", "bert.", "ForMaskedLM")
 MEGATRON_BERT = encoder_family(
     "megatron-bert",
@@ -19,7 +18,6 @@ MEGATRON_BERT = encoder_family(
     (*SIZES, SEGMENTS, eps(1e-12), n_positions()),
     MEGATRON_HEADS,
     laid_out({"0.norm_in": "attention.ln", "1.norm_in": "ln", **BRANCHES}, outside={"stack.norm": "encoder.ln"}),
-    also=(f"{WORDS}.decoder",),
 )
 
 
@@ -38,7 +36,6 @@ XLM_ROBERTA_XL = encoder_family(
         {"0.norm_in": "attention.self_attn_layer_norm", "1.norm_in": "LayerNorm", **BRANCHES},
         outside={"stack.norm": "encoder.LayerNorm"},
     ),
-    also=("lm_head.decoder",),
 )
 PRENORM_HEADS = roberta_heads("RobertaPreLayerNorm", "roberta_prelayernorm.")
 ROBERTA_PRENORM = encoder_family(
@@ -50,5 +47,4 @@ ROBERTA_PRENORM = encoder_family(
         {"0.norm_in": "attention.LayerNorm", "1.norm_in": "intermediate.LayerNorm", **BRANCHES},
         outside={"stack.norm": "LayerNorm"},
     ),
-    also=("lm_head.decoder",),
 )

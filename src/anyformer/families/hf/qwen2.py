@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.compose import layered, windowed
@@ -17,27 +16,33 @@ PLAIN = with_qkv_biases(llama(2, 8, 1, 8))
 TEMPLATE = layered(PLAIN, windowed(PLAIN, 1).stack.blocks[0], PLAIN.stack.blocks[0])
 
 
-def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Of the window nothing is used unless use_sliding_window says so: layers from max_window_layers on, if none are listed."""
-    n_layers, first = settings.take("num_hidden_layers", int), settings.take("max_window_layers", int, 28)
-    size = settings.nullable("sliding_window", int, 4096)
-    window = size if settings.take("use_sliding_window", bool, False) else None
-    by_number = tuple(windows.FULL if window is None or i < first else windows.SLIDING for i in range(n_layers))
-    return windows.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
+def _used(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Of the window nothing is used unless use_sliding_window says so."""
+    size = settings.nullable(windows.WINDOW, int, 4096)
+    settings.put({windows.WINDOW: size if settings.take("use_sliding_window", bool, False) else None})
+    return spec
 
 
-def _write(spec: ModelSpec) -> Mapping[str, Any]:
-    size, types = windows.window_of(spec), windows.types_of(spec)
+def _use(spec: ModelSpec) -> dict[str, Any]:
+    types = windows.types_of(spec)
     return {
-        "num_hidden_layers": spec.n_layers,
-        "use_sliding_window": size is not None,
-        "sliding_window": size,
+        "use_sliding_window": windows.SLIDING in types,
+        windows.WINDOW: None,
         "max_window_layers": types.index(windows.SLIDING) if windows.SLIDING in types else spec.n_layers,
-        "layer_types": types,
     }
 
 
-WINDOWS = table.Pair(_read, _write)
+def first_full(default: int) -> windows.Full:
+    """The first max_window_layers, `default` where nothing is said; all where there is no window."""
+
+    def full(settings: Settings, n_layers: int) -> list[bool]:
+        n, none = settings.take("max_window_layers", int, default), settings.nullable(windows.WINDOW, int, 4096) is None
+        return [none or i < n for i in range(n_layers)]
+
+    return full
+
+
+WINDOWS = table.Pair(_used, _use), windows.layer_types(first_full(28), 4096)
 QWEN2 = table.family(
     "qwen2",
     "Qwen2ForCausalLM",
@@ -48,7 +53,7 @@ QWEN2 = table.family(
         EPS,
         table.positions(context=32_768),
         table.tables(tied=False),
-        WINDOWS,
+        *WINDOWS,
     ),
     {**NORMS, **ATTENTION, **GATED},
 )

@@ -10,17 +10,16 @@ from anyformer.families.compose import layered, windowed
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import (
     ALONE,
+    BY_EXPERT,
     HELD,
-    TRAINING,
     UNWINDOWED,
     dense_by_type,
     dense_ones,
     expert_width,
-    filed,
     qwen_routing,
 )
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.qwen2 import WINDOWS
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.families.mellum import mellum
@@ -41,7 +40,7 @@ QWEN3 = table.family(
         EPS,
         table.positions(context=32_768),
         table.tables(tied=False),
-        WINDOWS,
+        *WINDOWS,
     ),
     LAYER,
 )
@@ -50,9 +49,7 @@ QWEN3_MOE = table.family(
     "Qwen3MoeForCausalLM",
     qwen3_moe(1, 8, 1, 8, n_experts=64, top_k=1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         table.heads(n_kv_heads=4),
         table.BIASES,
         EPS,
@@ -63,23 +60,20 @@ QWEN3_MOE = table.family(
         table.tables(tied=False),
         dense_ones(6144),
     ),
-    {**LAYER, **HELD},
-    filed={**LAYER, **filed()},
+    LAYER,
+    apart=BY_EXPERT,
     released={
         **LAYER,
         **HELD,
         **{ours: Theirs(theirs, turned=True) for ours, theirs in ALONE.items()},
     },  # of Qwen3-VL's
-    ignored=TRAINING,
 )
 MELLUM = table.family(
     "mellum",
     "MellumForCausalLM",
     windows.two_kinds(mellum(4, 8, 1, 8, 1, n_experts=64, top_k=1)),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         table.heads(n_kv_heads=4, head_dim=128),
         table.BIASES,
         EPS,
@@ -88,11 +82,10 @@ MELLUM = table.family(
         *qwen_routing(64, 8, sum_is_one=True),
         expert_width("moe_intermediate_size", "expert", 896),
         table.tables(tied=False),
-        windows.layer_types(full_every=1, size=1024),
+        windows.layer_types(windows.each(1), 1024),
         dense_by_type(7168, 0),
         table.only(num_mtp_layers=0, num_nextn_predict_layers=0),
     ),
-    {**LAYER, **HELD},
-    filed={**LAYER, **filed()},
-    ignored=TRAINING,
+    LAYER,
+    apart=BY_EXPERT,
 )

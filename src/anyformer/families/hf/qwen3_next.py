@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, SHARED, TRAINING, expert_width, filed, n_chosen, n_experts
+from anyformer.families.hf.experts import BY_EXPERT, SHARED, expert_width, n_chosen, n_experts
 from anyformer.families.hf.layout import Modules, Theirs
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.states import DELTA, full_each, layer_kinds, template
@@ -46,7 +46,7 @@ def _mixers(maps: Modules) -> dict[Any, Any]:
 
 def _by_key(spec: ModelSpec) -> dict[Any, Any]:
     """Qwen3-Next's maps."""
-    of_keys = one(spec, GatedDeltaNetSpec, "gated DeltaNet").n_key_heads
+    of_keys = one(spec, GatedDeltaNetSpec).n_key_heads
     maps = {
         (Q, K, V, OUT_GATE): Theirs(f"{THEIRS}.in_proj_qkvz", by=of_keys),
         (WRITE, FORGET): Theirs(f"{THEIRS}.in_proj_ba", by=of_keys),
@@ -91,9 +91,7 @@ SPARSE = template(hybrid(qwen3_next_moe(4, 8, 1, 8, 1, n_experts=64, top_k=1)), 
 def experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
     """The sizes of a mixture with this many experts, of which so many see a token where nothing is said."""
     return (
-        table.VOCABULARY,
-        table.D_MODEL,
-        SWIGLU,
+        *SPARSE_WIDTHS,
         table.heads(n_kv_heads=2, head_dim=256),
         n_experts(n),
         n_chosen(top_k),
@@ -102,15 +100,6 @@ def experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
     )
 
 
-def _held(spec: ModelSpec) -> Modules:
-    return {**_by_key(spec), **HELD, **SHARED, **GATE_OF_SHARED}
-
-
-def _filed(spec: ModelSpec) -> Modules:
-    return {**_by_key(spec), **filed(), **SHARED, **GATE_OF_SHARED}
-
-
-GATE_OF_SHARED = {f"{table.FEED}.shared_gate": "mlp.shared_expert_gate"}
 QWEN3_NEXT = table.family(
     "qwen3_next",
     "Qwen3NextForCausalLM",
@@ -121,9 +110,9 @@ QWEN3_NEXT = table.family(
         table.only(decoder_sparse_step=(None, 1), mlp_only_layers=(None, [])),
         *PAIRS,
     ),
-    _held,
-    filed=_filed,
-    ignored=(*TRAINING, "intermediate_size"),
+    lambda spec: {**_by_key(spec), **SHARED},
+    apart=BY_EXPERT,
+    ignored=("intermediate_size",),
     unneeded=AHEAD,
 )
 QWEN3_5 = table.family(
@@ -139,8 +128,7 @@ QWEN3_5_MOE = table.family(
     "Qwen3_5MoeForCausalLM",
     SPARSE,
     (*experts(256, 8), *PAIRS),
-    {**PLAINLY, **HELD, **SHARED, **GATE_OF_SHARED},
-    filed=lambda spec: {**PLAINLY, **filed(), **SHARED, **GATE_OF_SHARED},
-    ignored=TRAINING,
+    {**PLAINLY, **SHARED},
+    apart=BY_EXPERT,
     unneeded=AHEAD,
 )

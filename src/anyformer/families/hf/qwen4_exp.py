@@ -7,7 +7,7 @@ numbers that its hashes are made with, which follow from the settings. The class
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,10 +15,10 @@ import torch
 from anyformer.errors import CheckpointError
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, SHARED, TRAINING, filed
-from anyformer.families.hf.layout import Laid, Modules, Theirs, within
-from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
-from anyformer.families.hf.qwen3_next import AHEAD, GATE_OF_SHARED, PLAINLY, SIZES, experts
+from anyformer.families.hf.experts import HELD, SHARED, filed
+from anyformer.families.hf.layout import Laid, Theirs, within
+from anyformer.families.hf.mapping import TensorRow, Tensors, one
+from anyformer.families.hf.qwen3_next import AHEAD, PLAINLY, SIZES, experts
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.hf.states import full_each, layer_kinds, template
@@ -118,7 +118,7 @@ def _read_ngrams(settings: Settings, spec: ModelSpec) -> ModelSpec:
     end = next(iter(said), None) if isinstance(said, list) else said
     if type(end) is not int or end < 0:
         raise settings.refusal(END, f"must be the id of a token, at which n-grams of {LAYERS} end")
-    norm = one(spec, GatedStreamsSpec, "gated residual streams").norm
+    norm = one(spec, GatedStreamsSpec).norm
     engram = EngramSpec(vocab=Vocab(spec.vocab_size), end=end, width=Width(width), seed=seed, norm=norm, **sizes)
     blocks = list(spec.stack.blocks)
     for number, i in enumerate(layers):
@@ -140,19 +140,23 @@ def _ngrams(block: BlockSpec) -> EngramSpec | None:
     return next(block.nested(EngramSpec), None)
 
 
-def _modules(spec: ModelSpec, experts: Modules) -> dict[Any, Any]:
-    """A layer's modules, with n-grams before the others or without; in files, where their tables are in pieces."""
-    layer: dict[Any, Any] = {**PLAINLY, **INDEX, **experts, **SHARED, **GATE_OF_SHARED}
+def _either(modules: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The modules of a layer's sublayers, where they are the first and where n-grams stand before them."""
 
     def later(name: str) -> str:
         number, _, rest = name.partition(".")
         return f"{int(number) + 1}.{rest}"
 
-    moved = {later(own) if isinstance(own, str) else tuple(map(later, own)): theirs for own, theirs in layer.items()}
+    moved = {later(own) if isinstance(own, str) else tuple(map(later, own)): theirs for own, theirs in modules.items()}
+    return {**modules, **moved}
+
+
+def _layer(spec: ModelSpec) -> dict[Any, Any]:
+    """A layer's modules but for its experts and the tables of n-grams."""
     wide = (spec.stack.residual.n_streams * spec.stack.d_model,)
     norms = {f"norm_{ours}": Theirs(f"ple.norm_{theirs}", by=wide) for ours, theirs in NORMS.items()}
     maps = {"key": "ple.key_proj", "value": "ple.value_proj", "local": "ple.conv1d"}
-    return {**layer, **moved, **within({**maps, **norms}, "0.branches.0.mixer.")}
+    return {**_either({**PLAINLY, **INDEX, **SHARED}), **within({**maps, **norms}, "0.branches.0.mixer.")}
 
 
 NORMS = {"key": "key", "query": "query", "value": "conv"}  # of a sublayer with n-grams
@@ -165,14 +169,11 @@ TABLE = "0.branches.0.mixer.table"
 STORED = "ple.ple_embedding.ngram_embedding"
 
 
-def _held(spec: ModelSpec) -> Modules:
-    return {**_modules(spec, HELD), TABLE: STORED}
-
-
-def _filed(spec: ModelSpec) -> Modules:
+def _filed(spec: ModelSpec) -> dict[Any, Any]:
+    """What files have otherwise: a tensor for each expert, tables in pieces."""
     engram = next(spec.nested(EngramSpec), None)
     n = math.ceil(engram.all_rows / math.ceil(engram.all_rows / engram.pieces)) if engram else 1
-    return {**_modules(spec, filed()), TABLE: Theirs(f"{STORED}.shard_*", pieces=tuple(map(str, range(n))))}
+    return {**_either(filed()), TABLE: Theirs(f"{STORED}.shard_*", pieces=tuple(map(str, range(n))))}
 
 
 def _around(spec: ModelSpec) -> Laid:
@@ -212,7 +213,7 @@ def _constant(name: str, numbers: torch.Tensor) -> TensorRow:
     return TensorRow((), (name,), load, lambda ours: (numbers,))
 
 
-_PLAIN = table.family(
+QWEN4_EXP = table.family(
     "qwen4_exp_text",
     "Qwen4ExpForCausalLM",
     template(qwen4_exp(4, 8, 1, 8, 1, n_experts=64, top_k=1), WORDS),
@@ -229,21 +230,10 @@ _PLAIN = table.family(
         table.at("hc_lowrank", int, GatedResidualSpec, "rank", default=320),
         table.Pair(_read_ngrams, _write_ngrams),
     ),
-    _held,
+    _layer,
     outside=_around,
-    filed=_filed,
-    ignored=(*TRAINING, *UNREAD),
+    apart=({**_either(HELD), TABLE: STORED}, _filed),
+    further=_hashing,
+    ignored=UNREAD,
     unneeded=AHEAD,
 )
-
-
-def _rows(spec: ModelSpec) -> list[TensorRow]:
-    return [*_PLAIN.rows(spec), *_hashing(spec)]
-
-
-def _files(spec: ModelSpec) -> list[TensorRow]:
-    assert _PLAIN.files is not None
-    return [*_PLAIN.files(spec), *_hashing(spec)]
-
-
-QWEN4_EXP: Family = _PLAIN._replace(rows=_rows, files=_files)

@@ -6,6 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import EPS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION
@@ -31,7 +32,7 @@ TANH = "gelu_pytorch_tanh"
 def _sizes(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The recurrence's, which has as many blocks as there are heads."""
     width = settings.nullable("lru_width", int, None) or spec.stack.d_model
-    n_blocks = one(spec, GQASpec, "attention").n_heads
+    n_blocks = one(spec, GQASpec).n_heads
     if width % n_blocks:
         raise settings.refusal("lru_width", f"must be a multiple of num_attention_heads = {n_blocks}")
     d_ff = settings.positive("intermediate_size", int, 7680)
@@ -39,8 +40,8 @@ def _sizes(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written(spec: ModelSpec) -> dict[str, int]:
-    feed = one(spec, GatedFeedForwardSpec, "gated feed-forward")
-    return {"lru_width": one(spec, RGLRUSpec, "RG-LRU").width, "intermediate_size": 2 * feed.d_ff}
+    feed = one(spec, GatedFeedForwardSpec)
+    return {"lru_width": one(spec, RGLRUSpec).width, "intermediate_size": 2 * feed.d_ff}
 
 
 def _kinds(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -63,11 +64,10 @@ RECURRENT_GEMMA = table.family(
     "RecurrentGemmaForCausalLM",
     template(recurrent_gemma(3, 8, 1, 8, 8), WORDS),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.heads(),
         table.EVEN,
-        table.at("attention_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=False),
+        table.at("attention_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         table.Pair(_sizes, _written),
         table.at("conv1d_width", int, CausalConvolutionSpec, "size", default=4),
         table.at("attention_window_size", int, SlidingWindow, "size", default=2048),
@@ -92,7 +92,7 @@ RECURRENT_GEMMA = table.family(
         f"{MIXER}.forget_bias": f"{THEIRS}.rg_lru.recurrent_gate_bias",
         f"{MIXER}.write": f"{THEIRS}.rg_lru.input_gate_weight",
         f"{MIXER}.write_bias": f"{THEIRS}.rg_lru.input_gate_bias",
-        **table.feeds(gate="mlp_block.gate_proj", up="mlp_block.up_proj", down="mlp_block.down_proj"),
+        **gated(table.FEED, "mlp_block"),
     },
     norm="final_norm",
     ignored=("w_init_variance_scale", "final_w_init_variance_scale"),

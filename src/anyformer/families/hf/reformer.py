@@ -62,9 +62,9 @@ def _read_positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _write_positions(spec: ModelSpec) -> dict[str, Any]:
     if any(isinstance(term, LearnedPositionsSpec) for term in spec.stack.embedding.terms):
-        learned = one(spec, LearnedPositionsSpec, "learned positions")
+        learned = one(spec, LearnedPositionsSpec)
         return {"axial_pos_embds": False, "max_position_embeddings": learned.n_positions}
-    axial = one(spec, AxialPositionsSpec, "axial positions")
+    axial = one(spec, AxialPositionsSpec)
     return {
         "axial_pos_embds": True,
         "axial_pos_shape": [*axial.shape],
@@ -99,7 +99,7 @@ def _read_buckets(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_buckets(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, LSHAttentionSpec, "hashed attention").n_buckets
+    found = one(spec, LSHAttentionSpec).n_buckets
     return {"num_buckets": [*found] if len(found) > 1 else found[0] if found else None}
 
 
@@ -107,7 +107,7 @@ def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     words = settings.strings("attn_layers") or ("local", "lsh") * 3
     if set(words) - set(WORDS):
         raise settings.refusal("attn_layers", f"must be a list of {' and '.join(WORDS)}")
-    chunks = one(spec, AdjacentBlocks, "local attention").size, one(spec, LSHAttentionSpec, "hashed attention").chunk
+    chunks = one(spec, AdjacentBlocks).size, one(spec, LSHAttentionSpec).chunk
     if len(set(words)) == 2 and chunks[1] % chunks[0]:
         raise settings.refusal(
             "local_attn_chunk_length",
@@ -138,10 +138,9 @@ _PLAIN = table.family(
     "ReformerModelWithLMHead",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_read_heads, _write_heads),
-        table.d_ff("feed_forward_size", 512),
+        table.at("feed_forward_size", int, FeedForwardSpec, "d_ff", default=512),
         table.activation("hidden_act", "relu", FeedForwardSpec),
         table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-12),
         table.Pair(_read_positions, _write_positions),
@@ -185,9 +184,8 @@ _PLAIN = table.family(
     heads=(HEAD,),
     # How much is computed at once, deviations at the start, dropout, and what the released files say of nothing.
     ignored=(
-        "chunk_size_lm_head", "chunk_size_feed_forward", "axial_norm_std", "hidden_dropout_prob", "intermediate_size",
-        "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob", "attention_probs_dropout_prob",
-        "num_chunks_before", "num_chunks_after", "output_past", "classifier_dropout",
+        "chunk_size_lm_head", "axial_norm_std", "intermediate_size", "local_attention_probs_dropout_prob",
+        "lsh_attention_probs_dropout_prob", "num_chunks_before", "num_chunks_after",
     ),
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ def _halved(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _every(spec: ModelSpec) -> dict[str, Any]:
     """What the eps say; 0 where none differs."""
-    each = [one(layer, LayerNormSpec, "norm in a layer").eps for layer in spec.stack.blocks]
+    each = [one(layer, LayerNormSpec).eps for layer in spec.stack.blocks]
     last = spec.stack.norm.eps / LAST if isinstance(spec.stack.norm, LayerNormSpec) else 1.0
     every = next((i for i, eps in enumerate((*each, each[0] * last)) if eps != each[0]), 0)
     return {"layer_norm_epsilon": each[0], "rescale_every": every}
@@ -47,8 +47,8 @@ def _widths(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _written(spec: ModelSpec) -> dict[str, int]:
     return {
-        "attention_hidden_size": one(spec, WKVSpec, "time mixing").width or spec.stack.d_model,
-        "intermediate_size": one(spec, ChannelMixSpec, "channel mixing").d_ff,
+        "attention_hidden_size": one(spec, WKVSpec).width or spec.stack.d_model,
+        "intermediate_size": one(spec, ChannelMixSpec).d_ff,
     }
 
 
@@ -61,8 +61,7 @@ RWKV = table.family(
     "RwkvForCausalLM",
     rwkv(1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_widths, _written),
         table.context("context_length", 1024),
         table.tables(tied=False),
@@ -86,6 +85,5 @@ RWKV = table.family(
     tokens="embeddings",
     norm="ln_out",
     outside={"stack.embedding.norm": "blocks.0.pre_ln"},
-    buffers=(),
     heads=("head",),
 )

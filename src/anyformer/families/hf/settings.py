@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from anyformer.errors import CheckpointError
@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, ActivationSpec] = {
 # Ids of tokens, or lists of them: they go along into what is written.
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 # What any configuration may hold without a number of the model changing: bookkeeping, token ids, defaults for sampling,
-# rates of dropout (a recipe's), heads for other tasks.
+# rates of dropout and of experts' losses (a recipe's), how it is computed, heads for other tasks.
 # fmt: off
 HARMLESS = frozenset((
     "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "name_or_path",
@@ -56,7 +56,11 @@ HARMLESS = frozenset((
     "tie_encoder_decoder", "use_bfloat16", "tf_legacy_loss", "unsloth_fixed", "unsloth_version", "classifier_dropout",
     "dropout", "embed_dropout", "resid_dropout", "layerdrop", "ffn_dropout",
     "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "pooler_dropout", "qa_dropout",
-    "seq_classif_dropout", "summary_last_dropout", "output_past", "eos_token_ids",
+    "seq_classif_dropout", "summary_last_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop",
+    "classif_dropout", "dropout_rate", "residual_dropout", "embedding_dropout", "mlp_dropout", "emb_pdrop",
+    "output_past", "eos_token_ids", "cache_implementation", "num_logits_to_keep", "use_mamba_kernels", "use_mambapy",
+    "use_associative_scan", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "aux_loss_alpha",
+    "seq_aux", "ep_size",
     "auto_map",  # code of the directory's own, which is not run: the class of its model_type is what is read
 ))
 # fmt: on
@@ -171,6 +175,28 @@ class Settings:
             raise CheckpointError(f"{self._where}: {name} = {value!r} must be a list of words")
         return None if value is None else tuple(value)
 
+    def words(
+        self, name: str, n: int, known: Collection[str], usual: Iterable[str], older: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """A setting that is a word for each of `n` layers, `usual` where it is absent; `older` words mean others.
+
+        Raises CheckpointError for another number of words, and for one that is not `known`.
+        """
+        found = tuple((older or {}).get(word, word) for word in self.strings(name) or usual)
+        if len(found) != n or not set(found) <= set(known):
+            raise self.refusal(name, f"must be {n} times {' or '.join(known)}")
+        return found
+
+    def flags(self, name: str, n: int, usual: Sequence[int], does: str) -> Sequence[int]:
+        """A setting that is 1 for each of `n` layers that `does` something, else 0; `usual` where it is absent.
+
+        Raises CheckpointError.
+        """
+        found = self.written(name) or usual
+        if not isinstance(found, Sequence) or len(found) != n or not all(each in (0, 1) for each in found):
+            raise self.refusal(name, f"must be {n} times 1, for a layer that {does}, or 0")
+        return found
+
     def written(self, name: str) -> Any:
         """A setting as it is written, for the caller to check; None where it is absent."""
         self._taken.add(name)
@@ -182,6 +208,10 @@ class Settings:
         if value not in ACTIVATIONS:
             raise self.refusal(name, f"is none of the activations {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[value]
+
+    def untaken(self, names: Iterable[str]) -> list[str]:
+        """Those of these settings that nobody has asked for."""
+        return [name for name in names if name not in self._taken]
 
     def require(self, name: str, *allowed: Any) -> None:
         """Refuse every other value of a setting; null and absent pass."""

@@ -26,7 +26,7 @@ def _read_shape(settings: Settings, spec: ModelSpec) -> ModelSpec:
 def _write_shape(spec: ModelSpec) -> dict[str, bool]:
     return {
         "use_parallel_residual": len(spec.stack.blocks[0].sublayers) == 1,
-        "qk_layernorm": one(spec, GQASpec, "attention").norm_query is not None,
+        "qk_layernorm": one(spec, GQASpec).norm_query is not None,
     }
 
 
@@ -36,14 +36,13 @@ STABLELM = table.family(
     stablelm(1, 8, 1, 8),
     (
         table.Pair(_read_shape, _write_shape),
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=6912),
         SWIGLU,
         table.heads(n_kv_heads=32),
         table.EVEN,
-        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec, "attention").n_heads),
-        table.at("use_qkv_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=False),
+        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec).n_heads),
+        table.at("use_qkv_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
         table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
         table.positions(RotarySpec(fraction=0.25), fraction=FRACTION, context=4096),
         table.tables(tied=False),

@@ -77,7 +77,7 @@ def with_encoder_alone(family: Family, name: str) -> Family:
 
 def _doubled(spec: ModelSpec) -> ModelSpec:
     """A model of two stacks, both as large as the one."""
-    table = one(spec.stack, TableSpec, "table of tokens").but(shared="tokens")
+    table = one(spec.stack, TableSpec).but(shared="tokens")
     return spec.but(encoder=spec.stack, heads=(HeadSpec(table=table),))
 
 

@@ -29,7 +29,7 @@ SCALE = table.at(
 
 
 def _shared_key(spec: ModelSpec) -> bool:
-    return one(spec, GQASpec, "attention").n_kv_heads == 1
+    return one(spec, GQASpec).n_kv_heads == 1
 
 
 def _read_sharing(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -46,12 +46,6 @@ def _modules(spec: ModelSpec) -> Laid:
         **table.feeds(up="mlp.c_fc", down="mlp.c_proj"),
     }
     return within(places)
-
-
-def _read_biases(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    bias = settings.take("use_bias", bool, True)
-    spec = changed(spec, GQASpec, **dict.fromkeys(table.ALL_BIASES, bias))
-    return changed(spec, FeedForwardSpec, bias_in=bias, bias_out=bias)
 
 
 GPT_BIGCODE = gpt_family(
@@ -94,11 +88,11 @@ STARCODER2 = table.family(
     "Starcoder2ForCausalLM",
     starcoder2(1, 8, 1, 1.0, n_kv_heads=1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(n_kv_heads=2),
-        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec, "attention").bias_query}),
+        table.at("use_bias", bool, FeedForwardSpec, "bias_in", "bias_out", default=True),
+        table.at("use_bias", bool, GQASpec, *table.ALL_BIASES, default=True),
         table.activation("hidden_act", TANH, FeedForwardSpec),
         table.at("norm_epsilon", float, LayerNormSpec, "eps", default=1e-5),
         table.positions(context=4096),
@@ -107,5 +101,5 @@ STARCODER2 = table.family(
         table.layers(),
     ),
     {**NORMS, **ATTENTION, **table.feeds(up="mlp.c_fc", down="mlp.c_proj")},
-    ignored=("residual_dropout", "embedding_dropout", "mlp_type", "norm_type"),
+    ignored=("mlp_type", "norm_type"),
 )

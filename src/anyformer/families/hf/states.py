@@ -41,11 +41,9 @@ def layer_kinds(
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_layers = settings.positive("num_hidden_layers", int)
-        said = settings.strings("layer_types")
-        found = default(settings, n_layers) if said is None else [(older or {}).get(word, word) for word in said]
+        usual = () if settings.strings("layer_types") else default(settings, n_layers)
         blocks = dict(zip(kinds_of(spec, words), spec.stack.blocks, strict=True))
-        if len(found) != n_layers or set(found) - set(blocks):
-            raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(blocks)}")
+        found = settings.words("layer_types", n_layers, blocks, usual, older)
         return with_layers(spec, (blocks[word] for word in found))
 
     def write(spec: ModelSpec) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER
-from anyformer.families.hf.experts import ALONE, DENSE, EXPERTS, SPARSE, TRAINING, dense_by_type, expert_width, routed
+from anyformer.families.hf.experts import DENSE, EXPERTS, HELD, SPARSE, dense_by_type, expert_width, routed
+from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import one, width_of_head
 from anyformer.families.hf.rotary import FRACTION, THETA
 from anyformer.families.hf.settings import Settings
 from anyformer.families.step import clamped, step
@@ -72,24 +73,11 @@ def _enumerated(settings: Settings, n: int) -> None:
     settings.put({FEEDS: [SPARSE if i in numbers else DENSE for i in range(n)]})
 
 
-def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, size = settings.positive("num_hidden_layers", int), settings.nullable("sliding_window", int, None)
-    return windows.typed(settings, spec, n, settings.strings(KINDS) or (windows.FULL,) * n, size)
-
-
-def _types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = {
-        KINDS: windows.types_of(spec),
-        "sliding_window": windows.window_of(spec) or 512,
-    }  # without one the class has no mask
-    return {"num_hidden_layers": spec.n_layers, **kinds}
-
-
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """As many heads of queries in windows as is said; those of keys and values, and their width, are all layers'."""
-    usual = one(spec, GQASpec, "attention")
+    usual = one(spec, GQASpec)
     near = Count(settings.positive(HEADS, int, usual.n_heads))
-    width = usual.head_dim or spec.stack.d_model // usual.n_heads
+    width = width_of_head(spec)
     settings.require("query_pre_attn_scalar", width)
     each = [near if kind == windows.SLIDING else usual.n_heads for kind in windows.types_of(spec)]
     _told(settings, each, usual.n_heads)
@@ -111,7 +99,7 @@ def _told(settings: Settings, each: list[Count], usual: int) -> None:
 
 def _said(spec: ModelSpec) -> dict[str, Any]:
     blocks = zip(windows.types_of(spec), spec.stack.blocks, strict=True)
-    found = {kind: one(block, GQASpec, "attention") for kind, block in blocks}
+    found = {kind: one(block, GQASpec) for kind, block in blocks}
     usual = found.get(windows.FULL) or found[windows.SLIDING]
     near = found.get(windows.SLIDING, usual)
     width = usual.head_dim or spec.stack.d_model // usual.n_heads
@@ -138,8 +126,7 @@ LAYERS = {
     **ATTENTION,
     **QK_NORMS,
     "0.branches.0.mixer.gate": "self_attn.g_proj",
-    **ALONE,
-    **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias"),
+    **HELD,
 }
 SHARED = f"{table.FEED}.shared_expert"
 RELEASED = {
@@ -147,7 +134,7 @@ RELEASED = {
     **ATTENTION,
     **QK_NORMS,
     "0.branches.0.mixer.gate": "self_attn.g_proj",
-    **{f"{SHARED}.{x}": f"share_expert.{x}_proj" for x in ("gate", "up", "down")},
+    **gated(SHARED, "share_expert"),
     **{f"{EXPERTS}.{x}.weight": f"moe.{x}_proj.weight" for x in ("gate", "up", "down")},
     **routed("moe.gate.weight", "moe.router_bias"),
 }
@@ -164,8 +151,7 @@ STEP = table.family(
             num_mtp_layers=LATER,
         ),
         table.Pair(_older),
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         expert_width("moe_intermediate_size", "expert", 1280),
         expert_width("share_expert_dim", "shared_expert", 1280),
         table.heads(n_kv_heads=8, head_dim=128),
@@ -173,7 +159,8 @@ STEP = table.family(
         table.rms_eps(1e-5),
         table.together(RouterSpec, ROUTING),
         table.tables(tied=False),
-        table.Pair(_layers, _types),
+        table.fixed(sliding_window=512),  # without one the class has no mask
+        windows.layer_types(windows.each(1), None),
         windows.rotary_by_type(RotarySpec(), RotarySpec(), 128_000, whole=False),
         table.Pair(_heads, _said),
         dense_by_type(11_264, 3),
@@ -185,7 +172,6 @@ STEP = table.family(
     passed_over=3,
     released=RELEASED,
     ignored=(
-        *TRAINING,
         *(LATER, "mtp_layer_types", "mtp_mlp_layer_types", "num_local_experts"),  # the last is never what is taken
         "hidden_act",  # the class takes SiLU whatever is said
         # Of released files: what the class does in any case.

@@ -15,7 +15,7 @@ from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Laid, of_layers, within
-from anyformer.families.hf.mapping import Files, dropped, one
+from anyformer.families.hf.mapping import Files, dropped, one, width_of_head
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
 from anyformer.families.hf.stacks import encoder_decoder_family, in_encoder, two_stacks, with_encoder_alone
 from anyformer.families.long_t5 import blocks_of
@@ -66,7 +66,7 @@ def _written_depths(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _tied(spec: ModelSpec) -> dict[str, Any]:
-    return {"tie_word_embeddings": bool(one(spec, HeadSpec, "head").tied)}
+    return {"tie_word_embeddings": bool(one(spec, HeadSpec).tied)}
 
 
 SCALES = "scale_decoder_outputs"
@@ -90,7 +90,7 @@ def _layers(*, scaled: bool, one_table: bool = True, usual: str = "relu") -> tab
         name = spelling(feed.activation) or "relu"
         if isinstance(feed, GatedFeedForwardSpec):
             name = GATED + ("gelu" if name == "gelu_new" else name)
-        scale = {SCALES: one(spec, HeadSpec, "head").scale is not None} if scaled else {}
+        scale = {SCALES: one(spec, HeadSpec).scale is not None} if scaled else {}
         return {**_written_depths(spec), "d_ff": feed.d_ff, "feed_forward_proj": name, **_tied(spec), **scale}
 
     return table.Pair(read, write)
@@ -114,10 +114,9 @@ def _read_rest(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_rest(spec: ModelSpec) -> dict[str, Any]:
-    heads = one(spec, GQASpec, "multi-head attention")
     start = spec.init.table if isinstance(spec.init, ByRole) else None
     return {
-        "d_kv": heads.head_dim or spec.stack.d_model // heads.n_heads,
+        "d_kv": width_of_head(spec),
         "initializer_factor": start.scale if isinstance(start, Normal) else 1.0,
         **({} if spec.context is None else {"n_positions": spec.context}),
     }
@@ -155,7 +154,7 @@ def _links(spec: ModelSpec, feed: Mapping[str, str], itself: str = "SelfAttentio
     names = itself, "SelfAttention"  # what attention to a stack's own tokens is called
     more = _rest(2, feed), _attention(1, "EncDecAttention") | _rest(3, feed)
     for (ours, side, stack), name, rest in zip(two_stacks(spec), names, more, strict=True):
-        attention = one(stack, AttentionSpec, "attention")
+        attention = one(stack, AttentionSpec)
         blocks, name = attention.transient, "TransientGlobalSelfAttention" if attention.transient else name
         modules = _attention(0, name) | rest
         buckets = next((score.shared for score in attention.scores), None)
@@ -203,8 +202,8 @@ def _read_window(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_window(spec: ModelSpec) -> dict[str, Any]:
-    radius = {"local_radius": one(spec, SymmetricWindow, "window to both sides").radius}
-    transient = one(spec, AttentionSpec, "attention").transient
+    radius = {"local_radius": one(spec, SymmetricWindow).radius}
+    transient = one(spec, AttentionSpec).transient
     if transient is None:
         return {KIND: "local", **radius}
     if transient.every & (transient.every - 1):
@@ -214,8 +213,8 @@ def _write_window(spec: ModelSpec) -> dict[str, Any]:
 
 WINDOW = in_encoder(table.Pair(_read_window, _write_window))
 TEMPLATE = _template((dense(8),), (dense(8),), tied=True, scaled=True)
-# Dropout, how weights start, and what repeats feed_forward_proj.
-IGNORED = ("dropout_rate", "initializer_factor", "is_gated_act", "output_past")
+# How weights start, and what repeats feed_forward_proj.
+IGNORED = ("initializer_factor", "is_gated_act")
 T5, MT5, UMT5, LONG_T5 = (
     with_encoder_alone(
         encoder_decoder_family(
@@ -266,7 +265,7 @@ def _read_mixtures(settings: Settings, _: ModelSpec) -> ModelSpec:
 
 
 def _write_mixtures(spec: ModelSpec) -> dict[str, Any]:
-    one(spec, MoESpec, "mixture of experts")
+    one(spec, MoESpec)
     n_sparse = {f"num_sparse_{side}_layers": _n_sparse(stack) for _, side, stack in two_stacks(spec)}
     return {**_written_depths(spec), **n_sparse, **_tied(spec)}
 
@@ -299,9 +298,8 @@ _SWITCH = encoder_decoder_family(
     further=lambda _: [OLD],
     ignored=(
         *IGNORED,
-        # Rates of noise and losses, which belong to a recipe; what follows from the numbers of sparse layers.
-        *("router_jitter_noise", "router_z_loss_coef", "router_aux_loss_coef", "add_router_probs"),
-        *("encoder_sparse_step", "decoder_sparse_step"),
+        # The rate of a loss, which belongs to a recipe; what follows from the numbers of sparse layers.
+        *("router_z_loss_coef", "add_router_probs", "encoder_sparse_step", "decoder_sparse_step"),
     ),
 )
 SWITCH = with_encoder_alone(_SWITCH, "SwitchTransformersEncoderModel")

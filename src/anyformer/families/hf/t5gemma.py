@@ -15,7 +15,7 @@ from anyformer.families.t5gemma import t5gemma
 from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec
 
 # What the class copies into each table, and rates of dropout.
-COPIED = ("dropout_rate", "classifier_dropout_rate", "cross_attention_hidden_size", "initializer_range", "vocab_size")
+COPIED = ("classifier_dropout_rate", "cross_attention_hidden_size", "initializer_range", "vocab_size")
 TIED = "tie_word_embeddings"
 
 
@@ -34,7 +34,7 @@ def _side(settings: Settings, name: str) -> ModelSpec:
     table = settings.section(name)
     if table is None:
         raise settings.refusal(name, "leaves the size of that stack unknown; add the table of its settings")
-    table.ignore(*COPIED[:3])
+    table.ignore(*COPIED[:2])
     return GEMMA2.to_spec(table)
 
 

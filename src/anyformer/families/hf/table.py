@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NewType
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf.layout import Modules, Theirs, of_layers, rows_of, tokens_and_head, within
-from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
+from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one, width_of_head
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import (
@@ -20,9 +20,8 @@ from anyformer.layers import (
     Normal,
     RMSNormSpec,
     RotarySpec,
-    TokensSpec,
 )
-from anyformer.spec import ModelSpec, ScaleSpec, Spec, StackSpec, TableSpec
+from anyformer.spec import ModelSpec, Spec, StackSpec, TableSpec
 
 PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
 LENGTH = "max_position_embeddings"
@@ -36,7 +35,8 @@ Layout = Modules | Callable[[ModelSpec], Modules]  # of a layer; the second for 
 class Pair(NamedTuple):
     """One or a few settings and their place in the model, both ways."""
 
-    read: Callable[[Settings, ModelSpec], ModelSpec]  # the model with what the settings say; raises CheckpointError
+    # the model with what the settings say; raises CheckpointError
+    read: Callable[[Settings, ModelSpec], ModelSpec] = lambda settings, spec: spec
     # the settings that say it; raises SpecError where a part lacks
     write: Callable[[ModelSpec], Mapping[str, Any]] = lambda spec: {}
 
@@ -48,23 +48,24 @@ def at(
     *fields: str,
     default: Any = REQUIRED,
     nullable: bool = False,
+    positive: bool = False,
     into: Callable[[Any], Any] = lambda value: value,
     out: Callable[[Any], Any] = lambda value: value,
 ) -> Pair:
     """The setting of these fields of every `part` in the model; `into` and `out` translate its value.
 
-    An absent setting is the default; so is null, unless `nullable` keeps it.
+    An absent setting is the default; so is null, unless `nullable` keeps it. One that is `positive`, or a size, is above 0.
     """
 
-    sized = isinstance(part.types()[fields[0]], NewType)  # Width, Count and the like
+    above = positive or isinstance(part.types()[fields[0]], NewType)  # Width, Count and the like
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        value = (settings.nullable if nullable else settings.positive if sized else settings.take)(name, kind, default)
+        value = (settings.nullable if nullable else settings.positive if above else settings.take)(name, kind, default)
         value = None if value is None else into(value)
         return changed(spec, part, **dict.fromkeys(fields, value))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        value = getattr(one(spec, part, part.kind), fields[0])
+        value = getattr(one(spec, part), fields[0])
         return {name: None if value is None and nullable else out(value)}
 
     return Pair(read, write)
@@ -79,7 +80,7 @@ def together(part: type[Spec], settings: Mapping[str, tuple[str, type[Any], Any]
         )
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, part, part.kind)
+        found = one(spec, part)
         return {name: getattr(found, own) for name, (own, *_) in settings.items()}
 
     return Pair(read, write)
@@ -94,7 +95,7 @@ def activation(name: str, default: str, part: type[Spec], meant: Mapping[str, st
         return changed(spec, part, activation=found)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found: ActivationSpec = one(spec, part, part.kind).values()["activation"]
+        found: ActivationSpec = one(spec, part).values()["activation"]
         return {name: spelling(found) or default}
 
     return Pair(read, write)
@@ -145,11 +146,11 @@ def heads(n_kv_heads: int | None = None, head_dim: int | None = None) -> Pair:
         )
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, GQASpec, "grouped-query attention")
+        found = one(spec, GQASpec)
         return {
             "num_attention_heads": found.n_heads,
             "num_key_value_heads": found.kv_heads,
-            "head_dim": found.head_dim or spec.stack.d_model // found.n_heads,
+            "head_dim": width_of_head(spec),
         }
 
     return Pair(read, write)
@@ -172,7 +173,7 @@ def positions(
         return changed(spec, RotarySpec, **found.values()).but(context=n)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, RotarySpec, "rotary positions")
+        found = one(spec, RotarySpec)
         said = rotary_settings(found, theta=theta, fraction=fraction, magnitudes=magnitudes)
         return {length: spec.context or context, **said}
 
@@ -186,7 +187,7 @@ def learned(name: str, default: int) -> Pair:
         length = settings.positive(name, int, default)
         return changed(spec, LearnedPositionsSpec, n_positions=length).but(context=length)
 
-    return Pair(read, lambda spec: {name: one(spec, LearnedPositionsSpec, "learned positions").n_positions})
+    return Pair(read, lambda spec: {name: one(spec, LearnedPositionsSpec).n_positions})
 
 
 def context(name: str, default: int) -> Pair:
@@ -203,18 +204,20 @@ def rms_eps(default: float, name: str = "rms_norm_eps") -> Pair:
     return at(name, float, RMSNormSpec, "eps", default=default)
 
 
-def d_ff(name: str, default: int | None = None) -> Pair:
-    """The width of feed-forwards; where nothing is said, the default, or four times the width of the stream."""
+def d_ff(name: str) -> Pair:
+    """The width of feed-forwards; where nothing is said, four times that of the stream."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return changed(spec, FeedForwardSpec, d_ff=settings.positive(name, int, default or 4 * spec.stack.d_model))
+        return changed(spec, FeedForwardSpec, d_ff=settings.positive(name, int, 4 * spec.stack.d_model))
 
-    return Pair(read, lambda spec: {name: one(spec, FeedForwardSpec, "feed-forward without a gate").d_ff})
+    return Pair(read, lambda spec: {name: one(spec, FeedForwardSpec).d_ff})
 
 
 def fixed(**settings: Any) -> Pair:
-    """Settings that are always written so, and change nothing or are taken elsewhere."""
-    return Pair(lambda _, spec: spec, lambda spec: settings)
+    """Settings that are always written so, and change nothing or are taken elsewhere; a function is of the model."""
+    return Pair(
+        write=lambda spec: {name: value(spec) if callable(value) else value for name, value in settings.items()}
+    )
 
 
 def if_any(part: type[Spec], pair: Pair) -> Pair:
@@ -247,10 +250,13 @@ def only(**allowed: Any) -> Pair:
     return Pair(read)
 
 
-def scaled_tokens(name: str, scale: ScaleSpec, default: bool = False) -> Pair:
-    """Whether the tokens' vectors are multiplied by `scale`."""
-    into = {True: scale, False: None}.get
-    return at(name, bool, TokensSpec, "scale", default=default, into=into, out=lambda found: found is not None)
+def switch(name: str, part: type[Spec], *fields: str, on: Callable[[ModelSpec], Any], default: bool = False) -> Pair:
+    """Whether these fields of every `part` are what `on` makes of the model, or None."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        return changed(spec, part, **dict.fromkeys(fields, on(spec) if settings.take(name, bool, default) else None))
+
+    return Pair(read, lambda spec: {name: getattr(one(spec, part), fields[0]) is not None})
 
 
 def layers(name: str = "num_hidden_layers") -> Pair:
@@ -266,7 +272,7 @@ def even(n_heads: str = "num_attention_heads", d_model: str = "hidden_size") -> 
     """Refuse heads that do not divide d_model where the class does, be their width given or not."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        if spec.stack.d_model % one(spec, GQASpec, "grouped-query attention").n_heads:
+        if spec.stack.d_model % one(spec, GQASpec).n_heads:
             raise settings.refusal(
                 n_heads, f"does not divide {d_model} = {spec.stack.d_model}, which this class refuses"
             )
@@ -275,9 +281,11 @@ def even(n_heads: str = "num_attention_heads", d_model: str = "hidden_size") -> 
     return Pair(read)
 
 
-ALL_BIASES = tuple(f"bias_{x}" for x in ("query", "key", "value", "output"))
+QKV_BIASES = tuple(f"bias_{x}" for x in ("query", "key", "value"))
+ALL_BIASES = (*QKV_BIASES, "bias_output")
 VOCABULARY = at("vocab_size", int, TableSpec, "rows")
 D_MODEL = at("hidden_size", int, StackSpec, "d_model")
+STREAM = VOCABULARY, D_MODEL
 EVEN = even()
 BIASES = at("attention_bias", bool, GQASpec, *ALL_BIASES, default=False)
 NO_DROPOUT = fixed(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
@@ -324,13 +332,14 @@ def family(
     tokens: str = "embed_tokens",
     tokens_too: str | None = None,
     norm: str = "norm",
-    outside: Layout | None = None,
+    outside: Layout = {},  # noqa: B006 — nobody writes to it
     buffers: tuple[str, ...] = ("self_attn.rotary_emb.inv_freq",),
     heads: tuple[str, ...] = ("lm_head",),
     unneeded: tuple[str, ...] = (),
     passed_over: int = 0,
-    filed: Layout | None = None,
+    apart: tuple[Layout, Layout] | None = None,
     released: Layout | None = None,
+    further: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
     ahead: Mapping[str | tuple[str, ...], str | Theirs] | None = None,
     ignored: tuple[str, ...] = (),
     fixed_masks: bool = False,
@@ -340,17 +349,18 @@ def family(
     Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, which files may call `tokens_too`, the last
     `norm`, what is `outside` the layers, ours → theirs. Old files hold `buffers` in each layer, and `unneeded`, which nobody
     reads; `heads` are the head's names, the first the one that is written. A module of ours that a model lacks, or whose bias it
-    lacks, has no row. `filed`: the modules of a layer in files that are laid out otherwise than in memory; `released`: in files
-    that the class reads and does not write; `ahead`: those around the layers that predict further tokens, `passed_over`: how
+    lacks, has no row. `apart`: the modules that a layer has beside those in memory, and in files that are laid out otherwise;
+    `released`: all that it has in files that the class reads and does not write. `further` are rows that are no modules. `ahead`:
+    the modules around the layers that predict further tokens, of which files decide whether there are any; `passed_over`: how
     many such layers files have that the class has not.
     """
     to_spec, to_config = both_ways(template, pairs, ignored)
+    layers = f"{stack}.{layer}"
 
-    def rows(spec: ModelSpec, modules: Layout = modules) -> list[TensorRow]:
-        layers, n = f"{stack}.{layer}", spec.n_layers
-        each = modules(spec) if callable(modules) else modules
-        around = (outside(spec) if callable(outside) else outside) or {}
-        links = within({"stack.norm": norm}, theirs=f"{stack}.") | within(around, theirs=f"{stack}.")
+    def rows(spec: ModelSpec, *parts: Layout) -> list[TensorRow]:
+        n = spec.n_layers
+        each = {ours: theirs for part in parts for ours, theirs in _laid(part, spec).items()}
+        links = within({"stack.norm": norm}, theirs=f"{stack}.") | within(_laid(outside, spec), theirs=f"{stack}.")
         links |= of_layers(spec.stack, layers, each)
         later = [f"{layers}.{n + k}." for k in range(len(spec.ahead))]  # which hold the tables again
         for k, place in enumerate(later):
@@ -360,20 +370,29 @@ def family(
         head = Theirs(heads[0], also=(*heads[1:], *(f"{place}shared_head.head" for place in later)))
         old = (f"{layers}.{i}.{name}" for i in range(n + len(later)) for name in buffers)
         beyond = (f"{layers}.{n + k}.*" for k in range(passed_over))
-        return [dropped(*old, *unneeded, *beyond), *rows_of(spec, tokens_and_head(spec, table, head) | links)]
+        known = rows_of(spec, tokens_and_head(spec, table, head) | links)
+        return [dropped(*old, *unneeded, *beyond), *known, *further(spec)]
 
-    def of(layout: Layout | None) -> Callable[[ModelSpec], list[TensorRow]] | None:
-        return None if layout is None else lambda spec: rows(spec, layout)
+    def where_held(spec: ModelSpec, files: Files) -> ModelSpec:
+        """The model without the layers ahead where files hold no tensor around them, as those that transformers writes."""
+        each = (place.name for place in within(ahead or {}).values())
+        held = (f"{layers}.{spec.n_layers + k}.{name}.weight" in files for name in each for k in range(len(spec.ahead)))
+        return spec if any(held) else spec.but(ahead=())
 
-    prefix = f"{stack.partition('.')[0]}."
+    in_memory, in_files = apart or ({}, {})
     return Family(
         hf_type,
         architecture,
-        prefix,
+        f"{stack.partition('.')[0]}.",
         to_spec,
         to_config,
-        rows,
-        of(filed),
+        lambda spec: rows(spec, modules, in_memory),
+        None if apart is None else lambda spec: rows(spec, modules, in_files),
+        where_held if ahead else None,
         fixed_masks=fixed_masks,
-        released=of(released),
+        released=None if released is None else lambda spec: rows(spec, released),
     )
+
+
+def _laid(layout: Layout, spec: ModelSpec) -> Modules:
+    return layout(spec) if callable(layout) else layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from anyformer.families.compose import changed, firsts, windowed, with_layers
@@ -15,17 +15,18 @@ from anyformer.layers import AttentionSpec, Causal, GQASpec, RotarySpec, Sliding
 from anyformer.spec import BlockSpec, ModelSpec, Spec, Window
 
 SLIDING, FULL = WORDS = "sliding_attention", "full_attention"  # what types are called, if a class has no other words
-ROTARY, THETAS = "rotary positions", "layer_rope_theta"
+WINDOW, THETAS = "sliding_window", "layer_rope_theta"
+Full = Callable[[Settings, int], Sequence[bool]]  # of so many layers, whether each sees everything where none is listed
 
 
 def window(default: int | None) -> Pair:
     """The window of every layer; null is none, and `default` goes where nothing is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        size = settings.nullable("sliding_window", int, default)
+        size = settings.nullable(WINDOW, int, default)
         return spec if size is None else windowed(spec, size)
 
-    return Pair(read, lambda spec: {"sliding_window": window_of(spec)})
+    return Pair(read, lambda spec: {WINDOW: window_of(spec)})
 
 
 def window_of(spec: Spec) -> int | None:
@@ -39,50 +40,54 @@ def two_kinds(model: ModelSpec) -> ModelSpec:
     return with_layers(model, (first[SLIDING], first[FULL]))
 
 
-def layer_types(
-    full_every: int | None, size: int | None, setting: str | None = None, words: tuple[str, str] = WORDS
-) -> Pair:
-    """The depth, each layer's type and the window, of a template of `two_kinds`.
+def each(n: int, setting: str | None = None) -> Full:
+    """Each n-th layer sees everything, or each of as many as an older `setting` says."""
 
-    Where nothing is said every `full_every`-th layer is full, or as many as an older `setting` says, and `size` is the window;
-    with None every layer slides where there is a window.
+    def full(settings: Settings, n_layers: int) -> list[bool]:
+        every = n if setting is None else settings.positive(setting, int, n)
+        return [(i + 1) % every == 0 for i in range(n_layers)]
+
+    return full
+
+
+def layer_types(usual: Full, size: int | None, words: tuple[str, str] = WORDS, name: str = WINDOW) -> Pair:
+    """The depth, each layer's type and the window, called `name`, of a template of `two_kinds`.
+
+    `usual` and `size` go where nothing is said; null is no window.
     """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        n_layers = settings.take("num_hidden_layers", int)
-        found = settings.nullable("sliding_window", int, size)
-        every = full_every or (1 if found is None else n_layers + 1)
-        every = every if setting is None else settings.positive(setting, int, every)
-        by_number = tuple(words[(i + 1) % every == 0] for i in range(n_layers))
-        return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, found, words)
+        n_layers = settings.positive("num_hidden_layers", int)
+        return typed(spec, *said_types(settings, n_layers, usual, size, words, name), words)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         found, size = {"num_hidden_layers": spec.n_layers, "layer_types": types_of(spec, words)}, window_of(spec)
-        return found if size is None else {**found, "sliding_window": size}  # some classes know no null there
+        return found if size is None else {**found, name: size}  # some classes know no null there
 
     return Pair(read, write)
 
 
-def typed(
+def said_types(
     settings: Settings,
-    spec: ModelSpec,
     n_layers: int,
-    types: tuple[str, ...],
-    window: int | None,
+    usual: Full,
+    size: int | None,
     words: tuple[str, str] = WORDS,
-) -> ModelSpec:
-    """The template with a layer for each type and this window. Raises CheckpointError for types that are none."""
-    blocks: dict[str, BlockSpec] = dict(zip(words, spec.stack.blocks, strict=True))
-    _check(settings, types, n_layers, words)
+    name: str = WINDOW,
+) -> tuple[tuple[str, ...], int | None]:
+    """Each layer's type, and the window. Raises CheckpointError for types that are none, and for sliding ones without it."""
+    window, full = settings.nullable(name, int, size), usual(settings, n_layers)  # whose settings are read in any case
+    types = settings.words("layer_types", n_layers, words, (words[each] for each in full))
     if window is None and words[0] in types:
-        raise settings.refusal("sliding_window", "leaves the sliding layers without a window, which this class refuses")
+        raise settings.refusal(name, "leaves the sliding layers without a window, which this class refuses")
+    return types, window
+
+
+def typed(spec: ModelSpec, types: tuple[str, ...], window: int | None, words: tuple[str, str] = WORDS) -> ModelSpec:
+    """The template with a layer for each type and this window."""
+    blocks: dict[str, BlockSpec] = dict(zip(words, spec.stack.blocks, strict=True))
     spec = with_layers(spec, (blocks[kind] for kind in types))
     return spec if window is None else changed(spec, SlidingWindow, size=Window(window))
-
-
-def _check(settings: Settings, types: tuple[str, ...], n_layers: int, words: tuple[str, str] = WORDS) -> None:
-    if len(types) != n_layers or set(types) - set(words):
-        raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(words)}")
 
 
 def types_of(spec: ModelSpec, words: tuple[str, str] = WORDS) -> list[str]:
@@ -153,56 +158,52 @@ def rotary_by_type(
     return Pair(read, write)
 
 
-def turning_windows(size: int, by_number: Callable[[Settings, int], tuple[str, ...]]) -> Pair:
-    """Each layer's window, of a model that is laid out and whose layers all turn; those that see everything turn nothing.
+def turning_windows(usual: Full, size: int, *, turns: bool = False) -> Pair:
+    """Each layer's window, of a model that is laid out and whose layers all turn; those that see everything may not.
 
-    `size` and `by_number`, of the number of layers, are what a class takes where nothing is said.
+    `usual` and `size` are what a class takes where nothing is said.
     """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        n, found = spec.n_layers, settings.positive("sliding_window", int, size)
-        usual = by_number(settings, n)  # whose settings are read in any case
-        types = settings.strings("layer_types") or usual
-        _check(settings, types, n)
-        blocks = (
-            changed(block, AttentionSpec, mask=window_mask(found))
-            if kind == SLIDING
-            else changed(changed(block, AttentionSpec, mask=Causal()), GQASpec, rotary=None)
-            for kind, block in zip(types, spec.stack.blocks, strict=True)
-        )
-        return with_layers(spec, blocks)
+        types, window = said_types(settings, spec.n_layers, usual, size)
 
-    return Pair(read, lambda spec: {"layer_types": types_of(spec), "sliding_window": window_of(spec) or size})
+        def placed(block: BlockSpec, kind: str) -> BlockSpec:
+            if kind == SLIDING and window is not None:
+                return changed(block, AttentionSpec, mask=window_mask(window))
+            full = changed(block, AttentionSpec, mask=Causal())
+            return full if turns else changed(full, GQASpec, rotary=None)
+
+        return with_layers(spec, map(placed, spec.stack.blocks, types))
+
+    return Pair(read, lambda spec: {"layer_types": types_of(spec), WINDOW: window_of(spec) or size})
 
 
-def by_theta(size: int, full: Callable[[int, int], bool], *, turns: bool = True) -> Pair:
+def by_theta(usual: Full, size: int, *, turns: bool = True) -> Pair:
     """Each layer's window and theta, 0 for none, of a model that is laid out, whose layers are alike and turn.
 
-    The window's `size`, which layers are `full`, by their number and that of all, and whether these `turns` then, are what the
-    class takes where nothing is said.
+    `usual` and `size` are what a class takes where nothing is said, and whether layers that see everything `turns` then.
     """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        n, found = spec.n_layers, settings.positive("sliding_window", int, size)
-        usual, whole = one(spec, RotarySpec, ROTARY), [full(i, n) for i in range(n)]
-        types = settings.strings("layer_types") or tuple(WORDS[each] for each in whole)
-        block = spec.stack.blocks[0]
-        each = (changed(block, AttentionSpec, mask=mask) for mask in (window_mask(found), Causal()))
-        spec = typed(settings, with_layers(spec, each), n, types, found)
-        thetas = settings.written(THETAS) or [0 if each and not turns else usual.theta for each in whole]
+        n, plain, block = spec.n_layers, one(spec, RotarySpec), spec.stack.blocks[0]
+        types, window = said_types(settings, n, usual, size)
+        each = (changed(block, AttentionSpec, mask=mask) for mask in (window_mask(window or size), Causal()))
+        spec = typed(with_layers(spec, each), types, window)
+        said = [0 if full and not turns else plain.theta for full in usual(settings, n)]
+        thetas = settings.written(THETAS) or said
         if (
             not isinstance(thetas, list)
             or len(thetas) != n
             or not all(type(x) in (int, float) and x >= 0 for x in thetas)
         ):
             raise settings.refusal(THETAS, f"must be {n} numbers, 0 for a layer without positions")
-        turning = (usual.but(theta=float(theta)) if theta else None for theta in thetas)
+        turning = (plain.but(theta=float(theta)) if theta else None for theta in thetas)
         blocks = (changed(b, GQASpec, rotary=rotary) for b, rotary in zip(spec.stack.blocks, turning, strict=True))
         return with_layers(spec, blocks)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        rotaries = [one(block, GQASpec, "grouped-query attention").rotary for block in spec.stack.blocks]
+        rotaries = [one(block, GQASpec).rotary for block in spec.stack.blocks]
         thetas = [rotary.theta if rotary else 0 for rotary in rotaries]
-        return {"layer_types": types_of(spec), "sliding_window": window_of(spec) or size, THETAS: thetas}
+        return {"layer_types": types_of(spec), WINDOW: window_of(spec) or size, THETAS: thetas}
 
     return Pair(read, write)

@@ -14,11 +14,10 @@ BIOGPT = table.family(
     "BioGptForCausalLM",
     biogpt(1, 8, 1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.at("num_attention_heads", int, GQASpec, "n_heads", default=16),
         table.EVEN,
-        table.d_ff("intermediate_size", 4096),
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=4096),
         table.activation("hidden_act", "gelu", FeedForwardSpec),
         table.learned("max_position_embeddings", 1024),
         SCALED,
@@ -30,9 +29,8 @@ BIOGPT = table.family(
     stack="biogpt",
     norm="layer_norm",
     outside={"stack.embedding.terms.1": "embed_positions"},
-    buffers=(),
     heads=("output_projection",),
-    ignored=("layer_norm_eps", "activation_dropout"),  # the class's norms have 1e-5 whatever the first says
+    ignored=("layer_norm_eps",),  # the class's norms have 1e-5 whatever it says
 )
 XGLM = table.family(
     "xglm",
@@ -43,7 +41,7 @@ XGLM = table.family(
         table.at("d_model", int, StackSpec, "d_model", default=1024),
         table.at("attention_heads", int, GQASpec, "n_heads", default=16),
         table.EVEN,
-        table.d_ff("ffn_dim", 4096),
+        table.at("ffn_dim", int, FeedForwardSpec, "d_ff", default=4096),
         table.activation("activation_function", "gelu", FeedForwardSpec),
         table.context("max_position_embeddings", 2048),
         SCALED,
@@ -54,7 +52,5 @@ XGLM = table.family(
     ),
     LAYER,
     norm="layer_norm",
-    buffers=(),
     unneeded=("model.embed_positions.weights",),  # the sinusoids, in old files
-    ignored=("activation_dropout",),
 )

@@ -156,7 +156,6 @@ def _family(hf_type: str, name: str, *more: table.Pair) -> Family:
         heads(name),
         _links,
         tokens="embeddings",
-        also=(WORDS,),
         buffers=("position_ids",),
         ignored=IGNORED,
     )

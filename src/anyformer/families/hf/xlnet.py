@@ -40,12 +40,12 @@ IGNORED = (
 
 
 def _head_dim(spec: ModelSpec) -> int:
-    return spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads
+    return spec.stack.d_model // one(spec, GQASpec).n_heads
 
 
 def further(spec: ModelSpec) -> Iterator[TensorRow]:
     """The rows of the blanks' vector and of attention: its matrices are [d_model, heads, head_dim], the output's too."""
-    n_heads = one(spec, GQASpec, "multi-head attention").n_heads
+    n_heads = one(spec, GQASpec).n_heads
 
     def by_head(matrix: Tensor) -> Tensor:
         return matrix.unflatten(1, (n_heads, -1))
@@ -75,7 +75,7 @@ def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _written_attention(spec: ModelSpec) -> Mapping[str, Any]:
-    mask = one(spec, AttentionSpec, "attention").mask
+    mask = one(spec, AttentionSpec).mask
     if mask == TwoStreams():
         return {"attn_type": "bi", "same_length": False}
     window = next(mask.nested(SlidingWindow), None)
@@ -116,7 +116,5 @@ XLNET = encoder_family(
     laid_out(LAYER, terms=(), layer="layer"),
     further=further,
     tokens="word_embedding",
-    also=("lm_loss",),
-    buffers=(),
     ignored=IGNORED,
 )

@@ -44,8 +44,8 @@ def _rounded_up(width: float, multiple: int) -> int:
 
 
 def _written(spec: ModelSpec) -> dict[str, Any]:
-    d_model, mixer = spec.stack.d_model, one(spec, MLSTMSpec, "mLSTM")
-    d_ff = one(spec, GatedFeedForwardSpec, "gated feed-forward").d_ff
+    d_model, mixer = spec.stack.d_model, one(spec, MLSTMSpec)
+    d_ff = one(spec, GatedFeedForwardSpec).d_ff
     usual = _rounded_up(d_model * SHARE, MULTIPLE) == d_ff
     # The class's cache has room for multiples of 64 features, and holds no others.
     uncached = {"use_cache": False} if any(width % CACHED for width in mixer.widths) else {}
@@ -75,8 +75,7 @@ XLSTM = table.family(
     "xLSTMForCausalLM",
     xlstm(1, 32, 1, 8),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.Pair(_width),
         table.Pair(_sizes, _written),
         table.at("gate_soft_cap", float, MLSTMSpec, "cap", default=15.0),
@@ -99,7 +98,6 @@ XLSTM = table.family(
     layer="blocks",
     tokens="embeddings",
     norm="out_norm",
-    buffers=(),
     ignored=(
         "norm_reduction_force_float32", "chunkwise_kernel", "sequence_kernel", "step_kernel", "mode", "chunk_size",
         "return_last_states", "autocast_kernel_dtype", "inference_state_dtype", "max_inference_chunksize",

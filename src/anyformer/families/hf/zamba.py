@@ -41,7 +41,7 @@ def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _said_of_heads(spec: ModelSpec) -> dict[str, Any]:
-    found, feed = one(spec, GQASpec, "attention"), one(spec, GatedFeedForwardSpec, "feed-forward")
+    found, feed = one(spec, GQASpec), one(spec, GatedFeedForwardSpec)
     each = dict(zip(ADAPTED, (found.adapter is not None, feed.adapter), strict=True))
     return {"num_attention_heads": found.n_heads, **each}
 
@@ -66,11 +66,8 @@ def _eps(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, words = settings.positive("num_hidden_layers", int, 54), settings.strings("layers_block_type")
-    usual = tuple(HYBRID if i in OF_2_7B else ALONE for i in range(54))
-    found = [{"mamba": ALONE}.get(word, word) for word in (usual if words is None else words)]
-    if len(found) != n or set(found) - {ALONE, HYBRID}:
-        raise settings.refusal("layers_block_type", f"must be {n} times {ALONE} or {HYBRID}")
+    n, usual = settings.positive("num_hidden_layers", int, 54), (HYBRID if i in OF_2_7B else ALONE for i in range(54))
+    found = settings.words("layers_block_type", n, (ALONE, HYBRID), usual, {"mamba": ALONE})
     mamba, hybrid = spec.stack.blocks
     each = turns(hybrid, settings.positive("num_mem_blocks", int, 1))
     n_before = (found[:i].count(HYBRID) for i in range(n))
@@ -124,9 +121,8 @@ ZAMBA2 = table.family(
     TEMPLATE,
     (
         table.renamed(layer_types="layers_block_type"),
-        table.VOCABULARY,
-        table.D_MODEL,
-        table.Pair(_eps, lambda spec: {"rms_norm_eps": one(spec.stack.norm or spec, RMSNormSpec, "norm").eps}),
+        *table.STREAM,
+        table.Pair(_eps, lambda spec: {"rms_norm_eps": one(spec.stack.norm or spec, RMSNormSpec).eps}),
         *mixer(OF_MIXERS, 64, 1, heads=8)[:2],
         table.Pair(
             lambda settings, spec: changed(
@@ -134,7 +130,7 @@ ZAMBA2 = table.family(
                 GatedFeedForwardSpec,
                 d_ff=settings.optional("intermediate_size", int) or 4 * spec.stack.d_model,
             ),
-            lambda spec: {"intermediate_size": one(spec, GatedFeedForwardSpec, "feed-forward").d_ff},
+            lambda spec: {"intermediate_size": one(spec, GatedFeedForwardSpec).d_ff},
         ),
         table.activation("hidden_act", "gelu", GatedFeedForwardSpec),
         table.at("add_bias_linear", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
@@ -155,9 +151,8 @@ ZAMBA2 = table.family(
     },
     norm="final_layernorm",
     outside=_blocks,
-    buffers=(),
     ignored=(
-        "chunk_size", "time_step_max", "time_step_floor", "use_mamba_kernels", "use_mem_eff_path", "num_logits_to_keep",
+        "chunk_size", "time_step_max", "time_step_floor", "use_mem_eff_path",
         "attention_hidden_size", "attention_head_dim", "head_dim", "kv_channels", "num_query_groups", "hybrid_layer_ids",
         "use_conv_bias",
     ),

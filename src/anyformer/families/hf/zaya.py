@@ -30,7 +30,7 @@ SCALES = {"hidden_states": "branches.0.norm_out", "residual": "skip"}
 
 def _inner(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The router's maps, as wide as its stream."""
-    router, stream = one(spec, RouterSpec, "router"), one(spec, RouterStreamSpec, "stream of routers")
+    router, stream = one(spec, RouterSpec), one(spec, RouterStreamSpec)
     return changed(spec, RouterSpec, inner=router.inner and changed(router.inner, LinearSpec, d_out=stream.width))
 
 
@@ -75,8 +75,7 @@ ZAYA = table.family(
     "ZayaForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
+        *table.STREAM,
         table.activation("hidden_act", "silu", GatedFeedForwardSpec),
         expert_width("moe_intermediate_size", "expert", 2048),
         table.heads(n_kv_heads=2, head_dim=128),
@@ -91,12 +90,11 @@ ZAYA = table.family(
         table.at("cca_time1", int, ConvolvedHeadsSpec, "heads", default=2),
         table.at("lm_head_bias", bool, HeadSpec, "bias", default=False),
         table.tables(tied=True),
-        windows.layer_types(1, None, words=WORDS),
+        windows.layer_types(windows.each(1), None, WORDS),
         table.Pair(lambda _, spec: first_alone(spec)),
         # the bias of what is before a text, or padding, is not that of no text
         table.only(attention_bias=False, num_experts_per_tok=1, rope_theta=5e6),
     ),
     LAYER,
     outside=AROUND,
-    ignored=("output_router_logits",),
 )

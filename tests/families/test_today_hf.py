@@ -1081,7 +1081,7 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         (
             "minimax_m3_vl_text",
             {**M3, "moe_layer_freq": [2] * 4},
-            "moe_layer_freq = .* must be 4 times 1, for a layer that has experts",
+            "moe_layer_freq = .* must be 4 times 1, for a layer that has",
         ),
         *(
             (

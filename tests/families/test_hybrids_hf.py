@@ -378,7 +378,7 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("rwkv", {**RWKV4, "rescale_every": -1}, "rescale_every = -1 is no number that a model has"),
         ("minimax", {**MINIMAX, "block_size": 64}, "block_size = 64 is not computed here"),
         ("minimax", {**MINIMAX, "mlp_alpha_factor": 2}, "mlp_alpha_factor = 2 must be full_attn_alpha_factor = 1.0"),
-        ("minimax", {**MINIMAX, "attn_type_list": [0, 1]}, "attn_type_list = .* must be 4 times 0 or 1"),
+        ("minimax", {**MINIMAX, "attn_type_list": [0, 1]}, "attn_type_list = .* must be 4 times 1, for a layer that attends"),
         ("minimax", {**MINIMAX, "layer_types": ["conv"] * 4}, "layer_types = .* must be 4 times linear_attention or"),
         ("lfm3", {**SIZES, "head_dim": 8, "layer_types": ["conv"] * 3}, "layer_types = .* must be 4 times conv or"),
         (
@@ -413,7 +413,7 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("zamba2", {**ZAMBA2, "mamba_headdim": 10}, "mamba_expand = None times hidden_size = 32 must be"),
         ("lfm2_moe", {**LFM2_MOE, "layer_types": None}, "layer_types = None must be 4 times conv or full_attention"),
         ("lfm2_moe", {**LFM2_MOE, "num_experts_per_tok": 5}, "top_k = 5 must be from 1 to n_experts = 4"),
-        ("lfm2_moe", {**LFM2_MOE, "moe_layer_freq": 2}, "moe_layer_freq = 2 is unknown here"),
+        ("lfm2_moe", {**LFM2_MOE, "moe_layer_freq": 2}, "moe_layer_freq = 2 is not computed here; only 1 is"),
         ("inkling_text", {**INKLING, "n_shared_experts": 0}, "n_shared_experts = 0 must be above 0"),
         ("inkling_text", {**INKLING, "log_scaling_n_floor": 0}, "log_scaling_n_floor = 0 must be above 0"),
         ("inkling_text", {**INKLING, "unpadded_vocab_size": 0}, "unpadded_vocab_size = 0 must be above 0"),

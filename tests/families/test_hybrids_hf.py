@@ -378,7 +378,11 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("rwkv", {**RWKV4, "rescale_every": -1}, "rescale_every = -1 is no number that a model has"),
         ("minimax", {**MINIMAX, "block_size": 64}, "block_size = 64 is not computed here"),
         ("minimax", {**MINIMAX, "mlp_alpha_factor": 2}, "mlp_alpha_factor = 2 must be full_attn_alpha_factor = 1.0"),
-        ("minimax", {**MINIMAX, "attn_type_list": [0, 1]}, "attn_type_list = .* must be 4 times 1, for a layer that attends"),
+        (
+            "minimax",
+            {**MINIMAX, "attn_type_list": [0, 1]},
+            "attn_type_list = .* must be 4 times 1, for a layer that attends",
+        ),
         ("minimax", {**MINIMAX, "layer_types": ["conv"] * 4}, "layer_types = .* must be 4 times linear_attention or"),
         ("lfm3", {**SIZES, "head_dim": 8, "layer_types": ["conv"] * 3}, "layer_types = .* must be 4 times conv or"),
         (

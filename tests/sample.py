@@ -1,6 +1,6 @@
 """Which presets stand for all of them: `make test` tries a sample that uses every part, `make test-all` each one.
 
-Of the sample each test takes its own twelfth: a part is tried by a twelfth of the laws, and a law on a twelfth of the parts.
+Of the sample each test takes its own sixteenth: a part is tried by so many of the laws, and a law on so many of the parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anyformer.spec import ModelSpec
 
 SHARE = 16  # of the presets that add no part of their own, one in so many is drawn, by its name
 # Of the tests that are in turn, one in so many is tried, by its name; and so many fewer combinations are drawn.
-TURNS = 12
+TURNS = 16
 
 
 def few(specs: Mapping[str, ModelSpec]) -> frozenset[str]:

@@ -15,6 +15,7 @@ import anyformer as af
 from anyformer.costs.hardware.inference import plan_inference
 from anyformer.costs.hardware.plan import hardware
 from anyformer.errors import AnyformerError
+from anyformer.measure.calibrate import fastest
 from anyformer.notebook import as_html, as_text
 from tests.cli.running import SMALL, answer, refused, run, succeeded
 
@@ -130,7 +131,8 @@ def test_embed_and_translate(trained: Path, tmp_path: Path) -> None:
         af.translate(trained, lines=LINES)
 
 
-def test_profile() -> None:
+def test_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyformer.measure.profile.fastest", lambda work, where, budget: fastest(work, where, 0.01))
     words = (
         "profile",
         "gpt2",

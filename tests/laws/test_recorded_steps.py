@@ -216,6 +216,7 @@ def test_it_is_recorded_where_the_weights_are(monkeypatch: pytest.MonkeyPatch) -
     assert found == [[ids.device]]
 
 
+@pytest.mark.slow
 def test_flex_is_looked_at_too() -> None:
     """Its operator is of another sort than all others."""
     spec = shrink(preset("llama2").spec)

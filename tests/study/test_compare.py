@@ -20,6 +20,7 @@ from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, TrainingResult
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
+from tests.sample import in_turn
 from tests.training.models import decoder
 
 HOW = RunOptions(device=torch.device("cpu"), validations=4, plan=False, save_every=8, keep_last=1)
@@ -149,8 +150,8 @@ def test_what_stops_all_is_raised(tmp_path: Path, data: TextData, trained: Train
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        ("directory.atomic.write_file", OSError(errno.ENOSPC, "No space left on device")),
-        ("metrics.os.write", OSError(errno.ENOSPC, "No space left on device")),
+        in_turn("directory.atomic.write_file", OSError(errno.ENOSPC, "No space left on device")),
+        in_turn("metrics.os.write", OSError(errno.ENOSPC, "No space left on device")),
         ("checkpoints.save_file", SafetensorError("I/O error: No space left on device (os error 28)")),
     ],
 )

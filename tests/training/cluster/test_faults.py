@@ -196,6 +196,7 @@ def test_many_faults_lose_nothing(tmp_path: Path, unbroken: list[tuple[str, ...]
         checkpoints(out)
 
 
+@pytest.mark.slow
 def test_a_missing_part_is_said_once(tmp_path: Path) -> None:
     """By all processes together, before a step is made, and none waits for the one that found it."""
     out = tmp_path / "run"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyformer.amounts import count, counted
 from anyformer.errors import InputError
 from anyformer.generation.prompt import check_writes
+from anyformer.notebook import page_template
 from anyformer.screen import visible
 from anyformer.serving.service import Service
 from anyformer.spec import parameters
@@ -23,12 +23,12 @@ class Page:
     """The page of a service's model, of what it can do: talk, go on with a text, answer one, or tell texts apart."""
 
     def __init__(self, service: Service) -> None:
-        own = files("anyformer.serving")
-        css, script = (own.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-        self.content = _render(service, css, script)
+        template = page_template("anyformer.serving", "page")
+        self.content = template.render(_facts(service))
+        style, script = (_digest(template.globals[kind]) for kind in ("css", "js"))
         # No other script runs, whatever a model writes, and nothing is asked of anybody else.
         self.headers = {
-            "Content-Security-Policy": f"default-src 'none'; style-src {_digest(css)}; script-src {_digest(script)}; "
+            "Content-Security-Policy": f"default-src 'none'; style-src {style}; script-src {script}; "
             "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
             "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff",
@@ -41,14 +41,8 @@ class Page:
         return HTMLResponse(self.content, headers=self.headers)
 
 
-def _render(service: Service, css: str, script: str) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    template = Environment(
-        loader=PackageLoader("anyformer.serving", ""), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    ).get_template("page.html")  # fmt: skip
+def _facts(service: Service) -> dict[str, Any]:
+    """What the page says of the model, and its script is told of it."""
     spec = service.found.model.spec
     n_layers = sum(len(stack.blocks) for stack in spec.stacks.values())
     size = f"{count(parameters(spec).total)} parameters in {counted(n_layers, 'layer')}, {service.longest:,} tokens of context"
@@ -60,9 +54,7 @@ def _render(service: Service, css: str, script: str) -> str:
         "new_tokens": min(200, service.limits.max_tokens, service.longest // 2),
         "ends": [tokenizer.spelling(token) for token in tokenizer.closing_ids],  # tokens that no text goes on from
     }
-    return template.render(
-        name=visible(service.name), size=size, ways=ways, facts=facts, css=Markup(css), script=Markup(script)
-    )
+    return {"name": visible(service.name), "size": size, "ways": ways, "facts": facts}
 
 
 def _ways(service: Service) -> list[str]:

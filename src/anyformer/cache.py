@@ -105,8 +105,25 @@ class CrossAttentionCache(Store):
 class StateCache(Store):
     """What one recurrence has made of the tokens so far, each [batch, …]; in float32 at first, then as it was made."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device | None) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        batch: int,
+        device: torch.device | None,
+        blocks: BlockIndex | None = None,
+    ) -> None:
         self.held = {name: torch.zeros(batch, *shape, device=device) for name, shape in shapes.items()}
+        self.blocks = blocks  # that it is a state of; None: of tokens
+        self._of_tokens: Tensor | None = None
+
+    @property
+    def document(self) -> Tensor | None:  # type: ignore[override]
+        """Of the last token before this pass, or of the last block [batch, 1]; None: there was no pass."""
+        return self._of_tokens if self.blocks is None or self._of_tokens is None else self.blocks.before
+
+    @document.setter
+    def document(self, value: Tensor | None) -> None:
+        self._of_tokens = value
 
     @property
     def state(self) -> Mapping[str, Tensor]:  # type: ignore[override]
@@ -143,7 +160,7 @@ class KVCache:
         device = None if device is None else torch.device(device)
         longest = length if longest is None else longest
         self.batch, self.slack, self.n = batch, slack, 0
-        # by ("tokens", reach) and ("blocks", how many tokens)
+        # by ("tokens", reach), ("blocks", how many tokens) and ("numbered", how many tokens)
         self.slot_indexes: dict[tuple[str, int | None], SlotIndex] = {}
         self.stores: list[LayerCache | CrossAttentionCache | StateCache] = []
         self.memory_tokens: Tokens | None = None
@@ -157,7 +174,8 @@ class KVCache:
             if kept.how == "memory":
                 self.stores.append(CrossAttentionCache(dtype))
             elif kept.how == "state":
-                self.stores.append(StateCache(kept.shapes, batch, device))
+                blocks = self._blocks(kept, length, device) if kept.every > 1 else None
+                self.stores.append(StateCache(kept.shapes, batch, device, blocks))
             else:
                 self.stores.append(LayerCache(self._index(kept, length, longest, device), kept.shapes, dtype, device))
             if kept.name:
@@ -166,18 +184,25 @@ class KVCache:
 
     def _index(self, kept: KeptCall, length: int, longest: int, device: torch.device | None) -> SlotIndex:
         """The slots of what is kept: those of one reach, and of blocks of one length, are one."""
+        if kept.every > 1:
+            return self._blocks(kept, length, device)
         reach = kept.reach if kept.reach is not None and kept.reach <= longest else None
-        key = ("blocks", kept.every) if kept.every > 1 else ("tokens", reach)
+        key = ("tokens", reach)
         if key not in self.slot_indexes:
-            if kept.every > 1:
-                index = BlockIndex(kept.every, self.batch, length, device)
-            elif reach is None:
+            if reach is None:
                 index = SlotIndex("full", self.batch, length, False, device, self.slack)
             else:  # a ring, of two at least: where the last is taken back, the one before says the position
                 slots = min(max(reach, 2), longest) + self.slack
                 index = SlotIndex(f"ring of {slots}", self.batch, slots, True, device, self.slack)
             self.slot_indexes[key] = index
         return self.slot_indexes[key]
+
+    def _blocks(self, kept: KeptCall, length: int, device: torch.device | None) -> BlockIndex:
+        """The slots of blocks of one length: of keys beside those of tokens, or of what layers run on."""
+        key = ("numbered" if kept.numbered else "blocks", kept.every)
+        index = self.slot_indexes.setdefault(key, BlockIndex(kept.every, self.batch, length, device))
+        assert isinstance(index, BlockIndex)
+        return index
 
     def admit(self, tokens: Tokens, batch: int, stack: StackSpec | None = None) -> None:
         """Take note of the tokens of a pass over `batch` rows, by this stack, before its layers run. Raises CacheError."""
@@ -268,6 +293,8 @@ class KVCache:
         slots = dict(zip(other.slot_indexes.values(), self.slot_indexes.values(), strict=True))
         stores: dict[Store, Store] = dict(zip(other.stores, self.stores, strict=True))
         for store in self.stores:
+            if isinstance(store, StateCache) and store.blocks is not None:
+                store.blocks = slots[store.blocks]
             store.parts = {name: stores.get(part, part) for name, part in store.parts.items()}
             if isinstance(store, LayerCache):
                 store.slot_index = slots[store.slot_index]
@@ -376,7 +403,7 @@ def cache_kinds(
         name, tokens = {"memory": ("memory", source_len), "state": ("state", 0)}.get(
             kept.how, ("full" if kept.reach is None else f"window of {kept.reach}", held)
         )
-        if kept.every > 1:
+        if kept.every > 1 and kept.how == "tokens":
             name, tokens = f"blocks of {kept.every}", seq_len // kept.every
         each = nbytes if dtype == torch.int8 else lambda width: dtype.itemsize * width
         per_token = 0 if state else sum(n * each(width) for n, width in vectors)

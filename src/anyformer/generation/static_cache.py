@@ -87,12 +87,12 @@ class StaticState(StateCache):
 
     def __init__(self, read: StateCache, last: Tensor) -> None:
         self.held = {name: value.clone(memory_format=torch.contiguous_format) for name, value in read.held.items()}
-        self.last = last
+        self.last, self.blocks = last, read.blocks
 
     @property
     def document(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Of the last token; no view of `last` beside it, as whose other name a compiler would have to see it."""
-        return self.last[1]
+        return self.last[1] if self.blocks is None else self.blocks.before
 
     def keep(self, state: Mapping[str, Tensor]) -> None:
         """Write the state after this pass."""

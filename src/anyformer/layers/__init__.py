@@ -57,6 +57,7 @@ from anyformer.layers.lstm import LSTMSpec as LSTMSpec
 from anyformer.layers.mlstm import MLSTMSpec as MLSTMSpec
 from anyformer.layers.nystrom import NystromAttentionSpec as NystromAttentionSpec
 from anyformer.layers.shared_kv import SharedKVSpec as SharedKVSpec
+from anyformer.layers.shortened import ShortenedSpec as ShortenedSpec
 from anyformer.layers.span_convolution import SpanConvolutionSpec as SpanConvolutionSpec
 from anyformer.layers.ssd import SSDSpec as SSDSpec
 from anyformer.layers.transient_global import TransientGlobalSpec as TransientGlobalSpec

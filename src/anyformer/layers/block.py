@@ -42,10 +42,17 @@ class Branch(Part[BranchSpec]):
             0 if mixer.cache_shapes(place) is None else 1 + len(mixer.beside(place)) for mixer in spec.calls
         ]
 
-    def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
-        """What the branch writes [batch, token, d_model] having read x of that shape, and its mixer's notes."""
+    def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
+        """What the branch writes [batch, token, d_model] having read x of that shape, its mixer's notes, and those of layers
+        inside that."""
         x = mapped(self.spec.norm_in, self.norm_in, x, context)
-        y, notes = self.mixer(x, context, _store(stores, self.n_stores[0]))
+        store = _store(stores, self.n_stores[0])
+        if self.spec.mixer.layers():
+            y, more = self.mixer(x, context, store, stores)
+            notes = [Notes(), *more]
+        else:
+            y, own = self.mixer(x, context, store)
+            notes = [own]
         y = mapped(self.spec.norm_out, self.norm_out, y, context)
         if self.then is not None:
             y, _ = self.then(y, context, _store(stores, self.n_stores[1]))
@@ -89,7 +96,7 @@ class Sublayer(Part[SublayerSpec]):
             for branch in self.branches:
                 y, note = branch(x, context, stores)
                 (held if branch.spec.late else written).append(y)
-                notes.append(note)
+                notes += note
             y = mapped(self.spec.norm_out, self.norm_out, sum(written[1:], written[0]), context)
             return (sum(held, y) if last else y), notes
 

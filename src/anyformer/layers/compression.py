@@ -84,6 +84,8 @@ class Blocks(NamedTuple):
     later: Tensor  # [batch or 1, block], whether a block of the same document comes before it
     n_real: Tensor | None  # [batch or 1, 1], steps that are no padding; None: all
     so_far: Tensor  # [batch or 1, 1], tokens of the last document so far
+    count: Tensor  # [batch or 1, step], tokens of the step's document so far, its own among them
+    ends: Tensor  # [batch or 1, step], whether a block ends with it
 
     def first(self, every: int) -> Tokens:
         """The same by their first tokens, for what turns by positions."""
@@ -98,11 +100,12 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
     before = state[COUNT].long() if state else torch.zeros_like(number[:, :1])
     if document is None or steps.order is None or steps.begins is None or steps.real is None or steps.piece is None:
         count = before + number
+        ends = count % every == 0
         if not state:
             last = torch.arange(tokens.n // every, device=device)[None] * every + every - 1
             facts = tokens.each(lambda fact: fact.gather(1, last.expand(fact.shape[0], -1)))
-            return Blocks(steps, _named(facts, every), last, last >= every, None, count[:, -1:])
-        ends, order, real, after = count % every == 0, number - 1, None, count[:, -1:]
+            return Blocks(steps, _named(facts, every), last, last >= every, None, count[:, -1:], count, ends)
+        order, real, after = number - 1, None, count[:, -1:]
     else:
         begun = torch.where(steps.begins, number, 0).cummax(1).values
         count = torch.where(steps.piece == 0, before + number, number - begun + 1)
@@ -114,7 +117,8 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
     token, whole = order.expand(last.shape[0], -1).gather(1, last), ends.gather(1, last)
     facts = tokens.each(lambda fact: fact.expand(last.shape[0], -1).gather(1, token))
     found = replace(facts, document=facts.documents * whole)
-    return Blocks(steps, _named(found, every), last, count.gather(1, last) > every, real, after)
+    later = count.gather(1, last) > every
+    return Blocks(steps, _named(found, every), last, later, real, after, count, ends)
 
 
 def _named(facts: Tokens, every: int) -> Tokens:
@@ -142,7 +146,7 @@ class Compressor(Part[CompressorSpec]):
             if state is not None:
                 before = state[what].to(made.dtype) if state else made.new_zeros(len(x), waiting, made.shape[-1])
                 made = torch.cat((before, made), 1)
-                held[what] = _last(made, waiting, blocks.n_real)
+                held[what] = last_steps(made, waiting, blocks.n_real)
             each.append(made)
         at = blocks.last[..., None] + waiting - spec.every + 1 + torch.arange(spec.every, device=x.device)
         value, gate = (gathered(made, at) for made in each)
@@ -167,7 +171,7 @@ def gathered(x: Tensor, at: Tensor) -> Tensor:
     return x.gather(1, at.flatten(1)[..., None].expand(-1, -1, x.shape[-1])).unflatten(1, at.shape[1:])
 
 
-def _last(x: Tensor, n: int, n_real: Tensor | None) -> Tensor:
+def last_steps(x: Tensor, n: int, n_real: Tensor | None) -> Tensor:
     """The last n real ones [batch, n, width] of x [batch, n + step, width], of whose steps the first `n_real` are real."""
     if n_real is None:
         return x[:, x.shape[1] - n :]

@@ -22,13 +22,18 @@ from anyformer.spec.model import (
     KeptCall as KeptCall,
     ModelSpec as ModelSpec,
     cached_calls as cached_calls,
+    kept_calls as kept_calls,
 )
 from anyformer.spec.part import Caveat as Caveat, PartSpec as PartSpec, Place as Place, Placed as Placed
 from anyformer.spec.part import Spec as Spec, Weight as Weight, inside as inside, nesting as nesting, tensors as tensors
+from anyformer.spec.part import usual as usual
 from anyformer.spec.ranges import AtLeastOne as AtLeastOne, Count as Count, Exponent as Exponent, Few as Few
-from anyformer.spec.ranges import Length as Length, NotNegative as NotNegative, Positive as Positive, Range as Range
+from anyformer.spec.ranges import Layers as Layers, Length as Length, NotNegative as NotNegative
+from anyformer.spec.ranges import Positive as Positive, Range as Range
 from anyformer.spec.ranges import Rate as Rate, Share as Share, SomeShare as SomeShare, TrueShare as TrueShare
 from anyformer.spec.ranges import Vocab as Vocab, Whole as Whole, Width as Width, Window as Window
 from anyformer.spec.sizes import Sizes as Sizes
 from anyformer.spec.structure import BlockSpec as BlockSpec, BranchSpec as BranchSpec, EmbeddingSpec as EmbeddingSpec
 from anyformer.spec.structure import StackSpec as StackSpec, SublayerSpec as SublayerSpec
+from anyformer.spec.structure import branches_of as branches_of, check_lent as check_lent
+from anyformer.spec.structure import check_residual as check_residual

@@ -101,6 +101,11 @@ class MixerSpec(PartSpec, abstract=True):
         """What it keeps in stores beside its own, which are that one's `part`."""
         return ()
 
+    def layers(self) -> tuple[Any, ...]:
+        """The layers inside, if it has some: its module is called with their stores too, and gives a note of each of their
+        branches."""
+        return ()
+
     def narrowed(self, place: Place, ranks: int) -> MixerSpec | None:
         """What each of several ranks computes of it, such that the sum of what they write is what it writes.
 

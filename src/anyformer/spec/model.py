@@ -186,7 +186,8 @@ class KeptCall(NamedTuple):
     shapes: Mapping[str, tuple[int, ...]]  # of one token, one block, or a row's state
     how: Kept
     reach: int | None  # how many of the last tokens are ever seen again; None: all
-    every: int = 1  # kept is one of a block of so many tokens
+    every: int = 1  # kept is one of a block of so many tokens, or a state of such blocks
+    numbered: bool = False  # those blocks are what layers run on, by whose numbers they go
     name: str = ""  # of a store beside the call's own, which comes before it
     number: int = 0  # of that store, from 1
 
@@ -198,16 +199,22 @@ def cached_calls(spec: ModelSpec) -> Iterator[KeptCall]:
     """
     for name, part, place in inside(spec, Place()):
         if name == "stack" or isinstance(part, HeadSpec):
-            yield from _calls(part, place)
+            yield from kept_calls(part, place)
 
 
-def _calls(part: PartSpec, place: Place) -> Iterator[KeptCall]:
+def kept_calls(part: PartSpec, place: Place) -> Iterator[KeptCall]:
+    """What the mixers inside a part keep, in the order of the calls."""
     for _, inner, inner_place in inside(part, place):
         if isinstance(inner, BranchSpec):
+            every, shorter = inner_place.every, inner_place.every > 1
             for mixer in inner.calls:
                 if (shapes := mixer.cache_shapes(inner_place)) is not None:
-                    yield KeptCall(mixer, shapes, mixer.kept_as(), mixer.reach())
+                    reach = None if shorter else mixer.reach()
+                    yield KeptCall(mixer, shapes, mixer.kept_as(), reach, every, shorter)
                     for i, more in enumerate(mixer.beside(inner_place), 1):
-                        yield KeptCall(mixer, more.shapes, more.how, None, more.every, more.name, i)
+                        numbered = shorter or bool(mixer.layers())
+                        yield KeptCall(mixer, more.shapes, more.how, None, more.every * every, numbered, more.name, i)
+                if mixer.layers():
+                    yield from kept_calls(mixer, inner_place)
         elif isinstance(inner, HeadLayersSpec | BlockSpec | SublayerSpec):
-            yield from _calls(inner, inner_place)
+            yield from kept_calls(inner, inner_place)

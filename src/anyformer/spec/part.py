@@ -88,6 +88,7 @@ class Place:
     n_sublayers: int = 0  # of the layer, told to what connects them to the streams
     n_maps: int = 0  # of attention's weights in the whole stack, told to heads that read them
     d_outer: int = 0  # width of the stream around the bottleneck that it stands in; 0: there is none
+    every: int = 1  # tokens of the text, of which it is given one vector
 
     def at(self, *shape: int) -> Place:
         """The same place for vectors of another shape."""

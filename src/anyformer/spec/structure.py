@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
@@ -119,6 +119,14 @@ class BlockSpec(PartSpec):
         return self.but(sublayers=tuple(map(placed, self.sublayers)))
 
 
+def branches_of(block: BlockSpec) -> Iterator[BranchSpec]:
+    """A layer's branches, each followed by those of layers inside its mixer, in the order of the calls."""
+    for branch in (branch for sublayer in block.sublayers for branch in sublayer.branches):
+        yield branch
+        for inner in branch.mixer.layers():
+            yield from branches_of(inner)
+
+
 Lent = dict[tuple[str, str], MixerSpec]  # by (what, its name)
 
 
@@ -189,7 +197,7 @@ class StackSpec(PartSpec):
     @property
     def n_branches(self) -> int:
         """How many branches write to the stream."""
-        return sum(len(sublayer.branches) for block in self.blocks for sublayer in block.sublayers)
+        return sum(1 for block in self.blocks for _ in branches_of(block))
 
     @cached_property
     def layers(self) -> tuple[BlockSpec, ...]:

@@ -1,0 +1,210 @@
+"""Layers on fewer tokens, in the middle of a stack: Nawrot et al. 2021, arXiv:2110.13711 (Hourglass), section 2.
+
+Every `every` tokens of a document are a block, the first of them from its first token on, where the paper's first block is the
+first token alone. A block is seen from its last token on, so that no token is shown a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import SpecError
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.block import mapped
+from anyformer.layers.compression import COUNT, Blocks, blocks_of, gathered, last_steps
+from anyformer.layers.context import ForwardContext, Memo, Notes, Store
+from anyformer.layers.execution import numberless, recorded
+from anyformer.layers.linear import LinearSpec
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import Tokens, plain_tokens
+from anyformer.spec import (
+    BlockSpec,
+    Caveat,
+    Cost,
+    Kept,
+    KeptBeside,
+    Layers,
+    MapSpec,
+    MixerSpec,
+    Place,
+    Placed,
+    ResidualSpec,
+    Sizes,
+    Width,
+    Window,
+    Workload,
+    branches_of,
+    check_lent,
+    check_residual,
+    kept_calls,
+    usual,
+)
+
+WAITING, GIVEN, BLOCKS = "waiting", "given", "blocks"  # what the next block is made of; what is read until then
+
+
+class ShortenedSpec(MixerSpec):
+    """spread(norm(layers(pool(x)))): a vector for each block of tokens goes through layers of its own, and what they make of it is
+    read by each token from the block's last on, up to the next block's last. Before a document's first block has ended: zeros.
+
+    Positions inside are the numbers of blocks, and so are windows.
+    """
+
+    counted_as: ClassVar[str | None] = None
+
+    every: Window  # tokens of a block
+    blocks: Annotated[tuple[BlockSpec, ...], Layers]
+    pool: LinearSpec | None = None  # of a block's tokens side by side; None: their mean
+    spread: LinearSpec | None = None  # to a vector for each token that reads the block; None: all read the same
+    residual: ResidualSpec = usual("Add")
+    norm: MapSpec | None = None
+
+    def __post_init__(self) -> None:
+        self.require("every", self.every > 1, "must be 2 or more: that many tokens become one")
+        beside = any(each.compressor or each.transient for each in self.nested(AttentionSpec))
+        self.require("blocks", not beside, "read keys of blocks of tokens, and are given blocks already; leave those out")
+        check_residual(self.blocks, self.residual)
+
+    @property
+    def n_branches(self) -> int:
+        return 1 + sum(1 for block in self.blocks for _ in branches_of(block))
+
+    def inner(self, place: Place) -> Place:
+        """Where its layers stand."""
+        if place.n_streams != 1 or place.d_outer:
+            raise SpecError("Shortened reads one stream, of the model's width; take Add as residual, and no bottleneck")
+        return replace(place, every=self.every * place.every, n_streams=self.residual.n_streams)
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        inner_place, width = self.inner(place), self.residual.width(place.d_model)
+        check_lent(self.blocks, inner_place, {})
+        n_layers = len(self.blocks)
+        return {
+            "pool": self.pool and (self.pool, place.at(self.every * place.d_model)),
+            "blocks": [(block.within(i, n_layers), inner_place) for i, block in enumerate(self.blocks)],
+            "residual": (self.residual.within(self.n_branches - 1), inner_place),
+            "norm": self.norm and (self.norm, place.at(width)),
+            "spread": self.spread
+            and (self.spread.but(d_out=Width(self.every * place.d_model)), place.at(width)),
+        }
+
+    def resized(self, to: Sizes) -> Self:
+        return super(ShortenedSpec, self.but(blocks=to.layers(self.blocks))).resized(to)
+
+    def layers(self) -> tuple[BlockSpec, ...]:
+        return self.blocks
+
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        given = self.every * place.d_model if self.spread else self.residual.width(place.d_model)
+        return {COUNT: (1,), WAITING: (self.every - 1, place.d_model), GIVEN: (1, given)}
+
+    def kept_as(self) -> Kept:
+        return "state"
+
+    def beside(self, place: Place) -> tuple[KeptBeside, ...]:
+        return (KeptBeside(BLOCKS, {}, every=self.every),)
+
+    def together(self) -> str | None:
+        return "makes one of several tokens, which lie in two stretches"
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        return (Caveat("rewind", "tokens that wait for their block to be whole are one state, and none can be taken back"),)
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """That of its parts on so many blocks as end with the new tokens; means are no FLOPs."""
+        past = workload.past // self.every
+        ended = (workload.past + workload.query) // self.every - past
+        return super().cost(place, replace(workload, query=ended, past=past))
+
+
+class Shortened(Part[ShortenedSpec]):
+    pool: nn.Module | None
+    blocks: Any
+    residual: Any
+    norm: nn.Module | None
+    spread: nn.Module | None
+
+    def __init__(self, spec: ShortenedSpec, place: Place) -> None:
+        super().__init__(spec, place)
+        self.n_stores = sum(1 for _ in kept_calls(spec, place))  # of its layers
+
+    def forward(
+        self, x: Tensor, context: ForwardContext, store: Store, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
+        """[batch, token, d_model] of x of that shape, and the notes of its layers, which take `stores` in turn."""
+        every = self.spec.every
+        blocks: Blocks = context.once(f"shortened {every}", lambda: blocks_of(context, store, every))
+        steps, before = blocks.steps.taken(x), store.state or {}
+        waiting = before[WAITING].to(x.dtype) if before else x.new_zeros(len(x), every - 1, x.shape[-1])
+        wide = torch.cat((waiting, steps), 1)
+        if nothing_ends(blocks, store):
+            made, notes = None, [Notes() for _ in range(self.spec.n_branches - 1)]
+            for _ in range(self.n_stores):
+                next(stores)
+        else:
+            pooled = gathered(wide, blocks.last[..., None] + torch.arange(every, device=x.device))
+            made, notes = self.shorter(pooled, context, blocks, store, stores)
+        width = self.spec.cache_shapes(self.place)[GIVEN][-1]
+        given = before[GIVEN].to(x.dtype) if before else x.new_zeros(len(x), 1, width)
+        given = given if made is None else torch.cat((given, made), 1)
+        read = blocks.ends.long().cumsum(1)  # which of these each step reads
+        if store.state is not None:
+            last = read[:, -1:] if blocks.n_real is None else torch.cat((torch.zeros_like(read[:, :1]), read), 1).gather(
+                1, blocks.n_real.expand(len(read), 1)
+            )
+            count = blocks.so_far.expand(len(x), 1).to(torch.float32)
+            kept = last_steps(wide, every - 1, blocks.n_real)
+            store.keep({COUNT: count, WAITING: kept, GIVEN: gathered(given, last[..., None])[:, 0]})
+        y = self.read(given, read, blocks.count)
+        return blocks.steps.given(y), notes
+
+    def shorter(
+        self, pooled: Tensor, context: ForwardContext, blocks: Blocks, store: Store, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
+        """What the layers make [batch, block, …] of blocks [batch, block, place, d_model], and their notes."""
+        z = pooled.mean(2) if self.pool is None else self.pool(pooled.flatten(2))
+
+        def ending() -> Tokens:
+            found = inner_tokens(blocks, self.spec.every, plain=context.tokens.document is None and not store.state)
+            store.part(BLOCKS).put(found)
+            return found
+
+        tokens = context.once(f"numbers of blocks of {self.spec.every}", ending)
+        ids = context.ids if context.ids is None else blocks.steps.taken(context.ids[..., None])
+        ids = ids if ids is None else gathered(ids, blocks.last[..., None])[:, :, 0, 0]
+        here = replace(context, tokens=tokens, input=z, ids=ids, memo=Memo())
+        state, notes = self.residual.open(z, here), list[Notes]()
+        for block in self.blocks:
+            state, more = block(state, self.residual, here, stores)
+            notes += more
+        y = mapped(self.spec.norm, self.norm, self.residual.close(state)[0], here)
+        return y if self.spread is None else self.spread(y), notes
+
+    def read(self, given: Tensor, which: Tensor, count: Tensor) -> Tensor:
+        """[batch, step, d_model] of what blocks give [batch, block, width]: of block `which` [batch or 1, step], by `count`."""
+        every = self.spec.every
+        y = gathered(given, which[..., None])[:, :, 0]
+        if self.spread is not None:
+            place = (count % every)[..., None, None].expand(len(y), -1, 1, self.place.d_model)
+            y = y.unflatten(-1, (every, -1)).gather(2, place)[:, :, 0]
+        return y.masked_fill((count < every)[..., None], 0.0)
+
+
+def nothing_ends(blocks: Blocks, store: Store) -> bool:
+    """Whether it is known that no block ends in this pass, as of most tokens that are decoded one by one."""
+    if store.state is None or recorded() or numberless(blocks.ends):
+        return False
+    return not bool(blocks.ends.any())
+
+
+def inner_tokens(blocks: Blocks, every: int, *, plain: bool) -> Tokens:
+    """The facts of blocks for the layers that run on them, which count blocks where others count tokens."""
+    if plain:
+        return plain_tokens(blocks.last.shape[1], blocks.last.device)
+    number = blocks.count.gather(1, blocks.last) // every - 1
+    return Tokens(number, blocks.tokens.document, name=f"blocks of {every}")

@@ -197,6 +197,8 @@ class Shortened(Part[ShortenedSpec]):
 
 def nothing_ends(blocks: Blocks, store: Store) -> bool:
     """Whether it is known that no block ends in this pass, as of most tokens that are decoded one by one."""
+    if not blocks.last.shape[1]:
+        return True
     if store.state is None or recorded() or numberless(blocks.ends):
         return False
     return not bool(blocks.ends.any())

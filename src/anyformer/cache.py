@@ -114,16 +114,6 @@ class StateCache(Store):
     ) -> None:
         self.held = {name: torch.zeros(batch, *shape, device=device) for name, shape in shapes.items()}
         self.blocks = blocks  # that it is a state of; None: of tokens
-        self._of_tokens: Tensor | None = None
-
-    @property
-    def document(self) -> Tensor | None:  # type: ignore[override]
-        """Of the last token before this pass, or of the last block [batch, 1]; None: there was no pass."""
-        return self._of_tokens if self.blocks is None or self._of_tokens is None else self.blocks.before
-
-    @document.setter
-    def document(self, value: Tensor | None) -> None:
-        self._of_tokens = value
 
     @property
     def state(self) -> Mapping[str, Tensor]:  # type: ignore[override]
@@ -218,7 +208,8 @@ class KVCache:
         for slot_index in self.slot_indexes.values():
             slot_index.admit(tokens)
         for store in self.stores:
-            store.document = self.last[1] if self.n else None
+            blocks = store.blocks if isinstance(store, StateCache) else None
+            store.document = None if not self.n else self.last[1] if blocks is None else blocks.before
         self.n += tokens.n
         self.behind = max(0, self.behind - tokens.n)
         self.plain = self.plain and tokens.span is not None
@@ -290,11 +281,13 @@ class KVCache:
 
     def _refer(self, other: KVCache) -> None:
         """Let each store stand by slots and stores of this cache, where it stood by those of another of the same model."""
-        slots = dict(zip(other.slot_indexes.values(), self.slot_indexes.values(), strict=True))
+        slots = dict[SlotIndex | None, SlotIndex](
+            zip(other.slot_indexes.values(), self.slot_indexes.values(), strict=True)
+        )
         stores: dict[Store, Store] = dict(zip(other.stores, self.stores, strict=True))
         for store in self.stores:
-            if isinstance(store, StateCache) and store.blocks is not None:
-                store.blocks = slots[store.blocks]
+            if isinstance(store, StateCache) and isinstance(index := slots.get(store.blocks), BlockIndex):
+                store.blocks = index
             store.parts = {name: stores.get(part, part) for name, part in store.parts.items()}
             if isinstance(store, LayerCache):
                 store.slot_index = slots[store.slot_index]

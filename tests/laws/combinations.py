@@ -563,6 +563,8 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         each = tuple(_without_norm_sum(block) for block in each)
     if residual.undoes:
         each = tuple(changed(block, BranchSpec, late=False) for block in each)
+    if draw(st.sampled_from([False, False, True])) and not any(mixer.borrows() for mixer in each[1].mixers):
+        each = (each[0], draw(shortened(each[1])))
     stack = StackSpec(d_model=Width(D_MODEL), embedding=embedding, blocks=each, residual=residual, norm=draw(norms))
     if residual.width(D_MODEL) > D_MODEL:
         head = head.but(transform=(L.LinearSpec(),))  # from both streams back to d_model
@@ -579,6 +581,24 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         if any(mixer.borrows() for mixer in each[1].mixers)
         else predicting_further(model, draw(st.sampled_from([0, 0, 0, 2])))
     )
+
+
+@st.composite
+def shortened(draw: st.DrawFn, layer: BlockSpec) -> BlockSpec:
+    """Draw a layer that runs this one on blocks of tokens, or on blocks of blocks."""
+    layer = changed(changed(layer, BranchSpec, late=False), L.AttentionSpec, indexer=None, compressor=None)
+    mixer = L.ShortenedSpec(
+        every=draw(st.sampled_from([Window(2), Window(3)])),
+        blocks=(layer,) * draw(st.sampled_from([1, 2])),
+        pool=draw(optional(st.just(L.LinearSpec(bias=True)))),
+        spread=draw(optional(st.just(L.LinearSpec()))),
+        norm=draw(optional(norms)),
+    )
+    outer = BlockSpec(sublayers=(SublayerSpec(branches=(BranchSpec(mixer=mixer),), norm_in=draw(optional(norms))),))
+    if draw(st.sampled_from([False, False, True])):
+        deeper = L.ShortenedSpec(every=Window(2), blocks=(outer, layer))
+        outer = BlockSpec(sublayers=(SublayerSpec(branches=(BranchSpec(mixer=deeper),)),))
+    return outer
 
 
 @st.composite

@@ -76,12 +76,14 @@ def texts(given: Inputs) -> Iterator[tuple[int, Tensor]]:
             yield row, columns[piece.tokens][real[piece.tokens]]
 
 
-def compare(spec: ModelSpec, oracle: Oracle, given: Inputs, kernel: str | None = None) -> None:
-    """Hold logits and gradients of our model against the oracle's, text by text."""
+def compare(
+    spec: ModelSpec, oracle: Oracle, given: Inputs, kernel: str | None = None, *, by_our_names: bool = False
+) -> None:
+    """Hold logits and gradients of our model against the oracle's, text by text. The oracle's names are short, or ours."""
     weights = telling(spec)
     ours = filled(spec, weights)
     leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
-    theirs = named(spec, leaves)
+    theirs = leaves if by_our_names else named(spec, leaves)
     logits = ours(given.input_ids, kernel=kernel, **given.ours).logits
     generator = torch.Generator().manual_seed(1)
     total_ours, total_theirs, largest = torch.zeros(()), torch.zeros(()), 0.0

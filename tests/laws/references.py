@@ -21,6 +21,7 @@ ELSEWHERE = {
     "reformer": "../layers/test_lsh.py",  # its class goes back in training only, through rows that fill its positions
     "gpt3": "test_parity_elsewhere.py",
     "gopher": "test_parity_elsewhere.py",
+    "hourglass": "test_parity_hourglass.py",
     "lamda": "test_parity_elsewhere.py",
     "palm": "test_parity_elsewhere.py",
     "mpnet": "test_parity_encoders.py",  # its class has one number of buckets, whatever the size of the model

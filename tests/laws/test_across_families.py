@@ -14,7 +14,7 @@ from anyformer.errors import KernelError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.resizing import shrink
-from anyformer.spec import Count, ModelSpec, StackSpec, Vocab, Width, Window
+from anyformer.spec import BlockSpec, BranchSpec, Count, ModelSpec, StackSpec, SublayerSpec, Vocab, Width, Window
 from tests.laws.combinations import decoders
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import close, gradient_distance
@@ -51,6 +51,14 @@ INDEXER = L.IndexerSpec(
 def hyper_connected(spec: ModelSpec) -> ModelSpec:
     blocks = tuple(block.but(connection=L.HyperConnectionSpec(iterations=Count(4))) for block in spec.stack.blocks)
     return spec.but(stack=spec.stack.but(blocks=blocks, residual=L.HyperStreamsSpec(n=Count(3))))
+
+
+def on_blocks(spec: ModelSpec, every: int) -> ModelSpec:
+    """Have what its layers write, but its first's, be of blocks of tokens, twice."""
+    first, *others = spec.stack.blocks
+    mixer = L.ShortenedSpec(every=Window(every), blocks=tuple(others))
+    layer = BlockSpec(sublayers=(SublayerSpec(branches=(BranchSpec(mixer=mixer),)),))
+    return spec.but(stack=spec.stack.but(blocks=(first, layer, layer)))
 
 
 def hashed(spec: ModelSpec) -> bool:
@@ -111,6 +119,20 @@ NAMED: dict[str, tuple[ModelSpec, Callable[[ModelSpec], bool]]] = {
             isinstance(spec.stack.residual, L.StreamsSpec)
             and any(isinstance(v, L.HyperConnectionSpec) for v in spec.nested())
         ),
+    ),
+    "Mamba's layers on blocks of tokens": (
+        on_blocks(of("mamba-130m"), 2),
+        lambda spec: any(any(s.nested(L.S6Spec)) for s in spec.nested(L.ShortenedSpec)),
+    ),
+    "Mixtral's experts on blocks of tokens, and on blocks of blocks": (
+        on_blocks(on_blocks(of("mixtral-8x7b"), 2), 3),
+        lambda spec: any(
+            any(s.nested(L.MoESpec)) and len([*s.nested(L.ShortenedSpec)]) > 1 for s in spec.nested(L.ShortenedSpec)
+        ),
+    ),
+    "windows of blocks": (
+        on_blocks(changed(of("llama3-8b"), L.AttentionSpec, mask=WINDOW), 2),
+        lambda spec: any(windowed(a) for s in spec.nested(L.ShortenedSpec) for a in attentions(spec)),
     ),
     "gated values of latent attention": (
         changed(of("deepseek-v3"), L.AttentionSpec, gate=L.OutputGateSpec()),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple, TypeVar
 
+from anyformer.layers import ShortenedSpec
 from anyformer.spec import BlockSpec, StackSpec
 
 T = TypeVar("T", bound=Hashable)
@@ -36,7 +37,7 @@ class Pattern(NamedTuple):
         return self.period == self.n
 
 
-def distinct_layers(stack: StackSpec) -> tuple[Layers, ...]:
+def distinct_layers(stack: StackSpec | ShortenedSpec) -> tuple[Layers, ...]:
     """The different layers of a stack in the order in which they first occur."""
     by_identity: dict[int, list[int]] = {}  # tiled layers are one object, so few of them need to be compared
     for i, block in enumerate(stack.blocks):
@@ -47,7 +48,7 @@ def distinct_layers(stack: StackSpec) -> tuple[Layers, ...]:
     return tuple(Layers(block, tuple(sorted(at))) for block, at in by_value.items())
 
 
-def by_layer(stack: StackSpec, say: Callable[[BlockSpec], T]) -> tuple[T, ...]:
+def by_layer(stack: StackSpec | ShortenedSpec, say: Callable[[BlockSpec], T]) -> tuple[T, ...]:
     """What is said of each layer in turn; equal layers are asked once."""
     said: dict[int, T] = {}
     for layers in distinct_layers(stack):

@@ -6,6 +6,8 @@ A part without a word of its own here, a user's among them, is said by its kind 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import MISSING
+from itertools import groupby
 from typing import Any
 
 from anyformer.descriptions.facts import Where, head_sharing, shows_nothing
@@ -39,7 +41,7 @@ from anyformer.layers import (
     Xavier,
 )
 from anyformer.layers.causality import sees_later_tokens
-from anyformer.spec import HeadLayersSpec, InitSpec, MapSpec, ResidualSpec, ScaleSpec, Spec
+from anyformer.spec import BranchSpec, HeadLayersSpec, InitSpec, MapSpec, ResidualSpec, ScaleSpec, Spec
 
 KINDS = {
     "Rotary": "RoPE",
@@ -92,6 +94,9 @@ KINDS = {
     "LastToken": "last token",
     "MeanTokens": "mean of tokens",
     "CapacityFactor": "capacity factor",
+    "Shortened": "layers on blocks of tokens",
+    "Block": "layer",
+    "Sublayer": "sublayer",
     "FixedCapacity": "fixed capacity",
 }
 FIELDS = {
@@ -100,6 +105,10 @@ FIELDS = {
     "n_segments": "segments",
     "factor": "×",
     "unsaid": "default",
+    "blocks": "",
+    "sublayers": "",
+    "branches": "",
+    "mixer": "",
 }
 SHARING = {"MHA": "multi-head", "GQA": "grouped-query", "MQA": "multi-query", "MLA": "multi-head latent"}
 PLACEMENTS: dict[frozenset[Where], str] = {
@@ -148,12 +157,14 @@ def phrase(value: Any, called: str | None = None, *, without: Sequence[str] = ()
     if isinstance(value, tuple):
         if len(value) > 4 and all(isinstance(item, int | float) for item in value):
             return f"{len(value)} numbers from {number(min(value))} to {number(max(value))}"
-        return " & ".join(phrase(item) for item in value)
+        runs = ((len(list(run)), phrase(item)) for item, run in groupby(value))
+        return " & ".join(f"{n} × {said}" if n > 1 else said for n, said in runs)
     if not isinstance(value, Spec):
         return number(value)
     said = []
     for name, part in value.values().items():
-        default = type(value).__dataclass_fields__[name].default  # type: ignore[attr-defined]
+        field = type(value).__dataclass_fields__[name]  # type: ignore[attr-defined]
+        default = field.default if field.default_factory is MISSING else field.default_factory()
         if name in without or name == "shared" or part == default:
             continue
         title = FIELDS.get(name, name.replace("_", " "))
@@ -162,7 +173,10 @@ def phrase(value: Any, called: str | None = None, *, without: Sequence[str] = ()
         elif isinstance(part, ScaleSpec):
             said.append(f"{title} {scale(part, 'width')}")
         else:
-            said.append(phrase(part) if name in ("masks", "maps", "scaling", "rotary") else f"{title} {phrase(part)}")
+            titled = name not in ("masks", "maps", "scaling", "rotary")
+            said.append(f"{title} {phrase(part)}".strip() if titled else phrase(part))
+    if isinstance(value, BranchSpec) and len(said) == 1:
+        return said[0]
     return _with(called or kind(value), said)
 
 

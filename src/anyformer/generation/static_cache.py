@@ -72,6 +72,7 @@ class StaticBlocks(BlockIndex):
     def __init__(self, read: BlockIndex) -> None:
         self.name, self.batch, self.slots, self.ring, self.every = read.name, read.batch, read.slots, False, read.every
         self.n, self.plain, self.keys = read.n, False, None
+        self.source, self.fresh, self.before = read.source, read.fresh, read.before.clone()
         self.facts = {name: read.facts[name].clone() for name in FACTS}
 
     @property
@@ -87,7 +88,7 @@ class StaticState(StateCache):
 
     def __init__(self, read: StateCache, last: Tensor) -> None:
         self.held = {name: value.clone(memory_format=torch.contiguous_format) for name, value in read.held.items()}
-        self.last, self.blocks = last, read.blocks
+        self.last, self.blocks, self.parts = last, read.blocks, read.parts
 
     @property
     def document(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -83,10 +83,11 @@ class Watch:
 
     def __call__(self, number: int, given: tuple[Any, ...], made: Any) -> Any:
         y, notes = made
-        if (weights := notes.get("attention")) is not None:
+        if (weights := notes[0].get("attention")) is not None:
             sums = _summed(weights, given[1].tokens, own=self.own[number])
             self.sums[number] = sums + self.sums.get(number, 0)
-        return y, {name: each for name, each in notes.items() if name != "attention"}  # not kept for all layers
+        without = ({name: each for name, each in note.items() if name != "attention"} for note in notes)
+        return y, list(without)  # so that they are not kept for all layers
 
     def means(self) -> dict[int, list[dict[str, float | None]]]:
         """By branch, of each head the mean of each figure; None where no query had one."""
@@ -131,7 +132,7 @@ def _in_a_text_said_twice(model: Transformer, sites: Sites) -> dict[int, list[fl
     found: dict[int, list[float]] = {}
 
     def see(number: int, given: tuple[Any, ...], made: Any) -> None:
-        weights = made[1].get("attention")
+        weights = made[1][0].get("attention")
         if weights is not None and weights.shape[-2:] == (2 * n, 2 * n):
             again = weights[:, :, n:].diagonal(1, -2, -1)  # query n + i, key i + 1
             found[number] = again.double().mean((0, 2)).tolist()

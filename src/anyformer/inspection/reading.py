@@ -46,7 +46,7 @@ def read(model: Transformer, tokenizer: Tokenizer, judging: Judging, sites: Site
                 states.append(head(mapped(model.spec.stack.norm, model.stack.norm, x, context), context.tokens))
 
     def see_branch(i: int, given: tuple[Any, ...], made: Any) -> None:
-        weights, site = made[1].get("attention"), sites.branches[i]
+        weights, site = made[1][0].get("attention"), sites.branches[i]
         if weights is not None and weights.shape[0] == 1:
             queries = text(of_encoder if site.stack == "encoder" else ids)
             keys = text(of_encoder) if site.reads_memory else queries

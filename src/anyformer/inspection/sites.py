@@ -169,6 +169,7 @@ def _calls(model: Transformer) -> Iterator[dict[type[nn.Module], int]]:
 
 
 def _called(model: Transformer, kind: type[M]) -> list[M]:
-    """The modules of a kind that a pass calls: those that predict further tokens are not among them."""
-    ahead = {id(each) for each in model.ahead.modules()} if isinstance(model.ahead, nn.Module) else set()
-    return [module for module in model.modules() if isinstance(module, kind) and id(module) not in ahead]
+    """The modules of a kind that a pass calls: not those that predict further tokens, nor those inside a branch."""
+    apart = {id(each) for each in model.ahead.modules()} if isinstance(model.ahead, nn.Module) else set()
+    apart |= {id(each) for branch in model.modules() if isinstance(branch, Branch) for each in branch.mixer.modules()}
+    return [module for module in model.modules() if isinstance(module, kind) and id(module) not in apart]

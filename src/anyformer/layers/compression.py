@@ -84,7 +84,7 @@ class Blocks(NamedTuple):
     later: Tensor  # [batch or 1, block], whether a block of the same document comes before it
     n_real: Tensor | None  # [batch or 1, 1], steps that are no padding; None: all
     so_far: Tensor  # [batch or 1, 1], tokens of the last document so far
-    count: Tensor  # [batch or 1, step], tokens of the step's document so far, its own among them
+    counted: Tensor  # [batch or 1, step], tokens of the step's document so far, its own among them
     ends: Tensor  # [batch or 1, step], whether a block ends with it
 
     def first(self, every: int) -> Tokens:

@@ -104,6 +104,10 @@ class Memo:
     def __init__(self, found: Mapping[str, Any] | None = None) -> None:
         self.found = dict(found or {})
 
+    def copied(self) -> Memo:
+        """One that has found what this one has by now, as have those inside it, of layers on fewer tokens."""
+        return Memo({key: each.copied() if isinstance(each, Memo) else each for key, each in self.found.items()})
+
 
 Decided = Callable[[Callable[[], Tensor]], Tensor]  # ForwardContext.decided
 

@@ -230,12 +230,12 @@ def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: For
 
 def made_again(step: Callable[..., Any], *tensors: Tensor, context: ForwardContext) -> Any:
     """step(*tensors, context) likewise, of a layer: what layers share the first time makes and the second finds."""
-    known, compiling = dict(context.memo.found), torch.compiler.is_compiling()
+    known, compiling = context.memo.copied(), torch.compiler.is_compiling()
     passes = iter((context,)) if not compiling else iter(())
 
     def run(memory: Tensor | None, *tensors: Tensor) -> Any:
         # The second time starts from what the first found in the memo: autograd asks for the same steps again.
-        here = next(passes, None) or replace(context, memo=Memo(known), again=not compiling)
+        here = next(passes, None) or replace(context, memo=known.copied(), again=not compiling)
         return step(*tensors, replace(here, memory=memory, recompute="none", within=True))
 
     return checkpointed(run, context.memory, *tensors, context=context)

@@ -67,7 +67,9 @@ class ShortenedSpec(MixerSpec):
     def __post_init__(self) -> None:
         self.require("every", self.every > 1, "must be 2 or more: that many tokens become one")
         beside = any(each.compressor or each.transient for each in self.nested(AttentionSpec))
-        self.require("blocks", not beside, "read keys of blocks of tokens, and are given blocks already; leave those out")
+        self.require(
+            "blocks", not beside, "read keys of blocks of tokens, and are given blocks already; leave those out"
+        )
         check_residual(self.blocks, self.residual)
 
     @property
@@ -89,8 +91,7 @@ class ShortenedSpec(MixerSpec):
             "blocks": [(block.within(i, n_layers), inner_place) for i, block in enumerate(self.blocks)],
             "residual": (self.residual.within(self.n_branches - 1), inner_place),
             "norm": self.norm and (self.norm, place.at(width)),
-            "spread": self.spread
-            and (self.spread.but(d_out=Width(self.every * place.d_model)), place.at(width)),
+            "spread": self.spread and (self.spread.but(d_out=Width(self.every * place.d_model)), place.at(width)),
         }
 
     def resized(self, to: Sizes) -> Self:
@@ -113,7 +114,9 @@ class ShortenedSpec(MixerSpec):
         return "makes one of several tokens, which lie in two stretches"
 
     def caveats(self) -> tuple[Caveat, ...]:
-        return (Caveat("rewind", "tokens that wait for their block to be whole are one state, and none can be taken back"),)
+        return (
+            Caveat("rewind", "tokens that wait for their block to be whole are one state, and none can be taken back"),
+        )
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """That of its parts on so many blocks as end with the new tokens; means are no FLOPs."""
@@ -143,7 +146,7 @@ class Shortened(Part[ShortenedSpec]):
         waiting = before[WAITING].to(x.dtype) if before else x.new_zeros(len(x), every - 1, x.shape[-1])
         wide = torch.cat((waiting, steps), 1)
         if nothing_ends(blocks, store):
-            made, notes = None, [Notes() for _ in range(self.spec.n_branches - 1)]
+            made, notes = None, [{} for _ in range(self.spec.n_branches - 1)]
             for _ in range(self.n_stores):
                 next(stores)
         else:
@@ -154,13 +157,15 @@ class Shortened(Part[ShortenedSpec]):
         given = given if made is None else torch.cat((given, made), 1)
         read = blocks.ends.long().cumsum(1)  # which of these each step reads
         if store.state is not None:
-            last = read[:, -1:] if blocks.n_real is None else torch.cat((torch.zeros_like(read[:, :1]), read), 1).gather(
-                1, blocks.n_real.expand(len(read), 1)
+            last = (
+                read[:, -1:]
+                if blocks.n_real is None
+                else torch.cat((torch.zeros_like(read[:, :1]), read), 1).gather(1, blocks.n_real.expand(len(read), 1))
             )
             count = blocks.so_far.expand(len(x), 1).to(torch.float32)
             kept = last_steps(wide, every - 1, blocks.n_real)
             store.keep({COUNT: count, WAITING: kept, GIVEN: gathered(given, last[..., None])[:, 0]})
-        y = self.read(given, read, blocks.count)
+        y = self.read(given, read, blocks.counted)
         return blocks.steps.given(y), notes
 
     def shorter(
@@ -177,8 +182,10 @@ class Shortened(Part[ShortenedSpec]):
         tokens = context.once(f"numbers of blocks of {self.spec.every}", ending)
         ids = context.ids if context.ids is None else blocks.steps.taken(context.ids[..., None])
         ids = ids if ids is None else gathered(ids, blocks.last[..., None])[:, :, 0, 0]
-        here = replace(context, tokens=tokens, input=z, ids=ids, memo=Memo())
-        state, notes = self.residual.open(z, here), list[Notes]()
+        memo = context.once(f"memo of blocks of {self.spec.every}", Memo)
+        here = replace(context, tokens=tokens, input=z, ids=ids, memo=memo)
+        state: Any = self.residual.open(z, here)
+        notes: list[Notes] = []
         for block in self.blocks:
             state, more = block(state, self.residual, here, stores)
             notes += more
@@ -208,5 +215,5 @@ def inner_tokens(blocks: Blocks, every: int, *, plain: bool) -> Tokens:
     """The facts of blocks for the layers that run on them, which count blocks where others count tokens."""
     if plain:
         return plain_tokens(blocks.last.shape[1], blocks.last.device)
-    number = blocks.count.gather(1, blocks.last) // every - 1
+    number = blocks.counted.gather(1, blocks.last) // every - 1
     return Tokens(number, blocks.tokens.document, name=f"blocks of {every}")

@@ -154,7 +154,7 @@ class BlockIndex(SlotIndex):
         super().__init__(f"blocks of {every}", batch, self.slots_for(length), ring=False, device=device)
         self.source = self.fresh = torch.zeros(batch, 0, device=device)
         # the document of each row's last block before this pass; 0: there was none
-        self.before = torch.zeros(batch, 1, dtype=torch.long, device=device)
+        self.before = self.facts["document"].new_zeros(batch, 1)
 
     @property
     def seen(self) -> int:
@@ -164,6 +164,7 @@ class BlockIndex(SlotIndex):
     def admit(self, new: Tokens) -> None:
         """Count the new tokens; which blocks end with them, the first layer to make such says by `put`."""
         self.n += new.n
+        self.before = self.facts["document"].new_zeros(self.batch, 1)
         if self.seen > self.slots:
             self.slots = max(self.seen, 2 * self.slots)
 
@@ -174,7 +175,7 @@ class BlockIndex(SlotIndex):
         """Write down the blocks of this pass; a row's of document 0 are none."""
         document = self.facts_of(blocks)["document"] > 0
         filled = (self.facts["document"] > 0).sum(1, keepdim=True)
-        self.before = F.pad(self.facts["document"], (1, 0)).gather(1, filled)
+        self.before.copy_(F.pad(self.facts["document"], (1, 0)).gather(1, filled))
         self.source = torch.arange(self.seen, device=filled.device) - filled
         self.fresh = (self.source >= 0) & (self.source < document.sum(1, keepdim=True))
         for fact, value in self.facts_of(blocks).items():

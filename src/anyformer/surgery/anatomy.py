@@ -39,23 +39,25 @@ class Anatomy:
     def __init__(self, spec: ModelSpec) -> None:
         self.tensors: dict[str, Standing] = {}
         self.maps: list[tuple[str, HeadMap]] = []  # with what their tensors begin with, `….projection.q.`
-        self.layers: list[str] = []  # in the order of a pass
-        self.branches: list[tuple[str, BranchSpec]] = []  # likewise
+        # Of stacks and heads, in the order of a pass; what is inside a branch is its own.
+        self.layers: list[str] = []
+        self.branches: list[tuple[str, BranchSpec]] = []
         self._walk(spec, Place(), "", "")
 
-    def _walk(self, part: PartSpec, place: Place, path: str, name: str) -> None:
+    def _walk(self, part: PartSpec, place: Place, path: str, name: str, *, within: bool = False) -> None:
         name = name if part.shared is None else f"shared.{part.shared}."
         for own, weight in part.weights(place).items():
             if weight is not None:
                 self.tensors[f"{path}{own}"] = Standing(f"{name}{own}", weight)
-        if isinstance(part, BlockSpec):
+        if isinstance(part, BlockSpec) and not within:
             self.layers.append(path.removesuffix("."))
-        if isinstance(part, BranchSpec):
+        if isinstance(part, BranchSpec) and not within:
             self.branches.append((path.removesuffix("."), part))
+            within = True
         if isinstance(part, MixerSpec | ProjectionSpec):
             self.maps += [(f"{path}{each.of}.", each) for each in part.heads(place)]
         for does, inner_name, inner, inner_place in _inner(part, place):
-            self._walk(inner, inner_place, f"{path}{does}.", f"{name}{inner_name}.")
+            self._walk(inner, inner_place, f"{path}{does}.", f"{name}{inner_name}.", within=within)
 
 
 def _inner(part: PartSpec, place: Place) -> Iterator[tuple[str, str, PartSpec, Place]]:

@@ -42,6 +42,7 @@ from anyformer.layers import (
     NormSpec,
     RMSNormSpec,
     RotarySpec,
+    ShortenedSpec,
     TokensSpec,
 )
 from anyformer.spec import (
@@ -102,7 +103,7 @@ def _term(term: Any, width: int) -> list[str]:
     return [first[:1].upper() + first[1:], *rest]
 
 
-def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
+def _layers(stack: StackSpec | ShortenedSpec, place: Place) -> Iterator[Piece]:
     """A frame for each stretch of alike layers, or for each kind where the stretches are too many."""
     around = getattr(stack.residual, "scale", 1.0) != 0.0
     drawn = by_layer(stack, lambda block: _layer(block, block.inner(place), around))
@@ -154,7 +155,7 @@ def _subject(phrase: str) -> str:
     return found[0] if found else phrase
 
 
-def _notes(stack: StackSpec) -> list[str]:
+def _notes(stack: StackSpec | ShortenedSpec) -> list[str]:
     """What holds of all layers and has no box."""
     said = []
     if not isinstance(stack.residual, AddSpec):
@@ -215,6 +216,8 @@ def _mixer(mixer: Any, place: Place) -> Piece:
         return box(_attention(mixer, place), "attention", reads=mixer.reads == "memory")
     if isinstance(mixer, MoESpec):
         return _mixture(mixer)
+    if isinstance(mixer, ShortenedSpec):
+        return _shortened(mixer, place)
     if mixer.kept_as() == "state":
         return box(_state(mixer, place), "state")
     first, *rest = _feed(mixer)
@@ -222,6 +225,14 @@ def _mixer(mixer: Any, place: Place) -> Piece:
         return box([f"FFN, {first}", *wrapped(rest, WIDTH)], "feed-forward")
     name, _, inside = first.partition(" (")
     return box([first] if len(first) <= WIDTH else [name, *wrapped(inside[:-1].split(", "), WIDTH)], "other")
+
+
+def _shortened(mixer: ShortenedSpec, place: Place) -> Piece:
+    """Its layers, between what makes one vector of a block of tokens and what gives each token one."""
+    into, out = (words.phrase(each) if each else None for each in (mixer.pool, mixer.spread))
+    pooled = box([f"{mixer.every:,} tokens to 1 vector", into or "mean"], "map")
+    spread = box([f"1 vector to {mixer.every:,} tokens", out or "the same to each"], "map")
+    return stacked([pooled, *_layers(mixer, mixer.inner(place)), *_maps(mixer.norm), spread])
 
 
 def _state(mixer: Any, place: Place) -> list[str]:

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.layers.context import ForwardContext, Memo
+from anyformer.layers.context import ForwardContext
 from anyformer.layers.execution import autocast_dtype, transformed
 from anyformer.layers.held import HeldWeight
 

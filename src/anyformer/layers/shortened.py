@@ -49,8 +49,8 @@ WAITING, GIVEN, BLOCKS = "waiting", "given", "blocks"  # what the next block is 
 
 
 class ShortenedSpec(MixerSpec):
-    """spread(norm(layers(pool(x)))): a vector for each block of tokens goes through layers of its own, and what they make of it is
-    read by each token from the block's last on, up to the next block's last. Before a document's first block has ended: zeros.
+    """spread(norm(layers(pool(x)))): a vector for each block of tokens goes through layers of its own, and what they make of
+    it is read by each token from the block's last on, until the next one's last. Before a document's first block ends: zeros.
 
     Positions inside are the numbers of blocks, and so are windows.
     """
@@ -85,10 +85,9 @@ class ShortenedSpec(MixerSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         inner_place, width = self.inner(place), self.residual.width(place.d_model)
         check_lent(self.blocks, inner_place, {})
-        n_layers = len(self.blocks)
         return {
             "pool": self.pool and (self.pool, place.at(self.every * place.d_model)),
-            "blocks": [(block.within(i, n_layers), inner_place) for i, block in enumerate(self.blocks)],
+            "blocks": [(block, inner_place) for block in self.blocks],
             "residual": (self.residual.within(self.n_branches - 1), inner_place),
             "norm": self.norm and (self.norm, place.at(width)),
             "spread": self.spread and (self.spread.but(d_out=Width(self.every * place.d_model)), place.at(width)),
@@ -99,6 +98,10 @@ class ShortenedSpec(MixerSpec):
 
     def layers(self) -> tuple[BlockSpec, ...]:
         return self.blocks
+
+    def within(self, layer: int, n_layers: int) -> Self:
+        """Its layers count from 0 by themselves."""
+        return self.but(blocks=tuple(block.within(i, len(self.blocks)) for i, block in enumerate(self.blocks)))
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         given = self.every * place.d_model if self.spread else self.residual.width(place.d_model)
@@ -175,13 +178,12 @@ class Shortened(Part[ShortenedSpec]):
         z = pooled.mean(2) if self.pool is None else self.pool(pooled.flatten(2))
 
         def ending() -> Tokens:
-            found = inner_tokens(blocks, self.spec.every, plain=context.tokens.document is None and not store.state)
+            found = inner_tokens(blocks, context.tokens, self.spec.every, begun=bool(store.state))
             store.part(BLOCKS).put(found)
             return found
 
         tokens = context.once(f"numbers of blocks of {self.spec.every}", ending)
-        ids = context.ids if context.ids is None else blocks.steps.taken(context.ids[..., None])
-        ids = ids if ids is None else gathered(ids, blocks.last[..., None])[:, :, 0, 0]
+        ids = None if context.ids is None else of_last(context.ids, blocks)
         memo = context.once(f"memo of blocks of {self.spec.every}", Memo)
         here = replace(context, tokens=tokens, input=z, ids=ids, memo=memo)
         state: Any = self.residual.open(z, here)
@@ -211,9 +213,22 @@ def nothing_ends(blocks: Blocks, store: Store) -> bool:
     return not bool(blocks.ends.any())
 
 
-def inner_tokens(blocks: Blocks, every: int, *, plain: bool) -> Tokens:
-    """The facts of blocks for the layers that run on them, which count blocks where others count tokens."""
-    if plain:
-        return plain_tokens(blocks.last.shape[1], blocks.last.device)
-    number = blocks.counted.gather(1, blocks.last) // every - 1
-    return Tokens(number, blocks.tokens.document, name=f"blocks of {every}")
+def inner_tokens(blocks: Blocks, tokens: Tokens, every: int, *, begun: bool) -> Tokens:
+    """What layers that run on blocks of `tokens` know of each: its number, and what else is known of its last token.
+
+    `begun`: other passes came before this one.
+    """
+    if tokens.document is None and not begun:
+        known = plain_tokens(blocks.last.shape[1], blocks.last.device)
+    else:
+        number = (blocks.counted.gather(1, blocks.last) // every - 1).clamp(min=0)  # of those that are not there, any
+        known = Tokens(number, blocks.tokens.document, name=f"blocks of {every}")
+    facts = {name: getattr(tokens, name) for name in ("segment", "mark")}
+    return replace(known, **{name: of_last(fact, blocks) for name, fact in facts.items() if fact is not None})
+
+
+def of_last(fact: Tensor, blocks: Blocks) -> Tensor:
+    """Of each block's last token [batch or 1, block] what is known of tokens [batch or 1, token]."""
+    rows = max(len(fact), len(blocks.last))
+    steps = blocks.steps.taken(fact.expand(rows, -1)[..., None])[..., 0]
+    return steps.gather(1, blocks.last.expand(rows, -1))

@@ -48,7 +48,8 @@ class BranchSpec(PartSpec):
     then: MixerSpec | None = None  # with a state: what a branch writes is mixed with that of the last tokens (Inkling)
 
     def __post_init__(self) -> None:
-        inner = next((each.kind for each in self.mixer.nested(MapSpec) if each.of_stream), None)
+        within = () if self.mixer.layers() else self.mixer.nested(MapSpec)
+        inner = next((each.kind for each in within if each.of_stream), None)
         self.require(
             "mixer", inner is None, f"has {inner} within, which is for the stream's vectors; put it before a branch"
         )

@@ -85,7 +85,8 @@ def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Tr
     kept = {p for p in model.parameters() if not p.requires_grad}
     axes = ("dp", "fsdp") if world.mesh.dp > 1 else ("fsdp",)
     mesh, gather_again = device_mesh(device, world)[axes], world.mesh.zero == 3
-    among = [(module, mesh) for module in model.modules() if isinstance(module, Block)]
+    layers = [module for module in model.modules() if isinstance(module, Block)]
+    among = [(module, mesh) for module in reversed(layers)]  # a layer inside another before it
     if world.mesh.ep > 1:  # what of experts is left to share out; before the layers that have them
         alike = expert_mesh(device, world)[axes]
         among = [*((module, alike) for module in experts_of(model)), *among]

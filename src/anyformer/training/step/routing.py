@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from anyformer.layers.context import Notes
 from anyformer.layers.router import Router
 from anyformer.model import Transformer
 from anyformer.recipe import LoadBalance, Recipe, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, branches_of
 from anyformer.training.cluster.world import ALONE, World
 
 
@@ -115,8 +115,16 @@ def routers_of(model: Transformer) -> list[Router]:
     blocks = [stack.blocks for stack in (model.encoder, model.stack) if stack is not None]
     own = (head.layers.blocks for head in model.heads if head.layers is not None)
     every = (*chain(*blocks), *(module.block for module in model.ahead), *chain(*own))
-    mixers = (branch.mixer for block in every for sublayer in block.sublayers for branch in sublayer.branches)
+    mixers = (mixer for block in every for mixer in _mixers_in(block))
     return [router for mixer in mixers if (router := _router_of(mixer)) is not None]
+
+
+def _mixers_in(block: Any) -> Iterator[Any]:
+    """The mixers of a layer, each followed by those of layers inside it."""
+    for mixer in (branch.mixer for sublayer in block.sublayers for branch in sublayer.branches):
+        yield mixer
+        for inner in mixer.blocks if mixer.spec.layers() else ():
+            yield from _mixers_in(inner)
 
 
 def mixtures_of(model: Transformer) -> Mixtures:
@@ -133,7 +141,7 @@ def _choices(spec: ModelSpec) -> list[list[int]]:
     stacks = [stack.layers for stack in spec.stacks.values()]
     own = (head.layers.blocks for head in spec.heads if head.layers is not None)
     blocks = [*chain(*stacks), *(module.block for module in spec.ahead), *chain(*own)]
-    routers = ([_router_of(mixer) for mixer in block.mixers] for block in blocks)
+    routers = ([_router_of(branch.mixer) for branch in branches_of(block)] for block in blocks)
     return [[router.n_choices for router in each if router is not None] for each in routers]
 
 

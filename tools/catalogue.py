@@ -46,7 +46,9 @@ LEFT_OUT = {
     "MobileBertForMaskedLM otherwise than released": "has layer norms, no bottlenecks or tokens one by one; refused",
     "NllbMoeForConditionalGeneration": "runs its experts 0 and 1 alone, whatever the router says, so that there is no oracle",
     "NystromformerForMaskedLM with landmarks": "takes rows of one length alone, padding among them; here texts have any",
-    "`FunnelForMaskedLM`, `BltForCausalLM`": "change the length of a text between layers, for which no parts are here",
+    "`FunnelForMaskedLM`, `BltForCausalLM`": (
+        "layers on fewer tokens are here (`Shortened`), but not attention from them to the tokens around, nor blocks cut by content"
+    ),
     "DogeForCausalLM": "masks all but the best keys; with experts, the class lets a token's hang on later tokens",
     "LukeForMaskedLM": "reads entities beside words; without them it is RoBERTa",
     "GraniteMoeSharedForCausalLM": "is read and written, and is no preset: its sizes are no class's defaults",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anyformer.errors import SpecError
 from anyformer.layers.attention import AttentionSpec
@@ -84,6 +85,8 @@ class ShortenedSpec(MixerSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         inner_place, width = self.inner(place), self.residual.width(place.d_model)
+        if self.spread is None and width != place.d_model:
+            raise self.refusal("spread", f"is asked for: {self.residual.kind} gives another width than the stream's")
         check_lent(self.blocks, inner_place, {})
         return {
             "pool": self.pool and (self.pool, place.at(self.every * place.d_model)),
@@ -160,11 +163,8 @@ class Shortened(Part[ShortenedSpec]):
         given = given if made is None else torch.cat((given, made), 1)
         read = blocks.ends.long().cumsum(1)  # which of these each step reads
         if store.state is not None:
-            last = (
-                read[:, -1:]
-                if blocks.n_real is None
-                else torch.cat((torch.zeros_like(read[:, :1]), read), 1).gather(1, blocks.n_real.expand(len(read), 1))
-            )
+            real = blocks.n_real
+            last = read[:, -1:] if real is None else F.pad(read, (1, 0)).gather(1, real.expand(len(read), 1))
             count = blocks.so_far.expand(len(x), 1).to(torch.float32)
             kept = last_steps(wide, every - 1, blocks.n_real)
             store.keep({COUNT: count, WAITING: kept, GIVEN: gathered(given, last[..., None])[:, 0]})
@@ -229,6 +229,6 @@ def inner_tokens(blocks: Blocks, tokens: Tokens, every: int, *, begun: bool) -> 
 
 def of_last(fact: Tensor, blocks: Blocks) -> Tensor:
     """Of each block's last token [batch or 1, block] what is known of tokens [batch or 1, token]."""
-    rows = max(len(fact), len(blocks.last))
+    rows = len(blocks.last) if len(fact) == 1 else len(fact)
     steps = blocks.steps.taken(fact.expand(rows, -1)[..., None])[..., 0]
     return steps.gather(1, blocks.last.expand(rows, -1))

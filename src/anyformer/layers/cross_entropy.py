@@ -20,7 +20,7 @@ from anyformer.layers.compiled_loss import compiled
 from anyformer.layers.distillation import Answers, Taught
 from anyformer.layers.execution import numberless, sent_to
 from anyformer.layers.head import Head, chunks_of, exact, rows_at_once
-from anyformer.layers.held import HeldWeight
+from anyformer.layers.held import row_by_row
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
 
@@ -99,8 +99,7 @@ def _answered(
     spec, matrix = head.spec, head.matrix()
     if matrix is None:
         return _called(head, rows, labels, options, weights, taught)
-    if isinstance(matrix, HeldWeight):
-        matrix = matrix.plain()  # once, where each chunk of rows would unpack it twice
+    matrix = row_by_row(matrix)  # once, where each chunk of rows would unpack it twice
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
     rows = rows if split is None else entering(rows, split.ranks)
     how = _How(scale, spec.softcap, options, split, backend_of(head, rows) if taught is None else None, taught)

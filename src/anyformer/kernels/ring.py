@@ -19,7 +19,7 @@ from anyformer.kernels import blocks
 from anyformer.kernels.blocked import Blocked, Planned
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.context import How
-from anyformer.layers.execution import product_dtype
+from anyformer.layers.execution import exact, product_dtype
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths
 from anyformer.layers.tokens import Bias, Tokens
@@ -88,7 +88,7 @@ class _Ring(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         ring, seen, scale = ctx.how
         given = grad.contiguous(), q, k, v, out, lse
-        total = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in _gradients(*given, scale, seen)]
+        total = [exact(x) for x in _gradients(*given, scale, seen)]
         for turn in _turns(ring.stretches.rank, ring.stretches.size):
             for i, more in _gradients_of(turn, ring, *given, scale):
                 total[i] += more

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.context import ForwardContext
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact
 from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best, chosen_pairs
 from anyformer.layers.mask import Causal, Mask
 from anyformer.layers.rotary import Rotation
@@ -103,8 +103,7 @@ class BlockIndexer(Choosing[BlockIndexerSpec]):
         query, key = context.tokens.as_queries().position, among.as_keys().position
         ago = query // spec.every - key // spec.every
         with as_given(x):
-            exact = torch.promote_types(x.dtype, torch.float32)
-            scores = q.to(exact) @ keys[:, None].to(exact).mT  # [batch, choice, query, key]
+            scores = exact(q) @ exact(keys[:, None]).mT  # [batch, choice, query, key]
             scores = scores.masked_fill((ago >= 0) & (ago < spec.near), torch.inf)
             scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
             index = block[:, None, None].expand_as(scores)

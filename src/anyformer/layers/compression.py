@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers.context import ForwardContext, Store
+from anyformer.layers.execution import exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
@@ -154,8 +155,7 @@ class Compressor(Part[CompressorSpec]):
             before = gathered(each[1][..., :width], earlier) + self.bias[:, :width]
             before = before.masked_fill(~blocks.later[..., None, None], -torch.inf)
             gate = torch.cat((before, gate[..., width:]), 2)
-        exact = torch.promote_types(gate.dtype, torch.float32)
-        made = (gate.softmax(2, dtype=exact).to(value.dtype) * value).sum(2)
+        made = (gate.softmax(2, dtype=exact_dtype(gate)).to(value.dtype) * value).sum(2)
         return made if self.norm is None else self.norm(made), held
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import Activation, ActivationSpec
 from anyformer.layers.context import ForwardContext, Notes, Store
+from anyformer.layers.execution import exact_dtype
 from anyformer.layers.grouped_linear import in_groups
 from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
@@ -182,8 +183,8 @@ def largest(x: Tensor, share: float) -> Tensor:
     """
     around = x - x.mean(-1, keepdim=True)
     deviation = torch.linalg.vector_norm(around, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
-    exact = torch.promote_types(x.dtype, torch.float32)
-    return F.relu(around - deviation * torch.special.ndtri(torch.full((), share, dtype=exact, device=x.device)))
+    quantile = torch.special.ndtri(torch.full((), share, dtype=exact_dtype(x), device=x.device))
+    return F.relu(around - deviation * quantile)
 
 
 def _normed(module: Any, hidden: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from anyformer.layers.activation import ActivationSpec, SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
 from anyformer.layers.delta_rule import by_head, delta_rule, delta_rule_flops
 from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import ChainSpec, Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
@@ -151,7 +151,7 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
         self, mixed: Tensor, forget: Tensor, write: Tensor, steps: Steps, state: Tensor | None, keeps: bool
     ) -> tuple[Tensor, Tensor | None]:
         """(y [batch, step, heads, value_dim], the state): in float32 at least, since a state adds up its rounding."""
-        spec, dtype = self.spec, torch.promote_types(mixed.dtype, torch.float32)
+        spec, dtype = self.spec, exact_dtype(mixed)
         of_keys, heads = spec.n_key_heads, spec.n_heads
         shared = zip(mixed.to(dtype).split(spec.widths, -1), (of_keys, of_keys, heads), strict=True)
         q, k, v = (each.unflatten(-1, (n, -1)) for each, n in shared)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.execution import exact_dtype
 from anyformer.layers.linear import product
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.spec import Cost, Count, Place, Weight, Width, Workload
@@ -65,7 +66,7 @@ class GatedRecurrence(Recurrent[R]):
 
     def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], what each layer holds behind the last step) of x of that shape."""
-        spec, dtype = self.spec, torch.promote_types(x.dtype, torch.float32)
+        spec, dtype = self.spec, exact_dtype(x)
         keep = None if steps.begins is None else (~steps.begins).to(dtype)
         rates, after = steps.dropout, {}
         for i, (_, width) in enumerate(spec.widths(self.place)):
@@ -85,7 +86,7 @@ class GatedRecurrence(Recurrent[R]):
     def mapped(self, i: int, x: Tensor, bias: Tensor | None) -> Tensor:
         """What gates read of the input [batch, step, gates · d_out], in float32 at least, since a state adds up its rounding."""
         y = product(x, getattr(self, f"input_{i}"), bias)
-        return y.to(torch.promote_types(x.dtype, torch.float32))
+        return y.to(exact_dtype(x))
 
     def bias(self, name: str, i: int) -> Tensor | None:
         return getattr(self, f"bias_{name}_{i}")

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.context import ForwardContext, Notes
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.residual import Branches
@@ -65,11 +64,9 @@ class StreamCoefficients(Part[StreamCoefficientsSpec]):
     def forward(self, state: Tensor) -> tuple[Tensor, ...]:
         """The groups, each [batch, token, its size], of a state [batch, token, n · d_model]."""
         with as_given(state):
-            exact = torch.promote_types(state.dtype, torch.float32)
-            x = state.to(exact)
-            x = F.linear(x if self.norm is None else self.norm(x), self.weight.to(exact))
-            sizes = self.spec.sizes
-            biases, scales = self.bias.to(exact).split(sizes), self.scale.to(exact)
+            x, sizes = exact(state), self.spec.sizes
+            x = F.linear(x if self.norm is None else self.norm(x), self.weight.to(x.dtype))
+            biases, scales = self.bias.to(x.dtype).split(sizes), self.scale.to(x.dtype)
             return tuple(
                 y * scales[i] + bias for i, (y, bias) in enumerate(zip(x.split(sizes, -1), biases, strict=True))
             )

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.compression import Blocks, Compressor, CompressorSpec, blocks_seen, gathered
 from anyformer.layers.context import ForwardContext
-from anyformer.layers.execution import as_given, exporting
+from anyformer.layers.execution import as_given, exact, exact_dtype, exporting
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import TILE, Everything, Mask, SlidingWindow, unmarked
 from anyformer.layers.norm import LayerNormSpec
@@ -255,14 +255,13 @@ class Indexer(Choosing[IndexerSpec]):
 
     def _means(self, keys: Tensor, rotary: Rotation | None, blocks: WholeBlocks, tokens: Tokens) -> Tensor:
         """The keys of blocks [batch, block, head_dim], of all that is kept of `tokens` [batch, key, head_dim]."""
-        exact = torch.promote_types(keys.dtype, torch.float32)
         k = gathered(keys, blocks.members)
         if self.bias is None:
-            k = k.mean(2, dtype=exact).to(keys.dtype)
+            k = k.mean(2, dtype=exact_dtype(k)).to(keys.dtype)
             k = k if self.norm_key is None else self.norm_key(k)
         else:
             k, gate = k.chunk(2, -1)
-            k = ((gate.to(exact) + self.bias.to(exact)).softmax(2).to(k.dtype) * k).sum(2)
+            k = ((exact(gate) + exact(self.bias)).softmax(2).to(k.dtype) * k).sum(2)
         if rotary is None:
             return k
         first, position = torch.broadcast_tensors(blocks.members[..., 0], tokens.position[:, :1])[0], tokens.position
@@ -282,12 +281,11 @@ class Indexer(Choosing[IndexerSpec]):
         spec, q = self.spec, self.queries(narrow, rotary, context)
         w = None if self.weigh is None else self.weigh(x)
         with as_given(x):
-            exact = torch.promote_types(x.dtype, torch.float32)
-            k = keys[:, None].to(exact).mT * spec.head_dim**-0.5
+            k = exact(keys[:, None]).mT * spec.head_dim**-0.5
             some = max(1, AT_ONCE // max(1, q.shape[0] * q.shape[2] * k.shape[-1]))
             scores = k.new_zeros(())
-            parts = q.to(exact).split(some, 1)
-            shares = [None] * len(parts) if w is None else (w.to(exact) * spec.n_heads**-0.5).split(some, -1)
+            parts = exact(q).split(some, 1)
+            shares = [None] * len(parts) if w is None else (exact(w) * spec.n_heads**-0.5).split(some, -1)
             for q_some, w_some in zip(parts, shares, strict=True):
                 each = (q_some @ k).relu()  # [batch, heads, query, key]
                 if w_some is None:

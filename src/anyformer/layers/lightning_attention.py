@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid, SiLU
-from anyformer.layers.execution import as_given, constant
+from anyformer.layers.execution import as_given, constant, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
@@ -85,7 +84,7 @@ class LightningAttention(Recurrent[LightningAttentionSpec]):
         spec, before = self.spec, (state or {}).get("state")
         q, k, v = (spec.activation(each(x)).unflatten(-1, (spec.n_heads, -1)) for each in (self.q, self.k, self.v))
         with as_given(x):  # in float32 at least, since a state adds up its rounding
-            dtype = torch.promote_types(x.dtype, torch.float32)
+            dtype = exact_dtype(x)
             # A layer's own number enters by a product of tensors, so that layers share a compiler's graph.
             decay = (constant(spec.slopes(), x, dtype) * -(spec.rate or 1.0)).expand(1, x.shape[1], -1)
             q, k, v = (each.to(dtype) for each in (q, k, steps.kept(v)))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import SpecError
 from anyformer.layers.context import ForwardContext, Notes, Store
+from anyformer.layers.execution import exact
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.sorted_chunks import Sorted, sorted_attention
@@ -217,7 +218,7 @@ def _attend(
     q is [batch, heads, chunk, query, width], k and v have keys instead; `of_q` and `of_k` [batch, heads or 1, chunk, query or
     key, 2] are their positions and documents.
     """
-    scores = (q @ k.mT).float() if q.dtype in (torch.float16, torch.bfloat16) else q @ k.mT
+    scores = exact(q @ k.mT)
     (at_q, in_q), (at_k, in_k) = (each.unbind(-1) for each in (of_q[..., :, None, :], of_k[..., None, :, :]))
     seen = (in_q == in_k) & (in_k > 0)
     if spec.causal:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid, soft_capped
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import LayerNormSpec
@@ -105,7 +105,7 @@ class MLSTM(Recurrent[MLSTMSpec]):
         write = soft_capped(self.write(x) + self.write_bias, spec.cap)
         forget = soft_capped(self.forget(x) + self.forget_bias, spec.cap)
         with as_given(x):  # in float32 at least, since a state adds up its rounding
-            dtype = torch.promote_types(x.dtype, torch.float32)
+            dtype = exact_dtype(x)
             q, k, v, write, forget = (each.to(dtype) for each in (q, k, v, write, forget))
             y, after = self._scan(q, k, v, write, F.logsigmoid(forget), steps, state)
         y = self.norm(y.to(x.dtype)).flatten(2) * spec.gate(self.out_gate(x))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import GELU, ActivationSpec
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_scan import linear_scan
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
@@ -118,7 +118,7 @@ class RGLRU(Recurrent[RGLRUSpec]):
         self, u: Tensor, forget: Tensor, write: Tensor, steps: Steps, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """(h [batch, step, width], the last of them): in float32 at least, since a state adds up its rounding."""
-        dtype = torch.promote_types(u.dtype, torch.float32)
+        dtype = exact_dtype(u)
         u, forget, write = (each.to(dtype) for each in (u, forget, write))
         logarithm = -SHARPNESS * forget.sigmoid() * F.softplus(self.decay.to(dtype))
         root = bounded_root(-torch.expm1(2 * logarithm))

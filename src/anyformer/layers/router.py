@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.context import Decided, ForwardContext
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact
 from anyformer.layers.part import Part
 from anyformer.layers.router_stream import STREAM, RouterStream, RouterStreamSpec
 from anyformer.spec import (
@@ -224,13 +224,12 @@ class Router(Part[RouterSpec]):
         x = x if self.stream is None else self.stream(x, context)
         x = x if self.inner is None else self.inner(x)
         with as_given(x):
-            exact = torch.promote_types(x.dtype, torch.float32)
-            x = x.to(exact)
+            x = exact(x)
             x = x if self.norm is None else self.norm(x)
             if context.dropout and context.dropout.router_jitter:
                 jitter = context.dropout.router_jitter
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
-            logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
+            logits = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
             logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)
             found = self.choose(
                 soft_capped(logits, self.spec.softcap),

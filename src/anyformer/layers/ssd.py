@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
@@ -167,7 +167,7 @@ class SSD(Recurrent[SSDSpec]):
         self, mixed: Tensor, step: Tensor, steps: Steps, state: Tensor | None, keeps: bool
     ) -> tuple[Tensor, Tensor | None]:
         """(y [batch, step, width], the state): in float32 at least, since a state adds up its rounding."""
-        spec, dtype = self.spec, torch.promote_types(mixed.dtype, torch.float32)
+        spec, dtype = self.spec, exact_dtype(mixed)
         parts = zip(
             mixed.to(dtype).split(spec.made[1:4], -1), (spec.n_heads, spec.n_groups, spec.n_groups), strict=True
         )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from anyformer.layers.compression import beside
 from anyformer.layers.context import ForwardContext
+from anyformer.layers.execution import exact, exact_dtype
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import RelativeBuckets, RelativeBucketsSpec
@@ -91,9 +92,8 @@ class TransientGlobal(Part[TransientGlobalSpec]):
 
     def forward(self, x: Tensor, of: Tensor, n: int) -> Tensor:
         """The n blocks [batch, block, d_model] of x [batch, token, d_model]; `of` says which each token is summed into."""
-        exact = torch.promote_types(x.dtype, torch.float32)
-        sums = x.new_zeros(len(x), n + 1, x.shape[-1], dtype=exact)
-        sums = sums.scatter_add(1, of[..., None].expand(x.shape), x.to(exact))[:, :n].to(x.dtype)
+        sums = x.new_zeros(len(x), n + 1, x.shape[-1], dtype=exact_dtype(x))
+        sums = sums.scatter_add(1, of[..., None].expand(x.shape), exact(x))[:, :n].to(x.dtype)
         return sums if self.norm is None else self.norm(sums)
 
     def added(self, own: Tensor | None, query: Tokens, key: Tokens) -> Tensor | None:

@@ -62,7 +62,7 @@ class CompressorSpec(PartSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The two maps; what is multiplied one by one is no FLOP."""
-        return Cost({"compression": 4 * self.width(place) * place.d_model * workload.tokens})
+        return super().cost(place, workload).named("compression")
 
     def pairs(self, query: int, past: int, most: int | None = None) -> int:
         """How many (query, block) are visible to `query` new tokens after `past` ones, where each sees `most` at most."""

@@ -105,7 +105,7 @@ class EngramSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps; what is looked up and multiplied one by one is not counted."""
-        return Cost({"n-grams": 2 * self.width * (place.n_streams + 1) * place.d_model * workload.tokens})
+        return super().cost(place, workload).named("n-grams")
 
     def resized(self, to: Sizes) -> EngramSpec:
         vocab, n = to.vocab(self.vocab), self.all_tables

@@ -95,16 +95,14 @@ class GatedDeltaNetSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps, and the products of chunks; what is multiplied one by one is not counted."""
-        maps = place.d_model * (sum(self.widths) + self.widths[2] + self.n_heads)  # but those to the gate and to decays
-        for width, rank in ((self.widths[2], self.gate_rank), (self.n_decays, self.forget_rank)):
-            maps += rank * (place.d_model + width) if rank else place.d_model * width
         sizes = {"heads": self.n_heads, "key_dim": self.key_dim, "value_dim": self.value_dim}
         query, past = workload.query, workload.past
         if self.forgets == "feature":
             core = delta_rule_by_feature_flops(query, past, **sizes)
         else:
             core = delta_rule_flops(query, past, key_heads=self.n_key_heads, **sizes)
-        return Cost({"projections": 2 * maps * workload.tokens, "recurrence": core * workload.batch})
+        maps = super().cost(place, workload).named("projections")
+        return maps + Cost({"recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> GatedDeltaNetSpec:
         heads, of_keys, value_dim = to.heads(self.n_heads, self.n_key_heads, self.value_dim)

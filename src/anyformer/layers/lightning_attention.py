@@ -62,8 +62,8 @@ class LightningAttentionSpec(RecurrentSpec):
         """The five maps, and the products of chunks."""
         n, dim = self.n_heads, self.head_dim
         core = linear_attention_flops(workload.query, workload.past, groups=n, heads=n, key_dim=dim, value_dim=dim)
-        maps = 2 * 5 * place.d_model * self.width * workload.tokens
-        return Cost({"projections": maps, "recurrence": core * workload.batch})
+        maps = super().cost(place, workload).named("projections")
+        return maps + Cost({"recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> LightningAttentionSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)

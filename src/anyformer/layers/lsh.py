@@ -109,7 +109,6 @@ class LSHAttentionSpec(MixerSpec):
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The products of maps, directions, scores and values; of chunks, every pair is computed."""
         width, keys = self.width(place), workload.past + workload.query
-        of_maps = 6 * place.d_model * self.n_heads * width * workload.tokens
         if keys <= self.chunk:
             pairs, directions = workload.query * keys, 0
         else:
@@ -118,8 +117,8 @@ class LSHAttentionSpec(MixerSpec):
             directions = self.n_hashes * self.padded(keys) * sum(self.buckets(self.padded(keys))) * width
         of_pairs = 2 * width * pairs * self.n_heads * workload.batch
         hashed = directions * self.n_heads * workload.batch
-        terms = {"projections": of_maps, "scores": of_pairs, "values": of_pairs}
-        return Cost({**terms, "hashes": hashed} if hashed else terms)
+        terms = {"scores": of_pairs, "values": of_pairs, **({"hashes": hashed} if hashed else {})}
+        return super().cost(place, workload).named("projections") + Cost(terms)
 
     def resized(self, to: Sizes) -> LSHAttentionSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)

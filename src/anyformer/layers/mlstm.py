@@ -74,10 +74,10 @@ class MLSTMSpec(RecurrentSpec):
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps, and the products of chunks."""
         n = self.n_heads
-        maps = 2 * place.d_model * (sum(self.widths) + 2 * self.widths[2] + 2 * n) * workload.tokens
         sizes = {"groups": n, "heads": n, "key_dim": self.key_dim, "value_dim": self.value_dim + 1}
         core = linear_attention_flops(workload.query, workload.past, **sizes)
-        return Cost({"projections": maps, "recurrence": core * workload.batch})
+        maps = super().cost(place, workload).named("projections")
+        return maps + Cost({"recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> MLSTMSpec:
         n_heads, _, value_dim = to.heads(self.n_heads, self.n_heads, self.value_dim)

@@ -62,9 +62,7 @@ class S6Spec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The four maps; what the scan multiplies one by one is not counted."""
-        rank = self.rank(place)
-        maps = 3 * place.d_model + 2 * rank + 2 * self.state_dim
-        return Cost({"projections": 2 * self.width * maps * workload.tokens})
+        return super().cost(place, workload).named("projections")
 
 
 class S6(Recurrent[S6Spec]):

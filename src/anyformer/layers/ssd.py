@@ -118,7 +118,6 @@ class SSDSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The two maps, and the products of chunks; what is multiplied one by one is not counted."""
-        maps = 2 * place.d_model * (sum(self.made) + self.width) * workload.query
         core = linear_attention_flops(
             workload.query,
             workload.past,
@@ -127,7 +126,8 @@ class SSDSpec(RecurrentSpec):
             key_dim=self.state_dim,
             value_dim=self.head_dim,
         )
-        return Cost({"projections": maps * workload.batch, "recurrence": core * workload.batch})
+        maps = super().cost(place, workload).named("projections")
+        return maps + Cost({"recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> SSDSpec:
         n_heads, n_groups, head_dim = to.heads(self.n_heads, self.n_groups, self.head_dim)

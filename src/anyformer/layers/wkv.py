@@ -69,7 +69,7 @@ class WKVSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps; what the operator multiplies one by one is not counted."""
-        return Cost({"projections": 2 * 4 * place.d_model * self._width(place) * workload.tokens})
+        return super().cost(place, workload).named("projections")
 
     def _width(self, place: Place) -> int:
         return self.width or place.d_model

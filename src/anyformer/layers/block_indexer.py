@@ -18,7 +18,7 @@ from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best, chos
 from anyformer.layers.mask import Causal, Mask
 from anyformer.layers.rotary import Rotation
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Count, Sizes, Width, Window
+from anyformer.spec import Count, Sizes, Window
 
 
 class BlockIndexerSpec(IndexerSpec):
@@ -72,12 +72,9 @@ class BlockIndexerSpec(IndexerSpec):
 
     def resized(self, to: Sizes) -> BlockIndexerSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        assert head_dim is not None
-        small = super(IndexerSpec, self).resized(to)
-        top_k = Window(to.count(self.top_k))  # of blocks, whose size is a window
-        return small.but(
-            n_heads=Count(n_heads), head_dim=Width(head_dim), top_k=top_k, near=Count(min(small.near, top_k))
-        )
+        top_k = to.count(self.top_k)  # of blocks, whose size is a window
+        near = min(to.count(self.near), top_k)
+        return self.sized(to, n_heads=n_heads, head_dim=head_dim, top_k=top_k, near=near)
 
     def fitted(self, before: tuple[int, int], after: tuple[int, int]) -> BlockIndexerSpec:
         """A choice for each head of keys stays one; other numbers are cut to what divides the heads."""

@@ -31,7 +31,6 @@ from anyformer.spec import (
     Placed,
     Positive,
     ScaleSpec,
-    Sizes,
     Spec,
     TableSpec,
     TermSpec,
@@ -244,9 +243,6 @@ class AxialPositionsSpec(TermSpec):
             f"weight_{i}": Weight((n, width), axes, "table")
             for i, (n, width) in enumerate(zip(self.shape, widths, strict=True))
         }
-
-    def resized(self, to: Sizes) -> AxialPositionsSpec:
-        return self.but(widths=tuple(Width(to.width(width)) for width in self.widths))
 
 
 class AxialPositions(Part[AxialPositionsSpec]):

@@ -109,13 +109,8 @@ class EngramSpec(RecurrentSpec):
 
     def resized(self, to: Sizes) -> EngramSpec:
         vocab, n = to.vocab(self.vocab), self.all_tables
-        return self.but(
-            vocab=Vocab(vocab),
-            end=min(self.end, vocab - 1),
-            rows=Vocab(to.count(self.rows)),
-            width=Width(n * max(1, round(to.width(self.width) / n))),
-            norm=self.norm and self.norm.resized(to),
-        )
+        width = n * max(1, round(to.width(self.width) / n))
+        return self.sized(to, end=min(self.end, vocab - 1), rows=to.count(self.rows), width=width)
 
 
 class Engram(Recurrent[EngramSpec]):

@@ -108,13 +108,14 @@ class GatedDeltaNetSpec(RecurrentSpec):
         heads, of_keys, value_dim = to.heads(self.n_heads, self.n_key_heads, self.value_dim)
         assert value_dim is not None
 
-        def like(rank: Width | None) -> Width | None:
-            return rank and Width(max(4, round(rank * value_dim / self.value_dim)))
+        def like(rank: Width | None) -> int | None:
+            return rank and max(4, round(rank * value_dim / self.value_dim))
 
-        return self.but(
-            n_heads=Count(heads),
-            n_key_heads=Count(of_keys),
-            value_dim=Width(value_dim),
+        return self.sized(
+            to,
+            n_heads=heads,
+            n_key_heads=of_keys,
+            value_dim=value_dim,
             key_dim=in_proportion(self.key_dim, self.value_dim, value_dim, 8),
             gate_rank=like(self.gate_rank),
             forget_rank=like(self.forget_rank),

@@ -228,17 +228,13 @@ class GQASpec(ProjectionSpec):
         value_dim = None
         if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
             value_dim = in_proportion(self.value_dim, self.head_dim or self.value_dim, new, 8)
-        return self.but(
+        return self.sized(
+            to,
             n_heads=n_heads,
-            n_kv_heads=self.n_kv_heads and Count(n_kv_heads),
+            n_kv_heads=self.n_kv_heads and n_kv_heads,
             head_dim=head_dim,
             value_dim=value_dim,
             rotary=self.rotary and self.rotary.resized(to).fitted(new),
-            adapter=to.field(Width, self.adapter),
-            norm_query=to.field(MapSpec, self.norm_query),
-            norm_key=to.field(MapSpec, self.norm_key),
-            norm_value=to.field(MapSpec, self.norm_value),
-            norm_read=to.field(MapSpec, self.norm_read),
         )
 
 

@@ -160,13 +160,9 @@ class IndexerSpec(PartSpec):
     def resized(self, to: Sizes) -> IndexerSpec:
         """Heads follow the rule for heads, and stay enough that some product of a pair is above 0: scores of 0 are equal."""
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        assert head_dim is not None
-        every, top_k = to.window(self.every), to.window(self.top_k)
-        few = self.but(gated=False, every=Window(1), top_k=Window(max(1, top_k // every) * every))
-        small = super(IndexerSpec, few).resized(to)
-        n_heads = max(n_heads, min(self.n_heads, 16))
-        small = small.but(n_heads=Count(n_heads), head_dim=Width(head_dim), every=Window(every), top_k=few.top_k)
-        return small.but(gated=self.gated)
+        every, n_heads = to.window(self.every), max(n_heads, min(self.n_heads, 16))
+        top_k = max(1, to.window(self.top_k) // every) * every
+        return self.sized(to, n_heads=n_heads, head_dim=head_dim, every=every, top_k=top_k)
 
     def fitted(self, before: tuple[int, int], after: tuple[int, int]) -> Self:
         """That for attention of other heads: (of queries, of keys) before it was resized and after."""

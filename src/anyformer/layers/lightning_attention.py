@@ -67,8 +67,7 @@ class LightningAttentionSpec(RecurrentSpec):
 
     def resized(self, to: Sizes) -> LightningAttentionSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        assert head_dim is not None
-        return self.but(n_heads=Count(n_heads), head_dim=Width(head_dim))
+        return self.sized(to, n_heads=n_heads, head_dim=head_dim)
 
 
 class LightningAttention(Recurrent[LightningAttentionSpec]):

@@ -154,10 +154,9 @@ class RouterSpec(PartSpec):
 
         So do identities.
         """
-        experts, hashed = to.count(self.n_experts), to.field(Vocab, self.hashed)
-        inside = {name: to.field(MapSpec, getattr(self, name)) for name in ("stream", "inner", "norm")}
+        experts = to.count(self.n_experts)
         if experts == self.n_experts:
-            return self.but(hashed=hashed, **inside)
+            return self.sized(to)
         identities = _share(self.n_identity, self.n_experts, experts) if self.n_identity else 0
         n = experts + identities
         groups = to.count(self.n_groups)
@@ -171,14 +170,16 @@ class RouterSpec(PartSpec):
         if factor != 1 and self.score == "softmax" and not self.renormalise:
             # Weights are shares of all choices, about 1 / n_choices each; their sum, times the factor, stays the same.
             factor = round(factor * (self.top_k / self.n_choices) / (top_k / n), 6)
-        sizes = {
-            "n_experts": Count(experts),
-            "n_identity": identities,
-            "top_k": top_k,
-            "n_groups": groups,
-            "top_groups": top_groups,
-        }
-        return self.but(**sizes, **inside, group_score=score, factor=factor, hashed=hashed)
+        return self.sized(
+            to,
+            n_experts=experts,
+            n_identity=identities,
+            top_k=top_k,
+            n_groups=groups,
+            top_groups=top_groups,
+            group_score=score,
+            factor=factor,
+        )
 
 
 def _share(top: int, of: int, n: int) -> int:

@@ -131,13 +131,7 @@ class SSDSpec(RecurrentSpec):
 
     def resized(self, to: Sizes) -> SSDSpec:
         n_heads, n_groups, head_dim = to.heads(self.n_heads, self.n_groups, self.head_dim)
-        assert head_dim is not None
-        return self.but(
-            n_heads=Count(n_heads),
-            n_groups=Count(n_groups),
-            head_dim=Width(head_dim),
-            state_dim=Width(to.width(self.state_dim)),
-        )
+        return self.sized(to, n_heads=n_heads, n_groups=n_groups, head_dim=head_dim)
 
 
 class SSD(Recurrent[SSDSpec]):

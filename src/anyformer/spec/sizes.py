@@ -45,7 +45,9 @@ class Sizes(ABC):
             resized = {name: item.resized(self) for name, item in each.items()}  # a layer that is tiled is resized once
             return tuple(resized[id(item)] for item in value)
         rule = next((_RULES[each] for each in (hint, *get_args(hint)) if each in _RULES), None)
-        return value if rule is None or value is None else getattr(self, rule)(value)
+        if rule is None or value is None:
+            return value
+        return tuple(map(getattr(self, rule), value)) if isinstance(value, tuple) else getattr(self, rule)(value)
 
 
 _RULES: dict[Any, str] = {Width: "width", Count: "count", Length: "length", Window: "window", Vocab: "vocab"}

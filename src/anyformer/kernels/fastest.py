@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from anyformer.kernels.blocked import Blocked, laid_out
 from anyformer.kernels.flex import Flex
-from anyformer.kernels.plan import Section
+from anyformer.kernels.plan import Section, pairs_of_row
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
 from anyformer.layers.attention import AttentionSpec
@@ -65,9 +65,8 @@ class Fastest:
         if not dense and not biased and flagged(mask, query, key) is not None:
             return None
         sections = self.blocked.plan(mask, query, key, n_heads)
-        rows = max(1, len({section.row for section in sections}))
-        pairs = sum(section.pairs for section in sections)
-        return sections if dense or pairs <= SHARE * rows * n_heads * query.n * key.n else None
+        pays = dense or pairs_of_row(sections) <= SHARE * n_heads * query.n * key.n
+        return sections if pays else None
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Taken:
         """What the faster kernel prepares."""

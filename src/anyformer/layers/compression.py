@@ -83,7 +83,6 @@ class Blocks(NamedTuple):
     tokens: Tokens  # [batch or 1, block], the facts of each one's last token; of document 0: the row has no more
     last: Tensor  # [batch or 1, block], the step of its last token
     later: Tensor  # [batch or 1, block], whether a block of the same document comes before it
-    n_real: Tensor | None  # [batch or 1, 1], steps that are no padding; None: all
     so_far: Tensor  # [batch or 1, 1], tokens of the last document so far
 
     def first(self, every: int) -> Tokens:
@@ -102,20 +101,19 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
         if not state:
             last = torch.arange(tokens.n // every, device=device)[None] * every + every - 1
             facts = tokens.each(lambda fact: fact.gather(1, last.expand(fact.shape[0], -1)))
-            return Blocks(steps, _named(facts, every), last, last >= every, None, count[:, -1:])
-        ends, order, real, after = count % every == 0, number - 1, None, count[:, -1:]
+            return Blocks(steps, _named(facts, every), last, last >= every, count[:, -1:])
+        order, ends = number - 1, count % every == 0
     else:
         begun = torch.where(steps.begins, number, 0).cummax(1).values
         count = torch.where(steps.piece == 0, before + number, number - begun + 1)
-        order = steps.order.expand(count.shape[0], -1)
-        ends, real = steps.real & (count % every == 0), steps.real.sum(1, keepdim=True)
-        after = torch.cat((before.expand(count.shape[0], 1), count), 1).gather(1, real.expand(count.shape[0], 1))
+        order, ends = steps.order.expand(count.shape[0], -1), steps.real & (count % every == 0)
+    so_far = steps.last(torch.cat((before.expand(count.shape[0], 1), count), 1), 1)
     n = (tokens.n + (every - 1 if store.state is not None else 0)) // every
     last = torch.argsort((~ends).to(torch.int8), dim=1, stable=True)[:, :n]
     token, whole = order.expand(last.shape[0], -1).gather(1, last), ends.gather(1, last)
     facts = tokens.each(lambda fact: fact.expand(last.shape[0], -1).gather(1, token))
     found = replace(facts, document=facts.documents * whole)
-    return Blocks(steps, _named(found, every), last, count.gather(1, last) > every, real, after)
+    return Blocks(steps, _named(found, every), last, count.gather(1, last) > every, so_far)
 
 
 def _named(facts: Tokens, every: int) -> Tokens:
@@ -143,7 +141,7 @@ class Compressor(Part[CompressorSpec]):
             if state is not None:
                 before = state[what].to(made.dtype) if state else made.new_zeros(len(x), waiting, made.shape[-1])
                 made = torch.cat((before, made), 1)
-                held[what] = _last(made, waiting, blocks.n_real)
+                held[what] = blocks.steps.last(made, waiting)
             each.append(made)
         at = blocks.last[..., None] + waiting - spec.every + 1 + torch.arange(spec.every, device=x.device)
         value, gate = (gathered(made, at) for made in each)
@@ -165,14 +163,6 @@ def gathered(x: Tensor, at: Tensor) -> Tensor:
     if at.shape[0] == 1:
         return x[:, at[0]]
     return x.gather(1, at.flatten(1)[..., None].expand(-1, -1, x.shape[-1])).unflatten(1, at.shape[1:])
-
-
-def _last(x: Tensor, n: int, n_real: Tensor | None) -> Tensor:
-    """The last n real ones [batch, n, width] of x [batch, n + step, width], of whose steps the first `n_real` are real."""
-    if n_real is None:
-        return x[:, x.shape[1] - n :]
-    at = (n_real + torch.arange(n, device=x.device)).expand(len(x), -1)
-    return x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def beside(keys: Tokens, blocks: Tokens, batch: int) -> Tokens:

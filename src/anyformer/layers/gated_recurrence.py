@@ -77,7 +77,8 @@ class GatedRecurrence(Recurrent[R]):
             if rates and rates.recurrent:
                 weight = F.dropout(weight, rates.recurrent)
             ways = self.layer(i, x, weight.to(dtype), before, keep)
-            after |= {name: _last(old, new, steps) for name, old, new in zip(names, before, ways, strict=True)}
+            for name, old, new in zip(names, before, ways, strict=True):
+                after[name] = steps.last(torch.cat((old[:, None], new), 1), 1)[:, 0]
             x = ways[0].to(x.dtype)
             if rates and rates.activation and i < spec.n_layers - 1:
                 x = x * F.dropout(torch.ones_like(x[:, :1]), rates.activation)  # one mask for all steps of a row
@@ -90,14 +91,6 @@ class GatedRecurrence(Recurrent[R]):
 
     def bias(self, name: str, i: int) -> Tensor | None:
         return getattr(self, f"bias_{name}_{i}")
-
-
-def _last(before: Tensor, at: Tensor, steps: Steps) -> Tensor:
-    """What is held behind the last real step [batch, width], of what is at each [batch, step, width]."""
-    if steps.real is None:
-        return at[:, -1]
-    n = steps.real.sum(1)[:, None, None].expand(at.shape[0], 1, at.shape[2])
-    return torch.cat((before[:, None], at), 1).gather(1, n)[:, 0]
 
 
 def stepped(

@@ -58,13 +58,15 @@ class Steps:
     def last(self, wide: Tensor, n: int, filling: int = 0) -> Tensor:
         """The last n [batch, n, …] before padding, of n that were before and the steps [batch, n + step, …]; `filling` for those
         of other documents."""
-        if self.real is None or self.piece is None:
+        if self.real is None:
             return wide[:, wide.shape[1] - n :]
-        pieces = F.pad(self.piece, (n, 0))
         at = self.real.sum(1, keepdim=True) + torch.arange(n, device=wide.device)
-        same = pieces.gather(1, at) == pieces[:, -1:]
         each = (slice(None), slice(None), *(None,) * (wide.dim() - 2))
         found = wide.gather(1, at[each].expand(len(wide), -1, *wide.shape[2:]))
+        if self.piece is None:
+            return found
+        pieces = F.pad(self.piece, (n, 0))
+        same = pieces.gather(1, at) == pieces[:, -1:]
         return torch.where(same[each], found, filling)
 
 

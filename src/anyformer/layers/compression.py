@@ -21,7 +21,7 @@ from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.recurrence import Steps, steps_of
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, flagged_first
 from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Weight, Width, Window, Workload
 
 COUNT = "count"  # in the state of a row: tokens of its last document so far
@@ -109,7 +109,7 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
         order, ends = steps.order.expand(count.shape[0], -1), steps.real & (count % every == 0)
     so_far = steps.last(torch.cat((before.expand(count.shape[0], 1), count), 1), 1)
     n = (tokens.n + (every - 1 if store.state is not None else 0)) // every
-    last = torch.argsort((~ends).to(torch.int8), dim=1, stable=True)[:, :n]
+    last = flagged_first(ends)[:, :n]
     token, whole = order.expand(last.shape[0], -1).gather(1, last), ends.gather(1, last)
     facts = tokens.each(lambda fact: fact.expand(last.shape[0], -1).gather(1, token))
     found = replace(facts, document=facts.documents * whole)

@@ -17,7 +17,7 @@ from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.execution import as_given, exact, exact_dtype, numberless, recorded
 from anyformer.layers.gqa import GQASpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, flagged_first
 from anyformer.layers.value_convolution import ValueConvolution, ValueConvolutionSpec
 from anyformer.spec import Cost, Count, Few, MixerSpec, Place, Placed, ScaleSpec, Workload
 
@@ -99,7 +99,7 @@ def landmarks(tokens: Tokens, most: int) -> Landmarks:
     own = rank * m // length
     begins = (own != (rank - 1) * m // length) & (document > 0)
     room = n if recorded() else min(n, most) if numberless(begins) else max(1, int(begins.sum(1).max()))
-    at = (~begins).to(torch.int8).argsort(dim=1, stable=True)[:, :room]
+    at = flagged_first(begins)[:, :room]
     text, number = (document * begins).gather(1, at), own.gather(1, at)
     near = (document[:, :, None] == text[:, None]) & (text > 0)[:, None]
     same = near & (own[:, :, None] == number[:, None])

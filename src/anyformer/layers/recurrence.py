@@ -14,6 +14,7 @@ from anyformer.errors import InputError
 from anyformer.layers.context import Dropout, ForwardContext, KeepNothing, Notes, Store
 from anyformer.layers.execution import recorded
 from anyformer.layers.part import Part
+from anyformer.layers.tokens import flagged_first
 from anyformer.spec import Caveat, HeadMap, Kept, MixerSpec
 
 
@@ -87,7 +88,7 @@ def steps_of(context: ForwardContext, store: Store) -> Steps:
 
 def _steps(document: Tensor, before: Tensor | None) -> Steps:
     """Of tokens' documents [batch or 1, token], after those of document `before` [batch, 1] that a store holds."""
-    order = torch.argsort((document == 0).to(torch.int8), dim=1, stable=True)
+    order = flagged_first(document > 0)
     document = document.gather(1, order)
     if before is None:
         before = torch.zeros_like(document[:, :1])

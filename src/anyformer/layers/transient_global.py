@@ -17,7 +17,7 @@ from anyformer.layers.execution import exact, exact_dtype
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import RelativeBuckets, RelativeBucketsSpec
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, flagged_first
 from anyformer.spec import MapSpec, PartSpec, Place, Placed, Sizes, Window
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def summed(tokens: Tokens, every: int) -> Summed:
     position, document = tokens.position, tokens.documents
     n = tokens.n // every if tokens.span and tokens.span[0] == 0 else -(-tokens.n // every)
     ends = (position % every == every - 1) & (document > 0)
-    last = torch.argsort((~ends).to(torch.int8), dim=1, stable=True)[:, :n]
+    last = flagged_first(ends)[:, :n]
 
     def of_blocks(fact: Tensor) -> Tensor:
         return fact.expand(len(last), -1).gather(1, last)

@@ -102,7 +102,7 @@ class AttentionSpec(MixerSpec):
             to = to.in_pairs()
         if self.indexer is None:
             return super().resized(to)
-        plain = self.sized(to, indexer=None)
+        plain = to.fields(self, indexer=None)
         return plain.but(indexer=self.indexer.resized(to).fitted(heads_of(self), heads_of(plain)))
 
     @property

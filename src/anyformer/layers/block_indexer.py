@@ -14,8 +14,9 @@ from torch import Tensor
 
 from anyformer.layers.context import ForwardContext
 from anyformer.layers.execution import as_given, exact
-from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best, chosen_pairs
+from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best
 from anyformer.layers.mask import Causal, Mask
+from anyformer.layers.pairs import chosen_pairs
 from anyformer.layers.rotary import Rotation
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import Count, Sizes, Window
@@ -74,7 +75,7 @@ class BlockIndexerSpec(IndexerSpec):
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
         top_k = to.count(self.top_k)  # of blocks, whose size is a window
         near = min(to.count(self.near), top_k)
-        return self.sized(to, n_heads=n_heads, head_dim=head_dim, top_k=top_k, near=near)
+        return to.fields(self, n_heads=n_heads, head_dim=head_dim, top_k=top_k, near=near)
 
     def fitted(self, before: tuple[int, int], after: tuple[int, int]) -> BlockIndexerSpec:
         """A choice for each head of keys stays one; other numbers are cut to what divides the heads."""

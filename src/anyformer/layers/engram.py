@@ -110,7 +110,7 @@ class EngramSpec(RecurrentSpec):
     def resized(self, to: Sizes) -> EngramSpec:
         vocab, n = to.vocab(self.vocab), self.all_tables
         width = n * max(1, round(to.width(self.width) / n))
-        return self.sized(to, end=min(self.end, vocab - 1), rows=to.count(self.rows), width=width)
+        return to.fields(self, end=min(self.end, vocab - 1), rows=to.count(self.rows), width=width)
 
 
 class Engram(Recurrent[EngramSpec]):

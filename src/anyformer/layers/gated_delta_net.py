@@ -111,8 +111,8 @@ class GatedDeltaNetSpec(RecurrentSpec):
         def like(rank: Width | None) -> int | None:
             return rank and max(4, round(rank * value_dim / self.value_dim))
 
-        return self.sized(
-            to,
+        return to.fields(
+            self,
             n_heads=heads,
             n_key_heads=of_keys,
             value_dim=value_dim,

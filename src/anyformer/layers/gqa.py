@@ -228,8 +228,8 @@ class GQASpec(ProjectionSpec):
         value_dim = None
         if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
             value_dim = in_proportion(self.value_dim, self.head_dim or self.value_dim, new, 8)
-        return self.sized(
-            to,
+        return to.fields(
+            self,
             n_heads=n_heads,
             n_kv_heads=self.n_kv_heads and n_kv_heads,
             head_dim=head_dim,

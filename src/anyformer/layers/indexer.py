@@ -8,7 +8,6 @@ attention (Qwen team 2026, Qwen3.8-Flash-Next) chooses whole blocks of keys like
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
@@ -19,8 +18,9 @@ from anyformer.layers.compression import Blocks, Compressor, CompressorSpec, blo
 from anyformer.layers.context import ForwardContext
 from anyformer.layers.execution import as_given, exact, exact_dtype, exporting
 from anyformer.layers.linear import LinearSpec
-from anyformer.layers.mask import TILE, Everything, Mask, SlidingWindow, unmarked
+from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.norm import LayerNormSpec
+from anyformer.layers.pairs import chosen_pairs
 from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec, Rotation, fraction_of
@@ -162,7 +162,7 @@ class IndexerSpec(PartSpec):
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
         every, n_heads = to.window(self.every), max(n_heads, min(self.n_heads, 16))
         top_k = max(1, to.window(self.top_k) // every) * every
-        return self.sized(to, n_heads=n_heads, head_dim=head_dim, every=every, top_k=top_k)
+        return to.fields(self, n_heads=n_heads, head_dim=head_dim, every=every, top_k=top_k)
 
     def fitted(self, before: tuple[int, int], after: tuple[int, int]) -> Self:
         """That for attention of other heads: (of queries, of keys) before it was resized and after."""
@@ -299,31 +299,3 @@ def below_the_best(scores: Tensor, top_k: int, context: ForwardContext) -> Tenso
     among = F.pad(scores, (0, top_k), value=-torch.inf) if exporting() else scores
     least = among.topk(min(top_k, among.shape[-1]), -1).values[..., -1:]
     return context.decided(lambda: scores < least)
-
-
-@lru_cache(maxsize=256)
-def chosen_pairs(mask: Mask, query: int, past: int, top_k: int, every: int = 1) -> int:
-    """How many (query, key) are left of those that a mask shows to `query` new tokens after `past` ones where each keeps
-    `top_k` at most, in whole blocks of `every`, and those behind the last: of a causal band in closed form."""
-    band, total = mask.band(), past + query
-    if every > 1 and mask == Everything():
-        return query * (min(total // every * every, top_k) + total % every)
-    if every > 1:
-        left, before = (
-            every * blocks_seen(every, n, top_k // every)
-            + n // every * (every * (every - 1) // 2)
-            + (n % every) * (n % every + 1) // 2
-            for n in (total, past)
-        )
-        return left - before
-    if band is not None and band[1] == 0:
-        return (mask & SlidingWindow(size=Window(top_k))).pairs(query, past, 1)
-    count, head = 0, torch.zeros(1, 1, 1, 1, dtype=torch.long)
-    for q in range(past, total, TILE):
-        queries = unmarked(min(TILE, total - q), q).as_queries()
-        keys = (unmarked(min(TILE, total - k), k).as_keys() for k in range(0, total, TILE))
-        shown = (
-            mask(queries, each, head).expand(1, 1, queries.position.shape[2], each.position.shape[3]) for each in keys
-        )
-        count += int(sum(each.sum(-1) for each in shown).clamp(max=top_k).sum())  # type: ignore[union-attr]
-    return count

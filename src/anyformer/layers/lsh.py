@@ -122,7 +122,7 @@ class LSHAttentionSpec(MixerSpec):
 
     def resized(self, to: Sizes) -> LSHAttentionSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        return self.sized(to, n_heads=n_heads, head_dim=head_dim)
+        return to.fields(self, n_heads=n_heads, head_dim=head_dim)
 
 
 class LSHAttention(Part[LSHAttentionSpec]):

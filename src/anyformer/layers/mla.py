@@ -140,8 +140,8 @@ class MLASpec(ProjectionSpec):
         assert head_dim is not None
         like = partial(in_proportion, old=self.head_dim, new=head_dim)
         turning = self.rotary_dim and like(self.rotary_dim)
-        return self.sized(
-            to,
+        return to.fields(
+            self,
             n_heads=n_heads,
             head_dim=head_dim,
             kv_rank=like(self.kv_rank),

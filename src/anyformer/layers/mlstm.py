@@ -83,7 +83,7 @@ class MLSTMSpec(RecurrentSpec):
         n_heads, _, value_dim = to.heads(self.n_heads, self.n_heads, self.value_dim)
         assert value_dim is not None
         key_dim = in_proportion(self.key_dim, self.value_dim, value_dim)
-        return self.sized(to, n_heads=n_heads, value_dim=value_dim, key_dim=key_dim)
+        return to.fields(self, n_heads=n_heads, value_dim=value_dim, key_dim=key_dim)
 
 
 class MLSTM(Recurrent[MLSTMSpec]):

@@ -99,7 +99,7 @@ class MoASpec(ProjectionSpec):
     def resized(self, to: Sizes) -> MoASpec:
         kv_heads, _, head_dim = to.heads(self.kv_heads, self.kv_heads, self.head_dim)
         rotary = self.rotary and self.rotary.resized(to).fitted(head_dim or to.d_model // kv_heads)
-        return self.sized(to, kv_heads=kv_heads, head_dim=head_dim, rotary=rotary)
+        return to.fields(self, kv_heads=kv_heads, head_dim=head_dim, rotary=rotary)
 
 
 class MoA(Projection[MoASpec]):

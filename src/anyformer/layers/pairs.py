@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache, reduce
+from operator import add
 from typing import TYPE_CHECKING
 
-from anyformer.spec import Workload
+from anyformer.layers.compression import blocks_seen
+from anyformer.layers.counting import tiles
+from anyformer.layers.mask import Everything, Mask, SlidingWindow
+from anyformer.spec import Window, Workload
 
 if TYPE_CHECKING:
     from anyformer.layers.attention import AttentionSpec
@@ -45,3 +50,24 @@ def _block_pairs(spec: AttentionSpec, workload: Workload, most: int | None) -> i
     if not workload.causal_exact:
         return workload.query * ((workload.past + workload.query) // spec.compressor.every)
     return spec.compressor.pairs(workload.query, workload.past, most)
+
+
+@lru_cache(maxsize=256)
+def chosen_pairs(mask: Mask, query: int, past: int, top_k: int, every: int = 1) -> int:
+    """How many (query, key) are left of those that a mask shows to `query` new tokens after `past` ones where each keeps
+    `top_k` at most, in whole blocks of `every`, and those behind the last: of a causal band in closed form."""
+    band, total = mask.band(), past + query
+    if every > 1 and mask == Everything():
+        return query * (min(total // every * every, top_k) + total % every)
+    if every > 1:
+        left, before = (
+            every * blocks_seen(every, n, top_k // every)
+            + n // every * (every * (every - 1) // 2)
+            + (n % every) * (n % every + 1) // 2
+            for n in (total, past)
+        )
+        return left - before
+    if band is not None and band[1] == 0:
+        return (mask & SlidingWindow(size=Window(top_k))).pairs(query, past, 1)
+    of_queries = (reduce(add, (seen.sum(-1) for seen in row)) for row in tiles(mask, query, past, total, 1))
+    return sum(int(each.clamp(max=top_k).sum()) for each in of_queries)

@@ -86,7 +86,7 @@ class RGLRUSpec(RecurrentSpec):
     def resized(self, to: Sizes) -> RGLRUSpec:
         n, _, each = to.heads(self.n_blocks, self.n_blocks, self.width // self.n_blocks)
         assert each is not None
-        return self.sized(to, n_blocks=n, width=n * each)
+        return to.fields(self, n_blocks=n, width=n * each)
 
 
 class RGLRU(Recurrent[RGLRUSpec]):

@@ -156,7 +156,7 @@ class RouterSpec(PartSpec):
         """
         experts = to.count(self.n_experts)
         if experts == self.n_experts:
-            return self.sized(to)
+            return to.fields(self)
         identities = _share(self.n_identity, self.n_experts, experts) if self.n_identity else 0
         n = experts + identities
         groups = to.count(self.n_groups)
@@ -170,8 +170,8 @@ class RouterSpec(PartSpec):
         if factor != 1 and self.score == "softmax" and not self.renormalise:
             # Weights are shares of all choices, about 1 / n_choices each; their sum, times the factor, stays the same.
             factor = round(factor * (self.top_k / self.n_choices) / (top_k / n), 6)
-        return self.sized(
-            to,
+        return to.fields(
+            self,
             n_experts=experts,
             n_identity=identities,
             top_k=top_k,

@@ -104,8 +104,8 @@ class SharedKVSpec(ProjectionSpec):
         assert head_dim is not None
         like = partial(in_proportion, old=self.head_dim, new=head_dim)
         groups = max(min(2, self.out_groups), self.out_groups * n_heads // self.n_heads)
-        return self.sized(
-            to,
+        return to.fields(
+            self,
             n_heads=n_heads,
             head_dim=head_dim,
             query_rank=self.query_rank and like(self.query_rank),

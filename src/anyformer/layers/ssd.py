@@ -131,7 +131,7 @@ class SSDSpec(RecurrentSpec):
 
     def resized(self, to: Sizes) -> SSDSpec:
         n_heads, n_groups, head_dim = to.heads(self.n_heads, self.n_groups, self.head_dim)
-        return self.sized(to, n_heads=n_heads, n_groups=n_groups, head_dim=head_dim)
+        return to.fields(self, n_heads=n_heads, n_groups=n_groups, head_dim=head_dim)
 
 
 class SSD(Recurrent[SSDSpec]):

@@ -83,3 +83,9 @@ def flagged_first(flags: Tensor) -> Tensor:
 def plain_tokens(n: int, device: torch.device, start: int = 0) -> Tokens:
     """`n` tokens of one document, at positions from `start` on."""
     return Tokens(torch.arange(start, start + n, device=device)[None], span=(start, start + n))
+
+
+def unmarked(n: int, start: int = 0) -> Tokens:
+    """Plain tokens none of which is of a prefix that only token_type_ids tell: no mask says how long that is."""
+    tokens = plain_tokens(n, torch.device("cpu"), start)
+    return replace(tokens, segment=torch.ones_like(tokens.position))

@@ -255,12 +255,7 @@ class Spec:
 
     def resized(self, to: Sizes) -> Self:
         """The same architecture at other sizes: each field by its type, nested values by themselves."""
-        return self.sized(to)
-
-    def sized(self, to: Sizes, **known: Any) -> Self:
-        """Likewise, but for fields whose new values are known, since they only make sense together."""
-        others = {name: hint for name, hint in self.types().items() if name not in known}
-        return self.but(**{name: to.field(hint, getattr(self, name)) for name, hint in others.items()}, **known)
+        return to.fields(self)
 
 
 def _same(a: Any, b: Any) -> bool:

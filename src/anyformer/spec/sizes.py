@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from anyformer.spec.part import Spec
 from anyformer.spec.ranges import Count, Length, Vocab, Width, Window
 
+K = TypeVar("K", bound=Spec)
+
 
 class Sizes(ABC):
-    """The new size for each old one. Subclasses say how; `field` applies the rule that a field's type asks for."""
+    """The new size for each old one. Subclasses say how; `fields` applies the rules that fields' types ask for."""
 
     d_model: int  # the new one of the main stack
 
@@ -35,6 +37,11 @@ class Sizes(ABC):
         return old
 
     length = window = vocab = count  # the same of sequences, of distances, of the rows of a token table
+
+    def fields(self, value: K, **known: Any) -> K:
+        """A value at the new sizes: each field by its type, but for those whose new values are known, as of heads."""
+        others = {name: hint for name, hint in value.types().items() if name not in known}
+        return value.but(**{name: self.field(hint, getattr(value, name)) for name, hint in others.items()}, **known)
 
     def field(self, hint: Any, value: Any) -> Any:
         """What becomes of a field's value, given its type."""

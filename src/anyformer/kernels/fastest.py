@@ -19,7 +19,6 @@ from anyformer.kernels.flex import Flex
 from anyformer.kernels.plan import Section, pairs_of_row
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
-from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.context import How, Kernel
 from anyformer.layers.execution import exporting, product_dtype, transformed
 from anyformer.layers.mask import Mask
@@ -50,10 +49,6 @@ class Fastest:
         self.blocked, self.other = blocked, other
         self.rows = Rows() if isinstance(other, SDPA) else None
         self.name = " or ".join(kernel.name for kernel in (blocked, self.rows, other) if kernel is not None)
-
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why none can compute this attention, or None."""
-        return self.other.refuses(spec)
 
     def sections(
         self, mask: Mask, query: Tokens, key: Tokens, n_heads: int, *, biased: bool
@@ -110,10 +105,6 @@ class FastestOnGPU:
     def __init__(self, flex: Flex, other: Kernel) -> None:
         self.flex, self.other = flex, other
         self.name = f"{flex.name} or {other.name}"
-
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why neither can compute this attention, or None."""
-        return self.other.refuses(spec)
 
     def pays(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens) -> bool:
         """Whether FlexAttention takes less time; of biases nobody has seen it."""

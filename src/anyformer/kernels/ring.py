@@ -17,7 +17,6 @@ from torch.autograd.function import once_differentiable
 
 from anyformer.kernels import blocks
 from anyformer.kernels.blocked import Blocked, Planned
-from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.context import How
 from anyformer.layers.execution import exact, product_dtype
 from anyformer.layers.mask import Mask
@@ -34,10 +33,6 @@ class Ring:
     def __init__(self, stretches: Stretches, n: int) -> None:
         self.stretches = stretches
         self.sizes = lengths(n, stretches.size)
-
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why the kernel cannot compute this attention, or None."""
-        return None if spec.goes_round(sum(self.sizes)) else "ring has keys and values of plain causal rows alone"
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Planned:
         """The blocks of the pairs within this process's stretch."""

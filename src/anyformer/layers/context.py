@@ -82,10 +82,6 @@ class Kernel(Protocol):
     # whether it brings together what it needs of keys and values, where processes have a stretch of the rows each
     brings: bool
 
-    def refuses(self, spec: Any) -> str | None:
-        """Why it cannot compute the attention of an `AttentionSpec`, or None."""
-        ...
-
     def prepare(self, mask: Any, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
         """What all layers of one mask share in a pass."""
         ...

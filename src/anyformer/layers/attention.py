@@ -327,8 +327,8 @@ class Attention(Part[AttentionSpec]):
             scores = self._sum(self.by_content, content, context.tokens, keys)
             if chosen is not None:
                 scores = chosen if scores is None else scores + chosen
-            dropout = context.dropout.attention if context.dropout else 0.0
-            y, weights = kernel(q, k, v, seen, How(self.scale, spec.softcap, self.sink, scores, dropout))
+            how = How(self.scale, spec.softcap, self.sink, scores, context.rates.attention)
+            y, weights = kernel(q, k, v, seen, how)
             if self.relative_values is not None:
                 y = y + self.relative_values(weights, context.tokens.as_queries(), keys.as_keys())
             return y, weights

@@ -25,6 +25,9 @@ class Dropout:
     recurrent: float = 0.0  # of the matrices that map a state to gates (DropConnect)
 
 
+NO_DROPOUT = Dropout()
+
+
 class Store:
     """Where a mixer call keeps what later tokens need; this one keeps nothing (training, encoders)."""
 
@@ -140,6 +143,11 @@ class ForwardContext:
     memo: Memo = field(default_factory=lambda: Memo())  # by its name, by which a compiler finds the class
     ids: Tensor | None = None  # of the tokens [batch, token]
     outer: Tensor | None = None  # the stream around the layer's bottleneck [batch, token, d_outer]
+
+    @property
+    def rates(self) -> Dropout:
+        """The rates of dropout, which are 0 in evaluation."""
+        return NO_DROPOUT if self.dropout is None else self.dropout
 
     def given(self, what: Literal["memory", "input", "outer"]) -> Tensor:
         """The encoder's output, the embedding's, or the stream around a bottleneck."""

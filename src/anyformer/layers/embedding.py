@@ -367,6 +367,6 @@ class Embedding(Part[EmbeddingSpec]):
             x = self.norm(x)
         if self.spec.masked and context.tokens.document is not None:
             x = x * (context.tokens.document > 0)[..., None]
-        if context.dropout and context.dropout.embedding:
-            x = F.dropout(x, context.dropout.embedding)
+        if rate := context.rates.embedding:
+            x = F.dropout(x, rate)
         return x if self.projection is None else self.projection(x)

@@ -146,7 +146,7 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
 
 def between(expert: ExpertSpec, module: Any, context: ForwardContext) -> Callable[..., Tensor]:
     """What makes the last map's input of what the first ones give: `inner`, and dropout. It holds no pass."""
-    inner, rate = partial(expert.inner, module=module), _rate(context)
+    inner, rate = partial(expert.inner, module=module), context.rates.activation
     return (lambda *hidden: F.dropout(inner(*hidden), rate)) if rate else inner
 
 
@@ -160,15 +160,11 @@ def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
     if (
         saves_activations()
         and not (context.within or stays)
-        and not (_rate(context) or _learns(module))
+        and not (context.rates.activation or _learns(module))
         and is_plain(module.down, Linear)
     ):
         return MemoryEfficientDown.apply(made, *operands(hidden[0], module.down.weight, module.down.bias), *hidden)
     return module.down(made(*hidden))
-
-
-def _rate(context: ForwardContext) -> float:
-    return context.dropout.activation if context.dropout else 0.0
 
 
 def _learns(module: Any) -> bool:

@@ -74,13 +74,13 @@ class GatedRecurrence(Recurrent[R]):
             nothing = x.new_zeros(x.shape[0], width, dtype=dtype)
             before = [(state or {}).get(name, nothing).to(dtype) for name in names]
             weight = getattr(self, f"state_{i}")
-            if rates and rates.recurrent:
+            if rates.recurrent:
                 weight = F.dropout(weight, rates.recurrent)
             ways = self.layer(i, x, weight.to(dtype), before, keep)
             for name, old, new in zip(names, before, ways, strict=True):
                 after[name] = steps.last(torch.cat((old[:, None], new), 1), 1)[:, 0]
             x = ways[0].to(x.dtype)
-            if rates and rates.activation and i < spec.n_layers - 1:
+            if rates.activation and i < spec.n_layers - 1:
                 x = x * F.dropout(torch.ones_like(x[:, :1]), rates.activation)  # one mask for all steps of a row
         return x, after
 

@@ -152,7 +152,7 @@ def lsh_attention(
     n_new = q.shape[2]
     k = F.rms_norm(qk, (width,), eps=1e-6) * width**-0.5
     of_q, of_k = _facts(context.tokens, batch), _facts(keys, batch)
-    dropout = context.dropout.attention if context.dropout else 0.0
+    dropout = context.rates.attention
     if n <= spec.chunk:
         q, k, v, of_q, of_k = (each[:, :, None] for each in (q, k, v, of_q, of_k))
         return _attend(spec, q, k, v, of_q, of_k, dropout)[0][:, :, 0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.layers.context import Dropout, ForwardContext, KeepNothing, Notes, Store
+from anyformer.layers.context import NO_DROPOUT, Dropout, ForwardContext, KeepNothing, Notes, Store
 from anyformer.layers.execution import recorded
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import flagged_first
@@ -32,7 +32,7 @@ class Steps:
     begins: Tensor | None = None
     # [batch or 1, step]: 0 in the document that the state is of, then 1, 2 … as others begin; None: all of that one
     piece: Tensor | None = None
-    dropout: Dropout | None = None  # the pass's rates; None: evaluation
+    dropout: Dropout = NO_DROPOUT  # the pass's rates
 
     def taken(self, x: Tensor) -> Tensor:
         """Steps [batch, step, width] of tokens x [batch, token, width]."""
@@ -82,8 +82,8 @@ def steps_of(context: ForwardContext, store: Store) -> Steps:
         raise InputError("a state is read in the order of the row; leave the fact 'order' out, or take attention")
     document = tokens.document
     if document is None:
-        return Steps(dropout=context.dropout)
-    return context.once("steps", lambda: replace(_steps(document, store.document), dropout=context.dropout))
+        return Steps(dropout=context.rates)
+    return context.once("steps", lambda: replace(_steps(document, store.document), dropout=context.rates))
 
 
 def _steps(document: Tensor, before: Tensor | None) -> Steps:

@@ -227,8 +227,7 @@ class Router(Part[RouterSpec]):
         with as_given(x):
             x = exact(x)
             x = x if self.norm is None else self.norm(x)
-            if context.dropout and context.dropout.router_jitter:
-                jitter = context.dropout.router_jitter
+            if jitter := context.rates.router_jitter:
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
             logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)

@@ -91,7 +91,7 @@ class Scores:
     def __init__(
         self, q: Tensor, k: Tensor, added: Tensor | None, scale: float, cap: float | None, keep: Tensor | None
     ) -> None:
-        self.q, self.k, self.scale, self.cap, self.keep = q, k, scale, cap, keep
+        self.q, self.k, self.scale, self.keep = q, k, scale, keep
         s = exact(products(q, k)) * scale
         self.tanh = None
         if cap is not None:

@@ -253,8 +253,6 @@ class GQA(Projection[GQASpec]):
 
     def __init__(self, spec: GQASpec, place: Place) -> None:
         super().__init__(spec, place)
-        self.n_heads, self.head_dim, _ = spec.sizes(place)
-        self.kv_heads = spec.kv_heads
         self.together: Together | None = None  # q, k and v as one product, for decoding
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
@@ -288,11 +286,12 @@ class GQA(Projection[GQASpec]):
         return self._queries(q, context), self._kept(k, v, context)
 
     def _queries(self, q: Tensor, context: ForwardContext) -> Tensor:
-        return self._turned(q, self.n_heads, self.norm_query, context)
+        return self._turned(q, self.spec.n_heads, self.norm_query, context)
 
     def _kept(self, k: Tensor, v: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
-        value = self._heads(v, self.kv_heads, self.norm_value)
-        return {"key": self._turned(k, self.kv_heads, self.norm_key, context), "value": value}
+        n = self.spec.kv_heads
+        value = self._heads(v, n, self.norm_value)
+        return {"key": self._turned(k, n, self.norm_key, context), "value": value}
 
     def _turned(self, x: Tensor, n_heads: int, norm: nn.Module | None, context: ForwardContext) -> Tensor:
         if not self.spec.norm_last:

@@ -185,7 +185,9 @@ def test_a_convolution_over_heads_stands_where_there_are_some() -> None:
     """Elsewhere it has a matrix of all channels for each of them, whose numbers would be summed."""
     over = CausalConvolutionSpec(over="head")
     assert CausalConvolution(over, Place(8, (2, 4))).weight.shape == (8, 4, 4)
-    with pytest.raises(SpecError, match="CausalConvolution.over = 'head' needs heads, and here are none; take channel"):
+    with pytest.raises(
+        SpecError, match=r"CausalConvolution\.over = 'head' needs heads, and here are none; take channel"
+    ):
         parameters(changed(shrink(preset("mamba2-130m").spec), CausalConvolutionSpec, over="head"))
 
 

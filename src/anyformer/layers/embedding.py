@@ -95,6 +95,8 @@ class TokensSpec(TermSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         narrow = place.at(self.table.width or place.shape[-1])
         wide = narrow.at(self.span * narrow.shape[-1])
+        fits = self.projection is None or self.projection.width_out(wide) == place.shape[-1]
+        self.require("projection", fits, f"must give vectors of {place.shape[-1]} features, as all that is summed has")
         return {"table": (self.table, narrow), "projection": self.projection and (self.projection, wide)}
 
 

@@ -15,11 +15,15 @@ from anyformer.layers import (
     AttentionSpec,
     Causal,
     EngramSpec,
+    GatedDeltaNetSpec,
     GatedFeedForwardSpec,
     GQASpec,
     LearnedPositionsSpec,
+    LightningAttentionSpec,
     MoESpec,
+    NormSpec,
     SlidingWindow,
+    SSDSpec,
 )
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Count, ModelSpec, TableSpec, Width, Window, parameters
@@ -140,6 +144,26 @@ def test_odd_sizes_of_ones_own_are_left_alone() -> None:
     old = changed(af.shrink(af.preset("llama2-7b")), GatedFeedForwardSpec, d_ff=101)
     new = af.resize(old, vocab_size=50)
     assert (widths(new), new.vocab_size) == ({101}, 50)
+
+
+class StretchedNormSpec(NormSpec):
+    """A norm of a user's own, with sizes in a list."""
+
+    eps: float = 1e-6
+    stretches: tuple[Width, ...]
+
+
+def test_what_is_within_a_mixer_follows_wherever_it_stands() -> None:
+    """Heads go together by a rule of the mixer's; each other size by its own type, in lists and in parts of a user's own, too."""
+    own = StretchedNormSpec(stretches=(Width(64), Width(256)))
+    for name, mixer in (
+        ("qwen3-next-80b-a3b", GatedDeltaNetSpec),
+        ("mamba2-130m", SSDSpec),
+        ("minimax-01", LightningAttentionSpec),
+    ):
+        spec = changed(af.preset(name).spec, mixer, norm=own)
+        new = af.resize(spec, d_model=spec.stack.d_model // 2)
+        assert {each.stretches for each in new.nested(StretchedNormSpec)} == {(32, 128)}, name
 
 
 def test_a_width_that_is_asked_for_is_had() -> None:

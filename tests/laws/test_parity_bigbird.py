@@ -12,7 +12,7 @@ from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.hf.mapping import fitting, spec_of, theirs_of
 from anyformer.layers import GELU, AttentionSpec, Everything, FirstBlockAgainSpec, GlobalBlocks
-from anyformer.layers.mask import counted
+from anyformer.layers.counting import counted
 from anyformer.resizing import shrink
 from anyformer.spec import Count, ModelSpec, Window
 from tests.laws.inputs import inputs_for

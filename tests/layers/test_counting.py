@@ -16,7 +16,7 @@ from anyformer.layers import (
     SlidingWindow,
     Strided,
 )
-from anyformer.layers.mask import counted
+from anyformer.layers.counting import counted
 from anyformer.layers.tokens import plain_tokens
 from anyformer.spec import Window
 

@@ -30,8 +30,9 @@ from anyformer.layers import (
     indexer,
 )
 from anyformer.layers.context import ForwardContext
-from anyformer.layers.indexer import Indexer, chosen_pairs
+from anyformer.layers.indexer import Indexer
 from anyformer.layers.mask import visible
+from anyformer.layers.pairs import chosen_pairs
 from anyformer.layers.rotary import Rotation
 from anyformer.layers.tokens import plain_tokens
 from anyformer.observation.passes import thinned

@@ -114,6 +114,18 @@ def test_a_norm_is_gated_by_what_it_makes() -> None:
     assert sum(each.numel() for each in norm.parameters()) == 8 + 2 * 3 * 8
 
 
+def test_layers_may_share_such_a_norm() -> None:
+    """Each matrix of it is there once, and both layers read it."""
+    own = GatedRMSNormSpec(rank=Width(3), shared="norms")
+    spec = changed(shrink(preset("a.x-k2-light").spec), GatedRMSNormSpec, rank=own.rank, shared=own.shared)
+    model = randomised(spec)
+    names = [name for name in model.state_dict() if "norms" in name]
+    assert names == [f"shared.norms.{each}.weight" for each in ("norm", "down", "up")]
+    before = model(ids_for(spec, 1, 7)).logits
+    model.shared["norms"].up.weight.data.zero_()
+    assert distance(model(ids_for(spec, 1, 7)).logits, before.detach()) > 1e-3
+
+
 def test_it_is_what_qwen3_next_does() -> None:
     """A layer of full attention: norms, gains stored minus one, a quarter that rotates, and a gate in each head's query rows."""
     norm = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")

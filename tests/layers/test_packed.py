@@ -175,6 +175,29 @@ def test_what_is_multiplied_gets_the_gradient_of_the_numbers_held(scheme: Scheme
 
 
 @each_scheme
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["float32", "autocast"])
+def test_what_stands_beside_it_learns_as_beside_the_numbers_held(scheme: Scheme, dtype: torch.dtype | None) -> None:
+    """Of a model whose maps are all in few bits, norms learn: gradients go through every map, those of feed-forwards too."""
+    model = randomised(resize(preset("gpt2").spec, d_model=64, n_layers=2, vocab_size=64))
+    plain = copy.deepcopy(model)
+    for map_, theirs in zip(model.modules(), plain.modules(), strict=True):
+        if isinstance(map_, Linear):
+            packed = PackedWeight.of(map_.weight, scheme)
+            map_.weight = nn.Parameter(packed, requires_grad=False)
+            theirs.weight = nn.Parameter(packed.plain(), requires_grad=False)
+    ids = torch.randint(64, (2, 40), generator=torch.Generator().manual_seed(0))
+
+    def gradients(model: nn.Module) -> list[Tensor]:
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            loss = F.cross_entropy(model(ids).logits.flatten(0, 1).float(), ids.flatten())
+        return list(torch.autograd.grad(loss, [p for name, p in model.named_parameters() if "norm" in name]))
+
+    for ours, expected in zip(gradients(model), gradients(plain), strict=True):
+        apart = 1e-5 if dtype is None else 0.1  # in bfloat16 each map rounds, in another order
+        torch.testing.assert_close(ours, expected, rtol=apart, atol=apart * float(expected.abs().max()))
+
+
+@each_scheme
 def test_what_would_change_it_is_refused(scheme: Scheme) -> None:
     packed = PackedWeight.of(weight_of(64, 32), scheme)
     with pytest.raises(

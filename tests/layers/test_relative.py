@@ -15,6 +15,7 @@ from anyformer.families import preset
 from anyformer.families.compose import changed, edited
 from anyformer.generation.static_cache import StaticCache
 from anyformer.layers import (
+    ALiBiSpec,
     AttentionSpec,
     Causal,
     ConvolvedHeadsSpec,
@@ -32,7 +33,7 @@ from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.model import build
 from anyformer.new_tokens import make_tokens
 from anyformer.resizing import shrink
-from anyformer.spec import Count, ModelSpec, Place, Width, Window, Workload
+from anyformer.spec import Count, ModelSpec, Place, ScaleSpec, Width, Window, Workload
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import FLOAT32, close, distance, gradient_distance
 from tests.laws.weights import filled, telling
@@ -363,3 +364,20 @@ def test_distances_are_projected_as_tokens_are_only_where_these_are_so(fields: d
     attention = next(spec.nested(AttentionSpec))
     with pytest.raises(SpecError, match="give it a projection of its own"):
         attention.but(reads="layer", keys="k")
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_heads_of_two_widths_have_their_own_alibi(kernel: str) -> None:
+    """What layers add alike is prepared once; scaled by the width of a head it is the same as with the number at that width."""
+    one = changed(shrink(preset("llama2-7b").spec), GQASpec, rotary=None, head_dim=Width(8))
+
+    def wide(scale: ScaleSpec) -> ModelSpec:
+        narrow = changed(one, AttentionSpec, scores=(ALiBiSpec(scale=ScaleSpec(power=-0.5)),))
+        other = changed(changed(one, GQASpec, head_dim=Width(32)), AttentionSpec, scores=(ALiBiSpec(scale=scale),))
+        blocks = (narrow.stack.blocks[0], other.stack.blocks[1])
+        return narrow.but(stack=narrow.stack.but(blocks=blocks))
+
+    by_width, by_number = wide(ScaleSpec(power=-0.5)), wide(ScaleSpec(factor=32**-0.5))
+    ids = ids_for(by_width, 1, 9)
+    found, expected = (build(spec, seed=0)(ids, kernel=kernel).logits for spec in (by_width, by_number))
+    close(found, expected)

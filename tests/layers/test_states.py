@@ -11,6 +11,8 @@ import anyformer as af
 from anyformer.cache import STATE_NBYTES, KVCache
 from anyformer.costs import cost
 from anyformer.errors import CacheError, InputError, SpecError
+from anyformer.families import preset
+from anyformer.families.compose import changed
 from anyformer.layers import (
     CausalConvolutionSpec,
     ConvolvedHeadsSpec,
@@ -21,12 +23,13 @@ from anyformer.layers import (
     SiLU,
     SSDSpec,
 )
+from anyformer.layers.causal_convolution import CausalConvolution
 from anyformer.layers.delta_rule import delta_rule, delta_rule_flops
 from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.recurrence import Steps
 from anyformer.resizing import shrink
-from anyformer.spec import BranchSpec, Count, MixerSpec, ModelSpec, Place, Workload
+from anyformer.spec import BranchSpec, Count, MixerSpec, ModelSpec, Place, Workload, parameters
 from tests.laws.models import flop_counter, ids_for, randomised
 from tests.laws.tolerance import close
 from tests.oracles.recurrences import causal_convolution
@@ -176,6 +179,16 @@ def test_keys_and_values_are_convolved_where_each_has_a_map(fields: dict[str, An
         SpecError, match=r"GQA\.short = CausalConvolution is of keys and of values as maps of their own"
     ):
         GQASpec(n_heads=Count(2), short=CausalConvolutionSpec(), **fields)
+
+
+def test_a_convolution_over_heads_stands_where_there_are_some() -> None:
+    """Elsewhere it has a matrix of all channels for each of them, whose numbers would be summed."""
+    over = CausalConvolutionSpec(over="head")
+    assert CausalConvolution(over, Place(8, (2, 4))).weight.shape == (8, 4, 4)
+    with pytest.raises(
+        SpecError, match=r"CausalConvolution\.over = 'head' needs heads, and here are none; take channel"
+    ):
+        parameters(changed(shrink(preset("mamba2-130m").spec), CausalConvolutionSpec, over="head"))
 
 
 def test_what_a_branch_writes_meets_the_last_tokens_in_a_state() -> None:

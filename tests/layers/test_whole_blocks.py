@@ -12,7 +12,7 @@ from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, Causal, CompressorSpec, Everything, IndexerSpec, SlidingWindow
-from anyformer.layers.indexer import chosen_pairs
+from anyformer.layers.pairs import chosen_pairs
 from anyformer.layers.tokens import Tokens
 from anyformer.layers.whole_blocks import whole_blocks
 from anyformer.resizing import shrink

@@ -36,7 +36,7 @@ from anyformer.hub.sentences import write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, with_adapter
 from anyformer.hub.weights import DTYPES, SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
-from anyformer.layers.held import HeldWeight
+from anyformer.layers.held import HeldWeight, row_by_row
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
@@ -149,18 +149,13 @@ def save(
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)
     with whole(path) as aside:
-        write_tensors(aside, theirs_of(plan.rows(), lambda name: _numbers(weights[name])), shard_nbytes)
+        write_tensors(aside, theirs_of(plan.rows(), lambda name: row_by_row(weights[name]).detach()), shard_nbytes)
         if tokenizer is not None:
             with_types(tokenizer, model.spec).save(aside)
         widest = reduce(torch.promote_types, {each.dtype for each in weights.values() if each.is_floating_point()})
-        beside = {name: _numbers(weights[name]) for name in plan.beside()}
+        beside = {name: row_by_row(weights[name]).detach() for name in plan.beside()}
         plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels, tokenizer, beside)
     return SavedDirectory(path, plan.form, plan.reason)
-
-
-def _numbers(weight: Tensor) -> Tensor:
-    """What a weight holds, row by row."""
-    return weight.plain() if isinstance(weight, HeldWeight) else weight.detach()
 
 
 def convert(

@@ -5,6 +5,8 @@ Who names none has the first of IN_ORDER that can, or what `fastest.py` takes pa
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from anyformer.errors import KernelError, among
 from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
@@ -15,9 +17,18 @@ from anyformer.kernels.sdpa import SDPA
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.context import Kernel
 
+
+class NamedKernel(Kernel, Protocol):
+    """A kernel that whoever builds a model may ask for."""
+
+    def refuses(self, spec: AttentionSpec) -> str | None:
+        """Why it cannot compute this attention, or None."""
+        ...
+
+
 BLOCKED, FLEX = Blocked(), Flex()
-IN_ORDER: tuple[Kernel, ...] = (BLOCKED, SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
-KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Rows(), FLEX)}
+IN_ORDER: tuple[NamedKernel, ...] = (BLOCKED, SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
+KERNELS: dict[str, NamedKernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Rows(), FLEX)}
 
 
 def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel:

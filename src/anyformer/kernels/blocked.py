@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from anyformer.kernels import blocks
 from anyformer.kernels.intervals import Numbers
-from anyformer.kernels.plan import TILE, Piece, Section, beyond_a_plan, ends, plan
+from anyformer.kernels.plan import TILE, Piece, Section, beyond_a_plan, pairs_of_row, plan, with_ends
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.context import How
-from anyformer.layers.execution import numberless, product_dtype
+from anyformer.layers.execution import product_dtype
 from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import Bias, Tokens
 
@@ -69,9 +69,8 @@ class Blocked:
         return y[..., :value_width], None
 
 
-def laid_out(sections: Iterable[Section], bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Planned:
+def laid_out(sections: Sequence[Section], bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Planned:
     """The sections as the operator takes them."""
-    sections = list(sections)
     device = query.position.device
     pieces: list[int] = []
     index: list[Numbers] = []
@@ -88,11 +87,7 @@ def laid_out(sections: Iterable[Section], bias: Bias | None, query: Tokens, key:
             run = indexed - len(tokens), indexed, 0
         return run
 
-    if key.document is None:
-        key = replace(key, end=key.ends.expand_as(key.position))
-    elif not numberless(key.position):
-        of_keys = ends(key.position.cpu().numpy(), key.document.cpu().numpy())
-        key = replace(key, end=torch.as_tensor(of_keys, device=device))
+    key = with_ends(key)
     for section in sections:
         row = -1 if section.row is None else section.row
         done = known.setdefault(row, np.zeros((n_heads, query.n), dtype=bool))
@@ -114,12 +109,11 @@ def laid_out(sections: Iterable[Section], bias: Bias | None, query: Tokens, key:
                 pieces += [row, h0, h1, step, *tokens, here, 1 if per_head == 1 else n, again]
                 first += n
             done[section.heads[:, None], piece.queries] = True
-    rows = max(1, len({section.row for section in sections}))
     return Planned(
         [int(number) for number in pieces],
         torch.tensor(np.concatenate(index) if index else NOTHING, device=device),
         torch.cat(added) if added else None,
-        sum(section.pairs for section in sections) // rows,
+        pairs_of_row(sections),
     )
 
 

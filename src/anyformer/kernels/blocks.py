@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anyformer.layers.execution import exact, exact_dtype
+
 aten = torch.ops.aten
 FIELDS = 13
 At = slice | Tensor
@@ -89,18 +91,13 @@ class Scores:
     def __init__(
         self, q: Tensor, k: Tensor, added: Tensor | None, scale: float, cap: float | None, keep: Tensor | None
     ) -> None:
-        self.q, self.k, self.scale, self.cap, self.keep = q, k, scale, cap, keep
-        s = self.full(products(q, k)) * scale
+        self.q, self.k, self.scale, self.keep = q, k, scale, keep
+        s = exact(products(q, k)) * scale
         self.tanh = None
         if cap is not None:
             self.tanh = s.div_(cap).tanh_()
             s = self.tanh * cap
         self.s = s if added is None else s + added
-
-    @staticmethod
-    def full(x: Tensor) -> Tensor:
-        """In float32, or in float64 as it is."""
-        return x if x.dtype == torch.float64 else x.float()
 
     def values(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """(values [batch, heads, query, width], the logarithm of each query's sum [batch, heads, query])."""
@@ -117,7 +114,7 @@ class Scores:
     def gradients(self, grad: Tensor, v: Tensor, lse: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of q, k, v and what is added; `along` [batch, heads, query] is the gradient times the row's values."""
         weights, kv_heads = self.weights(lse), v.shape[1]
-        for_weights = self.full(products(grad, v))
+        for_weights = exact(products(grad, v))
         left = weights
         if self.keep is not None:
             left, for_weights = weights * self.keep, for_weights * self.keep
@@ -158,7 +155,7 @@ def kept(generator: torch.Generator | None, q: Tensor, keys: int, dropout: float
     """By what each weight is multiplied [batch, heads, query, key], both passes the same; None without dropout."""
     if generator is None:
         return None
-    numbers = torch.empty(*q.shape[:3], keys, device=q.device, dtype=Scores.full(q[:0]).dtype)
+    numbers = torch.empty(*q.shape[:3], keys, device=q.device, dtype=exact_dtype(q))
     return numbers.bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
 
 
@@ -187,7 +184,7 @@ def attention(
     """(values [batch, heads, query, width], the logarithm of each query's sum); q, k and v are of one width."""
     batch, heads, n, width = q.shape
     out = q.new_zeros(batch, n, heads, width).transpose(1, 2)
-    lse = q.new_full((batch, heads, n), -torch.inf, dtype=Scores.full(q[:0]).dtype)
+    lse = q.new_full((batch, heads, n), -torch.inf, dtype=exact_dtype(q))
     generator = drawn(seed, dropout, q.device)
     for block in _blocks(pieces, index, heads // k.shape[1]):
         x, keys, values = block.of_queries(q), block.of_keys(k), block.of_keys(v)
@@ -232,10 +229,10 @@ def backward(
     learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v, what is added (empty unless `learned`) and the sink (empty without one)."""
-    for_q, for_k, for_v = (torch.zeros_like(x, dtype=Scores.full(x[:0]).dtype) for x in (q, k, v))
+    for_q, for_k, for_v = (torch.zeros_like(x, dtype=exact_dtype(x)) for x in (q, k, v))
     for_added = torch.zeros_like(added) if added is not None and learned else q.new_empty(0)
     fused = _fused(q, cap, dropout) and not learned
-    along = q.new_empty(0) if fused and sink is None else (Scores.full(grad) * out).sum(-1)
+    along = q.new_empty(0) if fused and sink is None else (exact(grad) * out).sum(-1)
     for_sink = q.new_empty(0)
     if sink is not None:
         for_sink = -((sink.to(lse.dtype).view(1, -1, 1) - lse).exp() * along).sum((0, 2)).to(sink.dtype)
@@ -266,7 +263,7 @@ def backward(
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     batch, heads, n, width = q.shape
     out = q.new_empty(batch, n, heads, width).transpose(1, 2)
-    return out, q.new_empty(batch, heads, n, dtype=Scores.full(q[:0]).dtype)
+    return out, q.new_empty(batch, heads, n, dtype=exact_dtype(q))
 
 
 @backward.register_fake

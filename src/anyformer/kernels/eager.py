@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.blocks import Scores
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.context import How
+from anyformer.layers.execution import exact
 from anyformer.layers.mask import Mask, visible
 from anyformer.layers.tokens import Bias, Tokens
 
@@ -41,7 +41,7 @@ class Eager:
         """Values [batch, heads, query, value_dim] and weights [batch, heads, query, key]; a row that sees no key gives 0."""
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))
-        s = Scores.full(q @ k.mT) * how.scale
+        s = exact(q @ k.mT) * how.scale
         s = soft_capped(s, how.softcap)
         for more in (how.scores, seen.bias):
             s = s if more is None else s + more

@@ -16,10 +16,9 @@ from torch._subclasses.fake_tensor import is_fake
 
 from anyformer.kernels.blocked import Blocked, laid_out
 from anyformer.kernels.flex import Flex
-from anyformer.kernels.plan import Section
+from anyformer.kernels.plan import Section, pairs_of_row
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
-from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.context import How, Kernel
 from anyformer.layers.execution import exporting, product_dtype, transformed
 from anyformer.layers.mask import Mask
@@ -51,10 +50,6 @@ class Fastest:
         self.rows = Rows() if isinstance(other, SDPA) else None
         self.name = " or ".join(kernel.name for kernel in (blocked, self.rows, other) if kernel is not None)
 
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why none can compute this attention, or None."""
-        return self.other.refuses(spec)
-
     def sections(
         self, mask: Mask, query: Tokens, key: Tokens, n_heads: int, *, biased: bool
     ) -> tuple[Section, ...] | None:
@@ -65,9 +60,8 @@ class Fastest:
         if not dense and not biased and flagged(mask, query, key) is not None:
             return None
         sections = self.blocked.plan(mask, query, key, n_heads)
-        rows = max(1, len({section.row for section in sections}))
-        pairs = sum(section.pairs for section in sections)
-        return sections if dense or pairs <= SHARE * rows * n_heads * query.n * key.n else None
+        pays = dense or pairs_of_row(sections) <= SHARE * n_heads * query.n * key.n
+        return sections if pays else None
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Taken:
         """What the faster kernel prepares."""
@@ -111,10 +105,6 @@ class FastestOnGPU:
     def __init__(self, flex: Flex, other: Kernel) -> None:
         self.flex, self.other = flex, other
         self.name = f"{flex.name} or {other.name}"
-
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why neither can compute this attention, or None."""
-        return self.other.refuses(spec)
 
     def pays(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens) -> bool:
         """Whether FlexAttention takes less time; of biases nobody has seen it."""

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 
 from anyformer.errors import KernelError
-from anyformer.kernels.plan import beyond_a_plan, ends, tiles
+from anyformer.kernels.plan import beyond_a_plan, tiles, with_ends
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import keep_graphs
@@ -127,7 +127,7 @@ def _block_mask(mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> Any:
     """Which blocks are computed, and of those that may hide a pair the predicate; None where everything is seen."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    key = replace(key, end=torch.as_tensor(_ends(key), device=key.position.device))
+    key = with_ends(key)
 
     def facts(tokens: Tokens, row: Tensor, at: Tensor) -> Tokens:
         found = tokens.each(lambda fact: fact[row if fact.shape[0] > 1 else 0, at])
@@ -154,12 +154,6 @@ def _listed(bits: np.ndarray[Any, Any], device: torch.device) -> tuple[Tensor, T
     """(how many blocks of keys each block of queries has, their numbers, the others behind them) of [row, head, query, key]."""
     which = torch.as_tensor(bits.astype(np.int32), device=device)
     return which.sum(-1, dtype=torch.int32), torch.argsort(which, dim=-1, descending=True, stable=True).int()
-
-
-def _ends(key: Tokens) -> np.ndarray[Any, Any]:
-    position, document = (None if fact is None else fact.cpu().numpy() for fact in (key.position, key.document))
-    assert position is not None
-    return np.ascontiguousarray(ends(position, document))
 
 
 def _added(bias: Bias, query: Tokens, key: Tokens) -> PairOf:

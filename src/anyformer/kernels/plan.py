@@ -6,11 +6,13 @@ could be anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from anyformer.kernels.intervals import FAR, Bits, Interval, Numbers, Verdict, bounds
@@ -120,6 +122,22 @@ def ends(position: Numbers, document: Numbers | None) -> Numbers:
         np.maximum.at(last, which, position[row])
         out[row] = last[which]
     return out
+
+
+def with_ends(keys: Tokens) -> Tokens:
+    """Keys that know where their documents end, which some of them alone could not say."""
+    if keys.document is None:
+        return replace(keys, end=keys.ends.expand_as(keys.position))
+    if numberless(keys.position):
+        return keys
+    of_keys = ends(keys.position.cpu().numpy(), keys.document.cpu().numpy())
+    return replace(keys, end=torch.as_tensor(of_keys, device=keys.position.device))
+
+
+def pairs_of_row(sections: Sequence[Section]) -> int:
+    """How many (head, query, key) of a row are computed, in the mean of all rows."""
+    rows = max(1, len({section.row for section in sections}))
+    return sum(section.pairs for section in sections) // rows
 
 
 def _numbers(fact: Tensor | None) -> Numbers | None:

@@ -17,9 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from anyformer.kernels import blocks
 from anyformer.kernels.blocked import Blocked, Planned
-from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.context import How
-from anyformer.layers.execution import product_dtype
+from anyformer.layers.execution import exact, product_dtype
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths
 from anyformer.layers.tokens import Bias, Tokens
@@ -34,10 +33,6 @@ class Ring:
     def __init__(self, stretches: Stretches, n: int) -> None:
         self.stretches = stretches
         self.sizes = lengths(n, stretches.size)
-
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why the kernel cannot compute this attention, or None."""
-        return None if spec.goes_round(sum(self.sizes)) else "ring has keys and values of plain causal rows alone"
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Planned:
         """The blocks of the pairs within this process's stretch."""
@@ -88,7 +83,7 @@ class _Ring(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         ring, seen, scale = ctx.how
         given = grad.contiguous(), q, k, v, out, lse
-        total = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in _gradients(*given, scale, seen)]
+        total = [exact(x) for x in _gradients(*given, scale, seen)]
         for turn in _turns(ring.stretches.rank, ring.stretches.size):
             for i, more in _gradients_of(turn, ring, *given, scale):
                 total[i] += more

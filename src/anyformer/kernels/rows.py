@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.blocks import Scores, by_group, drawn, kept, products, seeded
+from anyformer.kernels.blocks import by_group, drawn, kept, products, seeded
 from anyformer.kernels.sdpa import SDPA, Fused, flagged
 from anyformer.layers.context import How
-from anyformer.layers.execution import product_dtype
+from anyformer.layers.execution import exact, exact_dtype, product_dtype
 from anyformer.layers.mask import Mask
 from anyformer.layers.tokens import Bias, Tokens
 
@@ -63,7 +63,7 @@ def _parts(q: Tensor, k: Tensor, added: Tensor | None, causal: bool, scale: floa
     n = q.shape[2]
     hidden = torch.ones(QUERIES, QUERIES, dtype=torch.bool, device=q.device).triu_(1)
     for row in (slice(i, i + 1) for i in range(len(q))):
-        of_queries, of_keys = Scores.full(q[row]) * scale, Scores.full(k[row])
+        of_queries, of_keys = exact(q[row]) * scale, exact(k[row])
         for first in range(0, n, QUERIES):
             queries = slice(first, min(first + QUERIES, n))
             keys = queries.stop if causal else k.shape[2]
@@ -113,14 +113,14 @@ def backward(
     dropout: float, learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k, v and what is added (empty unless `learned`)."""
-    full = Scores.full(q[:0]).dtype
+    full = exact_dtype(q)
     for_q = torch.empty_like(q)
     for_k, for_v = (torch.zeros_like(x, dtype=full) for x in (k, v))
     for_added = torch.zeros_like(added, dtype=full) if added is not None and learned else None
     generator = drawn(seed, dropout, q.device)
     for row, queries, keys, weights in _parts(q, k, added, causal, scale):
         of_out, of_q, of_k, of_v = grad[row, :, queries], q[row, :, queries], k[row, :, :keys], v[row, :, :keys]
-        for_weights = Scores.full(products(of_out, of_v))
+        for_weights = exact(products(of_out, of_v))
         left = weights
         if (keep := kept(generator, weights, keys, dropout)) is not None:
             left, for_weights = weights * keep, for_weights * keep

@@ -32,11 +32,6 @@ class Ulysses:
         self.kernel, self.stretches, self.whole = kernel, stretches, whole
         self.name, self.lengths = f"ulysses {kernel.name}", lengths(whole.n, stretches.size)
 
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why the kernel cannot compute this attention, or None."""
-        n = self.stretches.size
-        return None if spec.shared_by_heads(n) else f"ulysses has heads that {n} processes share out"
-
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
         """What the kernel prepares of whole rows and this process's heads."""
         own = None if bias is None else lambda query, key: self._own(bias(query, key), 1)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from anyformer.errors import SpecError
-from anyformer.layers.blocks_beside import block_pairs, kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
+from anyformer.layers.blocks_beside import kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
 from anyformer.layers.choice import choice, choice_misfit, heads_of, index_keys, unread
 from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.context import ForwardContext, How, Kernel, Notes, Store
@@ -21,10 +21,11 @@ from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
 from anyformer.layers.mask import And, Causal, Everything, Mask, ignores_heads
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
+from anyformer.layers.pairs import computed_pairs, scored_pairs
 from anyformer.layers.part import Part
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.query_scale import QueryScaleSpec
-from anyformer.layers.rotary import RotarySpec, Rotation
+from anyformer.layers.rotary import Rotation
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec, memo_key
 from anyformer.layers.tokens import Tokens
 from anyformer.layers.transient_global import TransientGlobal, TransientGlobalSpec, keys_beside, with_sums
@@ -43,6 +44,7 @@ from anyformer.spec import (
     Sizes,
     Weight,
     Workload,
+    inside,
 )
 
 
@@ -100,7 +102,7 @@ class AttentionSpec(MixerSpec):
             to = to.in_pairs()
         if self.indexer is None:
             return super().resized(to)
-        plain = super(AttentionSpec, self.but(indexer=None)).resized(to)
+        plain = to.fields(self, indexer=None)
         return plain.but(indexer=self.indexer.resized(to).fitted(heads_of(self), heads_of(plain)))
 
     @property
@@ -113,7 +115,7 @@ class AttentionSpec(MixerSpec):
         return {"sink": Weight((n_heads,), ("heads",), "bias", fill=0.0) if self.sink else None}
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        inner_place = self.inner(place)
+        inner_place, own = self.inner(place), self.own_indexer
         n_heads, width, value_width = self.projection.sizes(inner_place)
         return {
             "projection": (self.projection, inner_place),
@@ -124,7 +126,7 @@ class AttentionSpec(MixerSpec):
             "gate": self.gate
             and (self.gate, place.at(n_heads, value_width, self.projection.narrow_width(inner_place))),
             "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
-            "indexer": self._indexed(inner_place),
+            "indexer": own and (own, inner_place.at(self.projection.index_width(inner_place))),
             "query_scale": self.query_scale and (self.query_scale, place.at(n_heads, width)),
             "transient": self.transient and (self.transient, place.at(n_heads, width)),
             "compressor": self.compressor and (self.compressor, place_of_blocks(self, inner_place)),
@@ -134,16 +136,6 @@ class AttentionSpec(MixerSpec):
     def _seen_width(self, value_width: int) -> int:
         """The width of what a head takes the means of: its values, or those of a pair of heads."""
         return value_width if self.difference is None else 2 * value_width
-
-    def _indexed(self, inner_place: Place) -> tuple[IndexerSpec, Place] | None:
-        own = self.own_indexer
-        return own and (own, inner_place.at(self.projection.index_width(inner_place)))
-
-    def index_rotation(self, inner_place: Place) -> RotarySpec | None:
-        """How the indexer's queries and keys turn; None where attention's do not."""
-        if self.indexer is None or (found := self.projection.rotation(inner_place)) is None:
-            return None
-        return self.indexer.rotation(*found)
 
     def inner(self, place: Place) -> Place:
         """The place of its projection, which knows how wide it is what keys are made of; 0 where they are not made here."""
@@ -225,41 +217,22 @@ class AttentionSpec(MixerSpec):
         n_heads, width, value_width = self.projection.sizes(inner_place)
         keys = workload.past + workload.query if own else workload.memory
         made = workload.query if own else 0 if workload.past else workload.memory  # the memory's keys are made once
-        pairs = n_heads * workload.query * keys
-        if workload.causal_exact and not own:
-            pairs = self.mask.pairs_of_memory(workload.query, workload.past, keys, n_heads)
-        elif workload.causal_exact:
-            pairs = self.mask.pairs(workload.query, workload.past, n_heads)
-            if self.indexer is not None and self.compressor is None:
-                pairs = n_heads * self.indexer.chosen_pairs(self.mask, workload.query, workload.past)
-        pairs += n_heads * block_pairs(self, workload, chosen=True)
+        made += workload.query // self.transient.every if self.transient else 0
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
-        gated = place.at(n_heads, value_width, self.projection.narrow_width(inner_place))
-        gate = self.gate.cost(gated, workload) if self.gate else Cost()
         absorbed = self.absorbs(workload.query, held)
         if absorbed:
             width, value_width = self.projection.absorbed_sizes()
-        taken = self._seen_width(value_width)
-        inner = Cost({"scores": 2 * width * pairs * workload.batch, "values": 2 * taken * pairs * workload.batch})
+        products = 2 * computed_pairs(self, workload, n_heads) * workload.batch
+        found = self.projection.cost(inner_place, dataclasses.replace(workload, memory=made))
+        found += Cost({"scores": width * products, "values": self._seen_width(value_width) * products})
         between = self.projection.between(workload.query, held, absorbed=absorbed) * workload.batch
-        inner += Cost({"absorption" if absorbed else "expansion": between} if between else {})
-        for score in self.scores:
-            inner += score.cost(place.at(n_heads, width), dataclasses.replace(workload, own=own))
-        if self.relative_values is not None:
-            inner += self.relative_values.cost(place.at(n_heads, taken), workload)
-        if (indexed := self._indexed(inner_place)) is not None:
-            scored = workload.query * (keys // indexed[0].mean_of)
-            if workload.causal_exact:
-                scored = indexed[0].scored(self.mask, workload.query, workload.past)
-            if self.compressor is not None:
-                scored = block_pairs(self, workload, chosen=False)
-            inner += indexed[0].cost(indexed[1], workload)
-            inner += Cost({"indexer scores": indexed[0].pair * scored * workload.batch})
-        if self.compressor is not None:
-            inner += self.compressor.cost(place_of_blocks(self, inner_place), workload)
-        made += workload.query // self.transient.every if self.transient else 0
-        return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
+        found += Cost({"absorption" if absorbed else "expansion": between} if between else {})
+        for _, part, its_place in (each for each in inside(self, place) if each[0] != "projection"):
+            found += part.cost(its_place, dataclasses.replace(workload, own=own))
+        if (indexer := self.own_indexer) is not None:
+            found += Cost({"indexer scores": indexer.pair * scored_pairs(self, workload) * workload.batch})
+        return found
 
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
@@ -304,7 +277,7 @@ class Attention(Part[AttentionSpec]):
         self.n_heads, width, _ = spec.projection.sizes(inner_place)
         self.scale = spec.scale.value(width)
         self.rotation = spec.projection.rotation(inner_place)
-        self.index_rotary = spec.index_rotation(inner_place)
+        self.index_rotary = spec.indexer.rotation(*self.rotation) if spec.indexer and self.rotation else None
         _ = self.index_rotary and self.index_rotary.key  # taken here: a compiled pass cannot wait for its lock
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
@@ -354,8 +327,8 @@ class Attention(Part[AttentionSpec]):
             scores = self._sum(self.by_content, content, context.tokens, keys)
             if chosen is not None:
                 scores = chosen if scores is None else scores + chosen
-            dropout = context.dropout.attention if context.dropout else 0.0
-            y, weights = kernel(q, k, v, seen, How(self.scale, spec.softcap, self.sink, scores, dropout))
+            how = How(self.scale, spec.softcap, self.sink, scores, context.rates.attention)
+            y, weights = kernel(q, k, v, seen, how)
             if self.relative_values is not None:
                 y = y + self.relative_values(weights, context.tokens.as_queries(), keys.as_keys())
             return y, weights

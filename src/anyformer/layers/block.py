@@ -56,8 +56,8 @@ class Branch(Part[BranchSpec]):
         y = mapped(self.spec.norm_out, self.norm_out, y, context)
         if self.then is not None:
             y, _ = self.then(y, context, _store(stores, self.n_stores[1]))
-        if context.dropout and context.dropout.residual:
-            y = F.dropout(y, context.dropout.residual)
+        if rate := context.rates.residual:
+            y = F.dropout(y, rate)
         return y, notes
 
 

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.context import ForwardContext
-from anyformer.layers.execution import as_given
-from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best, chosen_pairs
+from anyformer.layers.execution import as_given, exact
+from anyformer.layers.indexer import Choosing, IndexerSpec, below_the_best
 from anyformer.layers.mask import Causal, Mask
+from anyformer.layers.pairs import chosen_pairs
 from anyformer.layers.rotary import Rotation
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Count, Sizes, Width, Window
+from anyformer.spec import Count, Sizes, Window
 
 
 class BlockIndexerSpec(IndexerSpec):
@@ -72,12 +73,9 @@ class BlockIndexerSpec(IndexerSpec):
 
     def resized(self, to: Sizes) -> BlockIndexerSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        assert head_dim is not None
-        small = super(IndexerSpec, self).resized(to)
-        top_k = Window(to.count(self.top_k))  # of blocks, whose size is a window
-        return small.but(
-            n_heads=Count(n_heads), head_dim=Width(head_dim), top_k=top_k, near=Count(min(small.near, top_k))
-        )
+        top_k = to.count(self.top_k)  # of blocks, whose size is a window
+        near = min(to.count(self.near), top_k)
+        return to.fields(self, n_heads=n_heads, head_dim=head_dim, top_k=top_k, near=near)
 
     def fitted(self, before: tuple[int, int], after: tuple[int, int]) -> BlockIndexerSpec:
         """A choice for each head of keys stays one; other numbers are cut to what divides the heads."""
@@ -103,8 +101,7 @@ class BlockIndexer(Choosing[BlockIndexerSpec]):
         query, key = context.tokens.as_queries().position, among.as_keys().position
         ago = query // spec.every - key // spec.every
         with as_given(x):
-            exact = torch.promote_types(x.dtype, torch.float32)
-            scores = q.to(exact) @ keys[:, None].to(exact).mT  # [batch, choice, query, key]
+            scores = exact(q) @ exact(keys[:, None]).mT  # [batch, choice, query, key]
             scores = scores.masked_fill((ago >= 0) & (ago < spec.near), torch.inf)
             scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
             index = block[:, None, None].expand_as(scores)

@@ -21,7 +21,7 @@ from anyformer.layers.indexer import INDEX
 from anyformer.layers.local_global import MarkedKeys, MarkedQueries
 from anyformer.layers.mask import Causal, Mask
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import KeptBeside, Place, Workload
+from anyformer.spec import KeptBeside, Place
 
 if TYPE_CHECKING:
     from anyformer.layers.attention import Attention, AttentionSpec
@@ -73,18 +73,6 @@ def kept_of_blocks(spec: AttentionSpec, inner_place: Place) -> tuple[KeptBeside,
         made[INDEX] = (indexer.head_dim,)
         waiting |= indexer.compressor.state_shapes(inner_place.at(indexer.head_dim), INDEX)
     return KeptBeside(BLOCKS, made, every=spec.compressor.every), KeptBeside(WAITING, waiting, "state")
-
-
-def block_pairs(spec: AttentionSpec, workload: Workload, *, chosen: bool) -> int:
-    """How many (query, block) of a row are read, or scored by an indexer."""
-    if spec.transient is not None:
-        return workload.query * (workload.query // spec.transient.every)
-    if spec.compressor is None:
-        return 0
-    if not workload.causal_exact:
-        return workload.query * ((workload.past + workload.query) // spec.compressor.every)
-    most = spec.indexer.top_k if chosen and spec.indexer else None
-    return spec.compressor.pairs(workload.query, workload.past, most)
 
 
 def with_blocks(

@@ -63,6 +63,6 @@ class Bottleneck(Part[BottleneckSpec]):
         read = None if spec.reads is None else mapped(spec.reads, self.reads, state, context)
         z, notes = in_turn(sublayers, mapped(spec.into, self.into, state, context), residual, context, stores, read)
         y = self.out(z)
-        if context.dropout and context.dropout.residual:
-            y = F.dropout(y, context.dropout.residual)
+        if rate := context.rates.residual:
+            y = F.dropout(y, rate)
         return mapped(spec.norm, self.norm, state + y, context), notes

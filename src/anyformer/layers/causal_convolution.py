@@ -36,6 +36,9 @@ class CausalConvolutionSpec(PartSpec):
         return self.dilation * (self.size - 1)
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        self.require(
+            "over", self.over == "channel" or len(place.shape) == 2, "needs heads, and here are none; take channel"
+        )
         n, width = math.prod(place.shape), place.shape[-1] if self.over == "head" else 1
         return {
             "weight": Weight((n, width, self.size), ("channels", "one", "tokens"), std=(width * self.size) ** -0.5),

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers.context import ForwardContext, Store
+from anyformer.layers.execution import exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.recurrence import Steps, steps_of
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, flagged_first
 from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Weight, Width, Window, Workload
 
 COUNT = "count"  # in the state of a row: tokens of its last document so far
@@ -61,7 +62,7 @@ class CompressorSpec(PartSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The two maps; what is multiplied one by one is no FLOP."""
-        return Cost({"compression": 4 * self.width(place) * place.d_model * workload.tokens})
+        return super().cost(place, workload).named("compression")
 
     def pairs(self, query: int, past: int, most: int | None = None) -> int:
         """How many (query, block) are visible to `query` new tokens after `past` ones, where each sees `most` at most."""
@@ -82,7 +83,6 @@ class Blocks(NamedTuple):
     tokens: Tokens  # [batch or 1, block], the facts of each one's last token; of document 0: the row has no more
     last: Tensor  # [batch or 1, block], the step of its last token
     later: Tensor  # [batch or 1, block], whether a block of the same document comes before it
-    n_real: Tensor | None  # [batch or 1, 1], steps that are no padding; None: all
     so_far: Tensor  # [batch or 1, 1], tokens of the last document so far
     counted: Tensor  # [batch or 1, step], tokens of the step's document so far, its own among them
     ends: Tensor  # [batch or 1, step], whether a block ends with it
@@ -104,21 +104,20 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
         if not state:
             last = torch.arange(tokens.n // every, device=device)[None] * every + every - 1
             facts = tokens.each(lambda fact: fact.gather(1, last.expand(fact.shape[0], -1)))
-            return Blocks(steps, _named(facts, every), last, last >= every, None, count[:, -1:], count, ends)
-        order, real, after = number - 1, None, count[:, -1:]
+            return Blocks(steps, _named(facts, every), last, last >= every, count[:, -1:], count, ends)
+        order = number - 1
     else:
         begun = torch.where(steps.begins, number, 0).cummax(1).values
         count = torch.where(steps.piece == 0, before + number, number - begun + 1)
-        order = steps.order.expand(count.shape[0], -1)
-        ends, real = steps.real & (count % every == 0), steps.real.sum(1, keepdim=True)
-        after = torch.cat((before.expand(count.shape[0], 1), count), 1).gather(1, real.expand(count.shape[0], 1))
+        order, ends = steps.order.expand(count.shape[0], -1), steps.real & (count % every == 0)
+    so_far = steps.last(torch.cat((before.expand(count.shape[0], 1), count), 1), 1)
     n = (tokens.n + (every - 1 if store.state is not None else 0)) // every
-    last = torch.argsort((~ends).to(torch.int8), dim=1, stable=True)[:, :n]
+    last = flagged_first(ends)[:, :n]
     token, whole = order.expand(last.shape[0], -1).gather(1, last), ends.gather(1, last)
     facts = tokens.each(lambda fact: fact.expand(last.shape[0], -1).gather(1, token))
     found = replace(facts, document=facts.documents * whole)
     later = count.gather(1, last) > every
-    return Blocks(steps, _named(found, every), last, later, real, after, count, ends)
+    return Blocks(steps, _named(found, every), last, later, so_far, count, ends)
 
 
 def _named(facts: Tokens, every: int) -> Tokens:
@@ -146,7 +145,7 @@ class Compressor(Part[CompressorSpec]):
             if state is not None:
                 before = state[what].to(made.dtype) if state else made.new_zeros(len(x), waiting, made.shape[-1])
                 made = torch.cat((before, made), 1)
-                held[what] = last_steps(made, waiting, blocks.n_real)
+                held[what] = blocks.steps.last(made, waiting)
             each.append(made)
         at = blocks.last[..., None] + waiting - spec.every + 1 + torch.arange(spec.every, device=x.device)
         value, gate = (gathered(made, at) for made in each)
@@ -158,8 +157,7 @@ class Compressor(Part[CompressorSpec]):
             before = gathered(each[1][..., :width], earlier) + self.bias[:, :width]
             before = before.masked_fill(~blocks.later[..., None, None], -torch.inf)
             gate = torch.cat((before, gate[..., width:]), 2)
-        exact = torch.promote_types(gate.dtype, torch.float32)
-        made = (gate.softmax(2, dtype=exact).to(value.dtype) * value).sum(2)
+        made = (gate.softmax(2, dtype=exact_dtype(gate)).to(value.dtype) * value).sum(2)
         return made if self.norm is None else self.norm(made), held
 
 
@@ -169,14 +167,6 @@ def gathered(x: Tensor, at: Tensor) -> Tensor:
     if at.shape[0] == 1:
         return x[:, at[0]]
     return x.gather(1, at.flatten(1)[..., None].expand(-1, -1, x.shape[-1])).unflatten(1, at.shape[1:])
-
-
-def last_steps(x: Tensor, n: int, n_real: Tensor | None) -> Tensor:
-    """The last n real ones [batch, n, width] of x [batch, n + step, width], of whose steps the first `n_real` are real."""
-    if n_real is None:
-        return x[:, x.shape[1] - n :]
-    at = (n_real + torch.arange(n, device=x.device)).expand(len(x), -1)
-    return x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def beside(keys: Tokens, blocks: Tokens, batch: int) -> Tokens:

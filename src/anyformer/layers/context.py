@@ -25,6 +25,9 @@ class Dropout:
     recurrent: float = 0.0  # of the matrices that map a state to gates (DropConnect)
 
 
+NO_DROPOUT = Dropout()
+
+
 class Store:
     """Where a mixer call keeps what later tokens need; this one keeps nothing (training, encoders)."""
 
@@ -81,10 +84,6 @@ class Kernel(Protocol):
     name: str
     # whether it brings together what it needs of keys and values, where processes have a stretch of the rows each
     brings: bool
-
-    def refuses(self, spec: Any) -> str | None:
-        """Why it cannot compute the attention of an `AttentionSpec`, or None."""
-        ...
 
     def prepare(self, mask: Any, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
         """What all layers of one mask share in a pass."""
@@ -148,6 +147,11 @@ class ForwardContext:
     memo: Memo = field(default_factory=lambda: Memo())  # by its name, by which a compiler finds the class
     ids: Tensor | None = None  # of the tokens [batch, token]
     outer: Tensor | None = None  # the stream around the layer's bottleneck [batch, token, d_outer]
+
+    @property
+    def rates(self) -> Dropout:
+        """The rates of dropout, which are 0 in evaluation."""
+        return NO_DROPOUT if self.dropout is None else self.dropout
 
     def given(self, what: Literal["memory", "input", "outer"]) -> Tensor:
         """The encoder's output, the embedding's, or the stream around a bottleneck."""

@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.errors import InputError
 from anyformer.layers.compiled_loss import compiled
 from anyformer.layers.distillation import Answers, Taught
-from anyformer.layers.execution import numberless, sent_to
-from anyformer.layers.head import Head, chunks_of, exact, rows_at_once
-from anyformer.layers.held import HeldWeight
+from anyformer.layers.execution import exact, exact_dtype, numberless, sent_to
+from anyformer.layers.head import Head, chunks_of, rows_at_once
+from anyformer.layers.held import row_by_row
 from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.stretch import cut, joined
 
@@ -99,8 +99,7 @@ def _answered(
     spec, matrix = head.spec, head.matrix()
     if matrix is None:
         return _called(head, rows, labels, options, weights, taught)
-    if isinstance(matrix, HeldWeight):
-        matrix = matrix.plain()  # once, where each chunk of rows would unpack it twice
+    matrix = row_by_row(matrix)  # once, where each chunk of rows would unpack it twice
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
     rows = rows if split is None else entering(rows, split.ranks)
     how = _How(scale, spec.softcap, options, split, backend_of(head, rows) if taught is None else None, taught)
@@ -210,19 +209,19 @@ class _HeadCrossEntropy(torch.autograd.Function):
             # A row that predicts nothing is 0, and so is what it gives to the table; that costs less than on all logits.
             nothing = (labels == NOT_PREDICTED)[:, None]
             x, w = hidden.to(dtype).masked_fill(nothing, 0.0), weight.to(dtype)
-            exact = torch.promote_types(dtype, torch.float32)
+            wide = exact_dtype(x)
             grads = (
                 torch.empty_like(x) if wanted[0] else None,
-                torch.zeros_like(weight, dtype=exact) if wanted[1] else None,
-                torch.zeros_like(bias, dtype=exact) if wanted[2] and bias is not None else None,
+                torch.zeros_like(weight, dtype=wide) if wanted[1] else None,
+                torch.zeros_like(bias, dtype=wide) if wanted[2] and bias is not None else None,
             )
             n, vocab = len(x), len(w)
             size = rows_at_once(x, vocab)
-            each = torch.empty(n, device=x.device, dtype=exact)
-            total, away = (torch.zeros((), device=x.device, dtype=exact) for _ in range(2))
+            each = torch.empty(n, device=x.device, dtype=wide)
+            total, away = (torch.zeros((), device=x.device, dtype=wide) for _ in range(2))
             # Reused by all chunks: a fresh page costs more than the arithmetic on it.
             products = torch.empty(size, vocab, device=x.device, dtype=dtype)
-            workspace = torch.empty(0 if how.backend else size, vocab, device=x.device, dtype=exact)
+            workspace = torch.empty(0 if how.backend else size, vocab, device=x.device, dtype=wide)
             for here in chunks_of(n, size):
                 logits = torch.mm(x[here], w.t(), out=products[: here.stop - here.start])
                 weighed = None if weights is None else weights[here]
@@ -235,7 +234,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
                     loss, grad, far = _chunk(*given, how, each[here], any(wanted))
                     away += far
                 else:
-                    given = logits, bias, labels[here], nothing[here], weighed, exact
+                    given = logits, bias, labels[here], nothing[here], weighed, wide
                     terms = how.options.label_smoothing, how.options.z_loss
                     loss, each[here], grad = compiled(how.backend)(*given, how.scale, how.softcap, *terms)
                 total += loss

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.layers.head import Head, exact
+from anyformer.layers.execution import exact
+from anyformer.layers.head import Head
 
 
 class Answers(NamedTuple):

@@ -31,7 +31,6 @@ from anyformer.spec import (
     Placed,
     Positive,
     ScaleSpec,
-    Sizes,
     Spec,
     TableSpec,
     TermSpec,
@@ -96,6 +95,8 @@ class TokensSpec(TermSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         narrow = place.at(self.table.width or place.shape[-1])
         wide = narrow.at(self.span * narrow.shape[-1])
+        fits = self.projection is None or self.projection.width_out(wide) == place.shape[-1]
+        self.require("projection", fits, f"must give vectors of {place.shape[-1]} features, as all that is summed has")
         return {"table": (self.table, narrow), "projection": self.projection and (self.projection, wide)}
 
 
@@ -245,9 +246,6 @@ class AxialPositionsSpec(TermSpec):
             for i, (n, width) in enumerate(zip(self.shape, widths, strict=True))
         }
 
-    def resized(self, to: Sizes) -> AxialPositionsSpec:
-        return self.but(widths=tuple(Width(to.width(width)) for width in self.widths))
-
 
 class AxialPositions(Part[AxialPositionsSpec]):
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
@@ -371,6 +369,6 @@ class Embedding(Part[EmbeddingSpec]):
             x = self.norm(x)
         if self.spec.masked and context.tokens.document is not None:
             x = x * (context.tokens.document > 0)[..., None]
-        if context.dropout and context.dropout.embedding:
-            x = F.dropout(x, context.dropout.embedding)
+        if rate := context.rates.embedding:
+            x = F.dropout(x, rate)
         return x if self.projection is None else self.projection(x)

@@ -105,17 +105,12 @@ class EngramSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps; what is looked up and multiplied one by one is not counted."""
-        return Cost({"n-grams": 2 * self.width * (place.n_streams + 1) * place.d_model * workload.tokens})
+        return super().cost(place, workload).named("n-grams")
 
     def resized(self, to: Sizes) -> EngramSpec:
         vocab, n = to.vocab(self.vocab), self.all_tables
-        return self.but(
-            vocab=Vocab(vocab),
-            end=min(self.end, vocab - 1),
-            rows=Vocab(to.count(self.rows)),
-            width=Width(n * max(1, round(to.width(self.width) / n))),
-            norm=self.norm and self.norm.resized(to),
-        )
+        width = n * max(1, round(to.width(self.width) / n))
+        return to.fields(self, end=min(self.end, vocab - 1), rows=to.count(self.rows), width=width)
 
 
 class Engram(Recurrent[EngramSpec]):

@@ -60,6 +60,16 @@ def constant(numbers: Sequence[float], beside: Tensor, dtype: torch.dtype | None
     return _CONSTANTS[key]
 
 
+def exact_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of what must not be rounded as x may be: float32, or float64 as x is."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def exact(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(exact_dtype(x))
+
+
 def sent_to(x: Tensor, device: torch.device) -> Tensor:
     """The tensor on a device, which nobody waits for: a GPU takes what is pinned when it comes to it."""
     pinned = x.pin_memory() if x.is_cpu and device.type == "cuda" and not numberless(x) else x

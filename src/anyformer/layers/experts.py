@@ -113,7 +113,7 @@ class Experts(Part[ExpertsSpec]):
         if recorded() and not torch.compiler.is_compiling():
             return by_all(x, chosen, weights, maps, inner)
         # What is made again must come out the same, and dropout would be drawn anew.
-        traced = torch.compiler.is_compiling() or bool(context.dropout and context.dropout.activation)
+        traced = torch.compiler.is_compiling() or context.rates.activation > 0
         if not traced and len(x) == 1 and not torch.is_grad_enabled() and not numberless(chosen):
             return of_one_token(x, chosen, weights, maps, inner)
         return sorted_by_expert(x, chosen, weights, maps, inner, traced=traced)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import Activation, ActivationSpec
 from anyformer.layers.context import ForwardContext, Notes, Store
+from anyformer.layers.execution import exact_dtype
 from anyformer.layers.grouped_linear import in_groups
 from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
@@ -145,7 +146,7 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
 
 def between(expert: ExpertSpec, module: Any, context: ForwardContext) -> Callable[..., Tensor]:
     """What makes the last map's input of what the first ones give: `inner`, and dropout. It holds no pass."""
-    inner, rate = partial(expert.inner, module=module), _rate(context)
+    inner, rate = partial(expert.inner, module=module), context.rates.activation
     return (lambda *hidden: F.dropout(inner(*hidden), rate)) if rate else inner
 
 
@@ -159,15 +160,11 @@ def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
     if (
         saves_activations()
         and not (context.within or stays)
-        and not (_rate(context) or _learns(module))
+        and not (context.rates.activation or _learns(module))
         and is_plain(module.down, Linear)
     ):
         return MemoryEfficientDown.apply(made, *operands(hidden[0], module.down.weight, module.down.bias), *hidden)
     return module.down(made(*hidden))
-
-
-def _rate(context: ForwardContext) -> float:
-    return context.dropout.activation if context.dropout else 0.0
 
 
 def _learns(module: Any) -> bool:
@@ -182,8 +179,8 @@ def largest(x: Tensor, share: float) -> Tensor:
     """
     around = x - x.mean(-1, keepdim=True)
     deviation = torch.linalg.vector_norm(around, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
-    exact = torch.promote_types(x.dtype, torch.float32)
-    return F.relu(around - deviation * torch.special.ndtri(torch.full((), share, dtype=exact, device=x.device)))
+    quantile = torch.special.ndtri(torch.full((), share, dtype=exact_dtype(x), device=x.device))
+    return F.relu(around - deviation * quantile)
 
 
 def _normed(module: Any, hidden: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.context import ForwardContext, Notes, Store
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact
 from anyformer.layers.part import Part
 from anyformer.spec import MixerSpec
 
@@ -37,7 +37,7 @@ class Fourier(Part[FourierSpec]):
         if not x.numel():
             return x, {}
         with as_given(x):
-            wide = x.to(torch.promote_types(x.dtype, torch.float32))
+            wide = exact(x)
             if document is None:
                 return torch.fft.fftn(wide, dim=(1, 2)).real.to(x.dtype), {}
             cos, sin = context.once(self.digest, lambda: waves(document, wide.dtype))

@@ -17,7 +17,7 @@ from anyformer.layers.activation import ActivationSpec, SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
 from anyformer.layers.delta_rule import by_head, delta_rule, delta_rule_flops
 from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import ChainSpec, Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
@@ -95,28 +95,27 @@ class GatedDeltaNetSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps, and the products of chunks; what is multiplied one by one is not counted."""
-        maps = place.d_model * (sum(self.widths) + self.widths[2] + self.n_heads)  # but those to the gate and to decays
-        for width, rank in ((self.widths[2], self.gate_rank), (self.n_decays, self.forget_rank)):
-            maps += rank * (place.d_model + width) if rank else place.d_model * width
         sizes = {"heads": self.n_heads, "key_dim": self.key_dim, "value_dim": self.value_dim}
         query, past = workload.query, workload.past
         if self.forgets == "feature":
             core = delta_rule_by_feature_flops(query, past, **sizes)
         else:
             core = delta_rule_flops(query, past, key_heads=self.n_key_heads, **sizes)
-        return Cost({"projections": 2 * maps * workload.tokens, "recurrence": core * workload.batch})
+        maps = super().cost(place, workload).named("projections")
+        return maps + Cost({"recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> GatedDeltaNetSpec:
         heads, of_keys, value_dim = to.heads(self.n_heads, self.n_key_heads, self.value_dim)
         assert value_dim is not None
 
-        def like(rank: Width | None) -> Width | None:
-            return rank and Width(max(4, round(rank * value_dim / self.value_dim)))
+        def like(rank: Width | None) -> int | None:
+            return rank and max(4, round(rank * value_dim / self.value_dim))
 
-        return self.but(
-            n_heads=Count(heads),
-            n_key_heads=Count(of_keys),
-            value_dim=Width(value_dim),
+        return to.fields(
+            self,
+            n_heads=heads,
+            n_key_heads=of_keys,
+            value_dim=value_dim,
             key_dim=in_proportion(self.key_dim, self.value_dim, value_dim, 8),
             gate_rank=like(self.gate_rank),
             forget_rank=like(self.forget_rank),
@@ -151,7 +150,7 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
         self, mixed: Tensor, forget: Tensor, write: Tensor, steps: Steps, state: Tensor | None, keeps: bool
     ) -> tuple[Tensor, Tensor | None]:
         """(y [batch, step, heads, value_dim], the state): in float32 at least, since a state adds up its rounding."""
-        spec, dtype = self.spec, torch.promote_types(mixed.dtype, torch.float32)
+        spec, dtype = self.spec, exact_dtype(mixed)
         of_keys, heads = spec.n_key_heads, spec.n_heads
         shared = zip(mixed.to(dtype).split(spec.widths, -1), (of_keys, of_keys, heads), strict=True)
         q, k, v = (each.unflatten(-1, (n, -1)) for each, n in shared)

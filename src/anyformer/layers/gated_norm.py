@@ -25,7 +25,7 @@ class GatedRMSNormSpec(RMSNormSpec):
         return {}
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        norm = RMSNormSpec(**{name: self.values()[name] for name in RMSNormSpec.types()})
+        norm = RMSNormSpec(eps=self.eps, weight=self.weight, weight_offset=self.weight_offset, cast=self.cast)
         into = LinearSpec(d_out=self.rank, axes=("rank", "d_model"))
         back = LinearSpec(d_out=Width(place.shape[-1]), axes=("d_model", "rank"))
         return {"norm": (norm, place), "down": (into, place), "up": (back, place.at(*place.shape[:-1], self.rank))}

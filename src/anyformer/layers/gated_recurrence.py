@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.execution import exact_dtype
 from anyformer.layers.linear import product
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.spec import Cost, Count, Place, Weight, Width, Workload
@@ -65,7 +66,7 @@ class GatedRecurrence(Recurrent[R]):
 
     def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], what each layer holds behind the last step) of x of that shape."""
-        spec, dtype = self.spec, torch.promote_types(x.dtype, torch.float32)
+        spec, dtype = self.spec, exact_dtype(x)
         keep = None if steps.begins is None else (~steps.begins).to(dtype)
         rates, after = steps.dropout, {}
         for i, (_, width) in enumerate(spec.widths(self.place)):
@@ -73,30 +74,23 @@ class GatedRecurrence(Recurrent[R]):
             nothing = x.new_zeros(x.shape[0], width, dtype=dtype)
             before = [(state or {}).get(name, nothing).to(dtype) for name in names]
             weight = getattr(self, f"state_{i}")
-            if rates and rates.recurrent:
+            if rates.recurrent:
                 weight = F.dropout(weight, rates.recurrent)
             ways = self.layer(i, x, weight.to(dtype), before, keep)
-            after |= {name: _last(old, new, steps) for name, old, new in zip(names, before, ways, strict=True)}
+            for name, old, new in zip(names, before, ways, strict=True):
+                after[name] = steps.last(torch.cat((old[:, None], new), 1), 1)[:, 0]
             x = ways[0].to(x.dtype)
-            if rates and rates.activation and i < spec.n_layers - 1:
+            if rates.activation and i < spec.n_layers - 1:
                 x = x * F.dropout(torch.ones_like(x[:, :1]), rates.activation)  # one mask for all steps of a row
         return x, after
 
     def mapped(self, i: int, x: Tensor, bias: Tensor | None) -> Tensor:
         """What gates read of the input [batch, step, gates · d_out], in float32 at least, since a state adds up its rounding."""
         y = product(x, getattr(self, f"input_{i}"), bias)
-        return y.to(torch.promote_types(x.dtype, torch.float32))
+        return y.to(exact_dtype(x))
 
     def bias(self, name: str, i: int) -> Tensor | None:
         return getattr(self, f"bias_{name}_{i}")
-
-
-def _last(before: Tensor, at: Tensor, steps: Steps) -> Tensor:
-    """What is held behind the last real step [batch, width], of what is at each [batch, step, width]."""
-    if steps.real is None:
-        return at[:, -1]
-    n = steps.real.sum(1)[:, None, None].expand(at.shape[0], 1, at.shape[2])
-    return torch.cat((before[:, None], at), 1).gather(1, n)[:, 0]
 
 
 def stepped(

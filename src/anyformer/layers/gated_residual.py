@@ -102,20 +102,19 @@ class GatedResidualSpec(EachSublayerSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         several(self, place, "GatedStreams")
-        mixed, added = GatedMixingSpec(rank=self.rank, norm=self.norm), AddSpec()
+        mixed, added = GatedMixingSpec(gates=StreamGatesSpec(rank=self.rank, norm=self.norm)), AddSpec()
         return {"sublayers": [(added if i < self.whole else mixed, place) for i in range(place.n_sublayers)]}
 
 
 class GatedMixingSpec(PartSpec):
     """How one sublayer reads and writes the streams."""
 
-    rank: Width
-    norm: MapSpec | None
+    gates: StreamGatesSpec
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         shares = LinearSpec(d_out=Width(place.n_streams), axes=("streams", "d_model"))
         return {
-            "read": (StreamGatesSpec(rank=self.rank, norm=self.norm), place),
+            "read": (self.gates, place),
             "write": (shares, place.at(place.n_streams * place.d_model)),
         }
 

@@ -228,17 +228,13 @@ class GQASpec(ProjectionSpec):
         value_dim = None
         if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
             value_dim = in_proportion(self.value_dim, self.head_dim or self.value_dim, new, 8)
-        return self.but(
+        return to.fields(
+            self,
             n_heads=n_heads,
-            n_kv_heads=self.n_kv_heads and Count(n_kv_heads),
+            n_kv_heads=self.n_kv_heads and n_kv_heads,
             head_dim=head_dim,
             value_dim=value_dim,
             rotary=self.rotary and self.rotary.resized(to).fitted(new),
-            adapter=to.field(Width, self.adapter),
-            norm_query=to.field(MapSpec, self.norm_query),
-            norm_key=to.field(MapSpec, self.norm_key),
-            norm_value=to.field(MapSpec, self.norm_value),
-            norm_read=to.field(MapSpec, self.norm_read),
         )
 
 
@@ -257,8 +253,6 @@ class GQA(Projection[GQASpec]):
 
     def __init__(self, spec: GQASpec, place: Place) -> None:
         super().__init__(spec, place)
-        self.n_heads, self.head_dim, _ = spec.sizes(place)
-        self.kv_heads = spec.kv_heads
         self.together: Together | None = None  # q, k and v as one product, for decoding
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
@@ -292,11 +286,12 @@ class GQA(Projection[GQASpec]):
         return self._queries(q, context), self._kept(k, v, context)
 
     def _queries(self, q: Tensor, context: ForwardContext) -> Tensor:
-        return self._turned(q, self.n_heads, self.norm_query, context)
+        return self._turned(q, self.spec.n_heads, self.norm_query, context)
 
     def _kept(self, k: Tensor, v: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
-        value = self._heads(v, self.kv_heads, self.norm_value)
-        return {"key": self._turned(k, self.kv_heads, self.norm_key, context), "value": value}
+        n = self.spec.kv_heads
+        value = self._heads(v, n, self.norm_value)
+        return {"key": self._turned(k, n, self.norm_key, context), "value": value}
 
     def _turned(self, x: Tensor, n_heads: int, norm: nn.Module | None, context: ForwardContext) -> Tensor:
         if not self.spec.norm_last:

@@ -47,11 +47,6 @@ def chunks_of(n: int, size: int) -> Iterator[slice]:
     yield from (slice(start, min(start + size, n)) for start in starts)
 
 
-def exact(logits: Tensor) -> Tensor:
-    """In float32 at least."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
 class Unembedding(Part[UnembeddingSpec], nn.Linear):
     """The rows of a head of its own: PyTorch's linear map to whoever looks for one."""
 

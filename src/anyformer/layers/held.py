@@ -23,6 +23,11 @@ ANSWERED = (F.linear, F.embedding)  # what a weight in few bits computes itself
 SET_DATA: Any = Tensor.data.__set__  # type: ignore[attr-defined]  # what `weight.data = other` calls
 
 
+def row_by_row(weight: Tensor) -> Tensor:
+    """A weight's numbers, however they are held."""
+    return weight.plain() if isinstance(weight, HeldWeight) else weight
+
+
 class HeldWeight(Tensor):
     """In float32 on a CPU, as all see it. Raises KernelError where it would get a gradient, or become another tensor."""
 

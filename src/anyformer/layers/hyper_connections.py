@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.context import ForwardContext, Notes
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.residual import Branches
@@ -65,11 +64,9 @@ class StreamCoefficients(Part[StreamCoefficientsSpec]):
     def forward(self, state: Tensor) -> tuple[Tensor, ...]:
         """The groups, each [batch, token, its size], of a state [batch, token, n · d_model]."""
         with as_given(state):
-            exact = torch.promote_types(state.dtype, torch.float32)
-            x = state.to(exact)
-            x = F.linear(x if self.norm is None else self.norm(x), self.weight.to(exact))
-            sizes = self.spec.sizes
-            biases, scales = self.bias.to(exact).split(sizes), self.scale.to(exact)
+            x, sizes = exact(state), self.spec.sizes
+            x = F.linear(x if self.norm is None else self.norm(x), self.weight.to(x.dtype))
+            biases, scales = self.bias.to(x.dtype).split(sizes), self.scale.to(x.dtype)
             return tuple(
                 y * scales[i] + bias for i, (y, bias) in enumerate(zip(x.split(sizes, -1), biases, strict=True))
             )
@@ -125,29 +122,24 @@ class HyperConnectionSpec(EachSublayerSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         several(self, place, "HyperStreams")
-        each = HyperMixingSpec(**{name: getattr(self, name) for name in HyperMixingSpec.types() if name != "shared"})
-        return {"sublayers": [(each, place) for _ in range(place.n_sublayers)]}
+        return {"sublayers": [(HyperMixingSpec(connection=self), place) for _ in range(place.n_sublayers)]}
 
 
 class HyperMixingSpec(PartSpec):
-    """How one sublayer reads and writes the streams."""
+    """How one sublayer of a connection reads and writes the streams."""
 
-    iterations: Count | None
-    norm: MapSpec | None
-    least: Positive
-    most: Positive
-    floor: Share
+    connection: HyperConnectionSpec
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         n = place.n_streams
-        mixing = () if self.iterations is None else (n * n,)
-        said = StreamCoefficientsSpec(sizes=(n, n, *mixing), norm=self.norm)
+        mixing = () if self.connection.iterations is None else (n * n,)
+        said = StreamCoefficientsSpec(sizes=(n, n, *mixing), norm=self.connection.norm)
         return {"coefficients": (said, place.at(n * place.d_model))}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The coefficients, and the products with the streams of those that they are read by, and of those that mix them."""
         n = place.n_streams
-        read = n + (0 if self.iterations is None else n * n)
+        read = n + (0 if self.connection.iterations is None else n * n)
         return super().cost(place, workload) + Cost({"streams": 2 * read * place.d_model * workload.tokens})
 
 
@@ -156,7 +148,7 @@ class HyperMixing(Part[HyperMixingSpec]):
 
     def step(self, state: Tensor, branches: Branches, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
         """The streams side by side [batch, token, n · d_model] after branches have read and written, and their notes."""
-        n, spec = self.place.n_streams, self.spec
+        n, spec = self.place.n_streams, self.spec.connection
         pre, post, *mixing = self.coefficients(state)
         y, notes = branches(_weighed(pre.sigmoid() + spec.least, state), context)
         written = (spec.most * post.sigmoid() + spec.floor).to(y.dtype)[..., None] * y[..., None, :]

@@ -8,7 +8,6 @@ attention (Qwen team 2026, Qwen3.8-Flash-Next) chooses whole blocks of keys like
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
@@ -17,10 +16,11 @@ from torch.nn import functional as F
 
 from anyformer.layers.compression import Blocks, Compressor, CompressorSpec, blocks_seen, gathered
 from anyformer.layers.context import ForwardContext
-from anyformer.layers.execution import as_given, exporting
+from anyformer.layers.execution import as_given, exact, exact_dtype, exporting
 from anyformer.layers.linear import LinearSpec
-from anyformer.layers.mask import TILE, Everything, Mask, SlidingWindow, unmarked
+from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.norm import LayerNormSpec
+from anyformer.layers.pairs import chosen_pairs
 from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.rotary import RotarySpec, Rotation, fraction_of
@@ -160,13 +160,9 @@ class IndexerSpec(PartSpec):
     def resized(self, to: Sizes) -> IndexerSpec:
         """Heads follow the rule for heads, and stay enough that some product of a pair is above 0: scores of 0 are equal."""
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        assert head_dim is not None
-        every, top_k = to.window(self.every), to.window(self.top_k)
-        few = self.but(gated=False, every=Window(1), top_k=Window(max(1, top_k // every) * every))
-        small = super(IndexerSpec, few).resized(to)
-        n_heads = max(n_heads, min(self.n_heads, 16))
-        small = small.but(n_heads=Count(n_heads), head_dim=Width(head_dim), every=Window(every), top_k=few.top_k)
-        return small.but(gated=self.gated)
+        every, n_heads = to.window(self.every), max(n_heads, min(self.n_heads, 16))
+        top_k = max(1, to.window(self.top_k) // every) * every
+        return to.fields(self, n_heads=n_heads, head_dim=head_dim, every=every, top_k=top_k)
 
     def fitted(self, before: tuple[int, int], after: tuple[int, int]) -> Self:
         """That for attention of other heads: (of queries, of keys) before it was resized and after."""
@@ -255,14 +251,13 @@ class Indexer(Choosing[IndexerSpec]):
 
     def _means(self, keys: Tensor, rotary: Rotation | None, blocks: WholeBlocks, tokens: Tokens) -> Tensor:
         """The keys of blocks [batch, block, head_dim], of all that is kept of `tokens` [batch, key, head_dim]."""
-        exact = torch.promote_types(keys.dtype, torch.float32)
         k = gathered(keys, blocks.members)
         if self.bias is None:
-            k = k.mean(2, dtype=exact).to(keys.dtype)
+            k = k.mean(2, dtype=exact_dtype(k)).to(keys.dtype)
             k = k if self.norm_key is None else self.norm_key(k)
         else:
             k, gate = k.chunk(2, -1)
-            k = ((gate.to(exact) + self.bias.to(exact)).softmax(2).to(k.dtype) * k).sum(2)
+            k = ((exact(gate) + exact(self.bias)).softmax(2).to(k.dtype) * k).sum(2)
         if rotary is None:
             return k
         first, position = torch.broadcast_tensors(blocks.members[..., 0], tokens.position[:, :1])[0], tokens.position
@@ -282,12 +277,11 @@ class Indexer(Choosing[IndexerSpec]):
         spec, q = self.spec, self.queries(narrow, rotary, context)
         w = None if self.weigh is None else self.weigh(x)
         with as_given(x):
-            exact = torch.promote_types(x.dtype, torch.float32)
-            k = keys[:, None].to(exact).mT * spec.head_dim**-0.5
+            k = exact(keys[:, None]).mT * spec.head_dim**-0.5
             some = max(1, AT_ONCE // max(1, q.shape[0] * q.shape[2] * k.shape[-1]))
             scores = k.new_zeros(())
-            parts = q.to(exact).split(some, 1)
-            shares = [None] * len(parts) if w is None else (w.to(exact) * spec.n_heads**-0.5).split(some, -1)
+            parts = exact(q).split(some, 1)
+            shares = [None] * len(parts) if w is None else (exact(w) * spec.n_heads**-0.5).split(some, -1)
             for q_some, w_some in zip(parts, shares, strict=True):
                 each = (q_some @ k).relu()  # [batch, heads, query, key]
                 if w_some is None:
@@ -305,31 +299,3 @@ def below_the_best(scores: Tensor, top_k: int, context: ForwardContext) -> Tenso
     among = F.pad(scores, (0, top_k), value=-torch.inf) if exporting() else scores
     least = among.topk(min(top_k, among.shape[-1]), -1).values[..., -1:]
     return context.decided(lambda: scores < least)
-
-
-@lru_cache(maxsize=256)
-def chosen_pairs(mask: Mask, query: int, past: int, top_k: int, every: int = 1) -> int:
-    """How many (query, key) are left of those that a mask shows to `query` new tokens after `past` ones where each keeps
-    `top_k` at most, in whole blocks of `every`, and those behind the last: of a causal band in closed form."""
-    band, total = mask.band(), past + query
-    if every > 1 and mask == Everything():
-        return query * (min(total // every * every, top_k) + total % every)
-    if every > 1:
-        left, before = (
-            every * blocks_seen(every, n, top_k // every)
-            + n // every * (every * (every - 1) // 2)
-            + (n % every) * (n % every + 1) // 2
-            for n in (total, past)
-        )
-        return left - before
-    if band is not None and band[1] == 0:
-        return (mask & SlidingWindow(size=Window(top_k))).pairs(query, past, 1)
-    count, head = 0, torch.zeros(1, 1, 1, 1, dtype=torch.long)
-    for q in range(past, total, TILE):
-        queries = unmarked(min(TILE, total - q), q).as_queries()
-        keys = (unmarked(min(TILE, total - k), k).as_keys() for k in range(0, total, TILE))
-        shown = (
-            mask(queries, each, head).expand(1, 1, queries.position.shape[2], each.position.shape[3]) for each in keys
-        )
-        count += int(sum(each.sum(-1) for each in shown).clamp(max=top_k).sum())  # type: ignore[union-attr]
-    return count

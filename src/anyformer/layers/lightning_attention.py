@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid, SiLU
-from anyformer.layers.execution import as_given, constant
+from anyformer.layers.execution import as_given, constant, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
@@ -63,13 +62,12 @@ class LightningAttentionSpec(RecurrentSpec):
         """The five maps, and the products of chunks."""
         n, dim = self.n_heads, self.head_dim
         core = linear_attention_flops(workload.query, workload.past, groups=n, heads=n, key_dim=dim, value_dim=dim)
-        maps = 2 * 5 * place.d_model * self.width * workload.tokens
-        return Cost({"projections": maps, "recurrence": core * workload.batch})
+        maps = super().cost(place, workload).named("projections")
+        return maps + Cost({"recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> LightningAttentionSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        assert head_dim is not None
-        return self.but(n_heads=Count(n_heads), head_dim=Width(head_dim))
+        return to.fields(self, n_heads=n_heads, head_dim=head_dim)
 
 
 class LightningAttention(Recurrent[LightningAttentionSpec]):
@@ -85,7 +83,7 @@ class LightningAttention(Recurrent[LightningAttentionSpec]):
         spec, before = self.spec, (state or {}).get("state")
         q, k, v = (spec.activation(each(x)).unflatten(-1, (spec.n_heads, -1)) for each in (self.q, self.k, self.v))
         with as_given(x):  # in float32 at least, since a state adds up its rounding
-            dtype = torch.promote_types(x.dtype, torch.float32)
+            dtype = exact_dtype(x)
             # A layer's own number enters by a product of tensors, so that layers share a compiler's graph.
             decay = (constant(spec.slopes(), x, dtype) * -(spec.rate or 1.0)).expand(1, x.shape[1], -1)
             q, k, v = (each.to(dtype) for each in (q, k, steps.kept(v)))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.layers.execution import autocast_dtype, exporting
+from anyformer.layers.execution import autocast_dtype, exact, exporting
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.memory_efficient import MemoryEfficientLinear, norm_of, operands
 from anyformer.layers.part import Part, is_plain
@@ -106,8 +106,8 @@ def products_each(x: Tensor, matrices: Tensor, biases: Tensor | None = None) -> 
 
 def row_sums(x: Tensor, matrix: Tensor) -> Tensor:
     """[…, d_out] of vectors x [d_in] or […, 1, d_in] and matrices […, d_out, d_in] of any numbers, in float32 at least."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return (matrix.to(wide) * x.to(wide)).sum(-1)
+    x = exact(x)
+    return (matrix.to(x.dtype) * x).sum(-1)
 
 
 def _of_one_vector(x: Tensor, weight: Tensor) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from anyformer.layers.mask import Mask, sum_of_floors
+from anyformer.layers.counting import sum_of_floors
+from anyformer.layers.mask import Mask
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import Window
 

@@ -58,7 +58,7 @@ class LocalAndGlobalSpec(ProjectionSpec):
         return Cost({"projections": 2 * workload.batch * place.d_model * (of_queries + of_keys)})
 
     def resized(self, to: Sizes) -> LocalAndGlobalSpec:
-        return self.but(n_heads=Count(to.heads(self.n_heads, self.n_heads, None)[0]))
+        return to.fields(self, n_heads=to.heads(self.n_heads, self.n_heads, None)[0])
 
 
 class LocalAndGlobal(Projection[LocalAndGlobalSpec]):

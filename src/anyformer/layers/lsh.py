@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import SpecError
 from anyformer.layers.context import ForwardContext, Notes, Store
+from anyformer.layers.execution import exact
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.sorted_chunks import Sorted, sorted_attention
@@ -108,7 +109,6 @@ class LSHAttentionSpec(MixerSpec):
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The products of maps, directions, scores and values; of chunks, every pair is computed."""
         width, keys = self.width(place), workload.past + workload.query
-        of_maps = 6 * place.d_model * self.n_heads * width * workload.tokens
         if keys <= self.chunk:
             pairs, directions = workload.query * keys, 0
         else:
@@ -117,12 +117,12 @@ class LSHAttentionSpec(MixerSpec):
             directions = self.n_hashes * self.padded(keys) * sum(self.buckets(self.padded(keys))) * width
         of_pairs = 2 * width * pairs * self.n_heads * workload.batch
         hashed = directions * self.n_heads * workload.batch
-        terms = {"projections": of_maps, "scores": of_pairs, "values": of_pairs}
-        return Cost({**terms, "hashes": hashed} if hashed else terms)
+        terms = {"scores": of_pairs, "values": of_pairs, **({"hashes": hashed} if hashed else {})}
+        return super().cost(place, workload).named("projections") + Cost(terms)
 
     def resized(self, to: Sizes) -> LSHAttentionSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        return self.but(n_heads=Count(n_heads), head_dim=head_dim, chunk=to.field(Window, self.chunk))
+        return to.fields(self, n_heads=n_heads, head_dim=head_dim)
 
 
 class LSHAttention(Part[LSHAttentionSpec]):
@@ -152,7 +152,7 @@ def lsh_attention(
     n_new = q.shape[2]
     k = F.rms_norm(qk, (width,), eps=1e-6) * width**-0.5
     of_q, of_k = _facts(context.tokens, batch), _facts(keys, batch)
-    dropout = context.dropout.attention if context.dropout else 0.0
+    dropout = context.rates.attention
     if n <= spec.chunk:
         q, k, v, of_q, of_k = (each[:, :, None] for each in (q, k, v, of_q, of_k))
         return _attend(spec, q, k, v, of_q, of_k, dropout)[0][:, :, 0]
@@ -217,7 +217,7 @@ def _attend(
     q is [batch, heads, chunk, query, width], k and v have keys instead; `of_q` and `of_k` [batch, heads or 1, chunk, query or
     key, 2] are their positions and documents.
     """
-    scores = (q @ k.mT).float() if q.dtype in (torch.float16, torch.bfloat16) else q @ k.mT
+    scores = exact(q @ k.mT)
     (at_q, in_q), (at_k, in_k) = (each.unbind(-1) for each in (of_q[..., :, None, :], of_k[..., None, :, :]))
     seen = (in_q == in_k) & (in_k > 0)
     if spec.causal:

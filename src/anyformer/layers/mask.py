@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import reduce
 from operator import and_, or_
 from typing import Annotated
 
@@ -15,12 +14,12 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.layers.counting import counted, sum_of_floors, sum_of_minima
 from anyformer.layers.execution import at_every_length
-from anyformer.layers.tokens import Span, Tokens, plain_tokens
+from anyformer.layers.tokens import Span, Tokens, unmarked
 from anyformer.spec import Caveat, Count, Range, Spec, Window
 
 Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all
-TILE = 1024  # queries and keys counted at once, where the pairs that a mask shows have no closed form
 
 
 class Mask(Spec, abstract=True):
@@ -348,43 +347,10 @@ def shown(mask: Mask, query: Tokens, key: Tokens, head: Tensor) -> Tensor | None
     return together if seen is None else seen & together
 
 
-def unmarked(n: int, start: int = 0) -> Tokens:
-    """Plain tokens none of which is of a prefix that only token_type_ids tell: no mask says how long that is."""
-    tokens = plain_tokens(n, torch.device("cpu"), start)
-    return replace(tokens, segment=torch.ones_like(tokens.position))
-
-
 def ignores_heads(mask: Mask) -> bool:
     """Whether a mask gives one answer for all heads."""
     one = unmarked(1)
     return mask(one.as_queries(), one.as_keys(), torch.arange(2).view(1, -1, 1, 1)).shape[1] == 1
-
-
-@lru_cache(maxsize=256)  # a model asks for each of its layers
-def counted(mask: Mask, query: int, past: int, n_heads: int, memory: int | None = None) -> int:
-    """How many (head, query, key) a mask shows to `query` new tokens after `past` ones; of a `memory` of so many tokens."""
-    count, head, total = 0, torch.arange(n_heads).view(1, -1, 1, 1), past + query
-    n_keys = total if memory is None else memory
-    for q in range(past, total, TILE):
-        for k in range(0, n_keys, TILE):
-            queries = unmarked(min(TILE, total - q), q).as_queries()
-            keys = unmarked(min(TILE, n_keys - k), k).as_keys()
-            seen = mask(queries, keys, head).expand(1, -1, queries.position.shape[2], keys.position.shape[3])
-            count += n_heads // seen.shape[1] * int(torch.count_nonzero(seen))  # heads that see the same: once
-    return count
-
-
-def sum_of_minima(start: int, stop: int, bound: float) -> int:
-    """The sum over i from start to stop - 1 of min(i, bound)."""
-    bent = max(start, min(stop, stop if math.isinf(bound) else int(bound)))
-    rising = (bent * (bent - 1) - start * (start - 1)) // 2
-    return rising + (0 if bent == stop else (stop - bent) * int(bound))
-
-
-def sum_of_floors(n: int, by: int) -> int:
-    """The sum of i // by for i from 0 to n - 1."""
-    times, rest = divmod(n, by)
-    return by * times * (times - 1) // 2 + times * rest
 
 
 def _order(tokens: Tokens) -> Tensor:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.layers.context import ForwardContext
 from anyformer.layers.execution import autocast_dtype, transformed
-from anyformer.layers.held import HeldWeight
+from anyformer.layers.held import HeldWeight, row_by_row
 
 
 class MemoryEfficientDown(torch.autograd.Function):
@@ -46,7 +46,7 @@ class MemoryEfficientDown(torch.autograd.Function):
         _, wanted, moved, *_ = ctx.needs_input_grad
         for_weight = (rows.t() @ middle).to(weight.dtype) if wanted else None
         for_bias = rows.sum(0).to(bias.dtype) if moved else None
-        for_hidden = torch.autograd.grad(made, leaves, torch.matmul(grad, weight.to(grad.dtype)))
+        for_hidden = torch.autograd.grad(made, leaves, torch.matmul(grad, row_by_row(weight).to(grad.dtype)))
         return None, for_weight, for_bias, *for_hidden
 
 

@@ -140,7 +140,8 @@ class MLASpec(ProjectionSpec):
         assert head_dim is not None
         like = partial(in_proportion, old=self.head_dim, new=head_dim)
         turning = self.rotary_dim and like(self.rotary_dim)
-        return self.but(
+        return to.fields(
+            self,
             n_heads=n_heads,
             head_dim=head_dim,
             kv_rank=like(self.kv_rank),
@@ -148,8 +149,6 @@ class MLASpec(ProjectionSpec):
             rotary_dim=turning,
             value_dim=self.value_dim and like(self.value_dim),
             rotary=self.rotary and self.rotary.resized(to).fitted(turning or 0),
-            norm_kv=to.field(MapSpec, self.norm_kv),
-            norm_query=to.field(MapSpec, self.norm_query),
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid, soft_capped
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import LayerNormSpec
@@ -74,16 +74,16 @@ class MLSTMSpec(RecurrentSpec):
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps, and the products of chunks."""
         n = self.n_heads
-        maps = 2 * place.d_model * (sum(self.widths) + 2 * self.widths[2] + 2 * n) * workload.tokens
         sizes = {"groups": n, "heads": n, "key_dim": self.key_dim, "value_dim": self.value_dim + 1}
         core = linear_attention_flops(workload.query, workload.past, **sizes)
-        return Cost({"projections": maps, "recurrence": core * workload.batch})
+        maps = super().cost(place, workload).named("projections")
+        return maps + Cost({"recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> MLSTMSpec:
         n_heads, _, value_dim = to.heads(self.n_heads, self.n_heads, self.value_dim)
         assert value_dim is not None
         key_dim = in_proportion(self.key_dim, self.value_dim, value_dim)
-        return self.but(n_heads=Count(n_heads), value_dim=Width(value_dim), key_dim=key_dim)
+        return to.fields(self, n_heads=n_heads, value_dim=value_dim, key_dim=key_dim)
 
 
 class MLSTM(Recurrent[MLSTMSpec]):
@@ -105,7 +105,7 @@ class MLSTM(Recurrent[MLSTMSpec]):
         write = soft_capped(self.write(x) + self.write_bias, spec.cap)
         forget = soft_capped(self.forget(x) + self.forget_bias, spec.cap)
         with as_given(x):  # in float32 at least, since a state adds up its rounding
-            dtype = torch.promote_types(x.dtype, torch.float32)
+            dtype = exact_dtype(x)
             q, k, v, write, forget = (each.to(dtype) for each in (q, k, v, write, forget))
             y, after = self._scan(q, k, v, write, F.logsigmoid(forget), steps, state)
         y = self.norm(y.to(x.dtype)).flatten(2) * spec.gate(self.out_gate(x))

@@ -98,12 +98,8 @@ class MoASpec(ProjectionSpec):
 
     def resized(self, to: Sizes) -> MoASpec:
         kv_heads, _, head_dim = to.heads(self.kv_heads, self.kv_heads, self.head_dim)
-        return self.but(
-            router=self.router.resized(to),
-            kv_heads=Count(kv_heads),
-            head_dim=None if head_dim is None else Width(head_dim),
-            rotary=self.rotary and self.rotary.resized(to).fitted(head_dim or to.d_model // kv_heads),
-        )
+        rotary = self.rotary and self.rotary.resized(to).fitted(head_dim or to.d_model // kv_heads)
+        return to.fields(self, kv_heads=kv_heads, head_dim=head_dim, rotary=rotary)
 
 
 class MoA(Projection[MoASpec]):

@@ -35,7 +35,6 @@ from anyformer.spec import (
     Weight,
     Whole,
     Width,
-    Window,
     Workload,
 )
 
@@ -67,7 +66,7 @@ class FixedCapacity(CapacitySpec):
 
     def resized(self, to: Sizes) -> FixedCapacity:
         """A number of tokens, as a window's is: it stays small enough to matter."""
-        return self.but(tokens=to.field(Window, self.tokens))
+        return self.but(tokens=to.window(self.tokens))
 
 
 class MoESpec(MixerSpec):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.execution import exact
 from anyformer.layers.memory_efficient import MemoryEfficientLayerNorm, MemoryEfficientRMSNorm, saves_activations
 from anyformer.layers.part import Part
 from anyformer.spec import MapSpec, Place, Positive, Weight
@@ -88,7 +89,7 @@ class RMSNorm(Part[RMSNormSpec]):
             if saves_activations():
                 return MemoryEfficientRMSNorm.apply(x, weight, spec.eps)
             return F.rms_norm(x, self.place.shape, weight, spec.eps)
-        y = F.rms_norm(x if x.dtype == torch.float64 else x.float(), self.place.shape[-1:], None, spec.eps)
+        y = F.rms_norm(exact(x), self.place.shape[-1:], None, spec.eps)
         if weight is None or spec.cast == "before":
             y = y.to(x.dtype)
             return y if weight is None else weight * y

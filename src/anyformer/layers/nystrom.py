@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.context import ForwardContext, Notes, Store
-from anyformer.layers.execution import as_given, numberless, recorded
+from anyformer.layers.execution import as_given, exact, exact_dtype, numberless, recorded
 from anyformer.layers.gqa import GQASpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, flagged_first
 from anyformer.layers.value_convolution import ValueConvolution, ValueConvolutionSpec
 from anyformer.spec import Cost, Count, Few, MixerSpec, Place, Placed, ScaleSpec, Workload
 
@@ -99,7 +99,7 @@ def landmarks(tokens: Tokens, most: int) -> Landmarks:
     own = rank * m // length
     begins = (own != (rank - 1) * m // length) & (document > 0)
     room = n if recorded() else min(n, most) if numberless(begins) else max(1, int(begins.sum(1).max()))
-    at = (~begins).to(torch.int8).argsort(dim=1, stable=True)[:, :room]
+    at = flagged_first(begins)[:, :room]
     text, number = (document * begins).gather(1, at), own.gather(1, at)
     near = (document[:, :, None] == text[:, None]) & (text > 0)[:, None]
     same = near & (own[:, :, None] == number[:, None])
@@ -140,16 +140,14 @@ class NystromAttention(Part[NystromAttentionSpec]):
 
 def means(x: Tensor, to: Landmarks) -> Tensor:
     """Of tokens x [batch, heads, token, width], for each landmark."""
-    exact = torch.promote_types(x.dtype, torch.float32)
-    sums = x.new_zeros(*x.shape[:2], to.n + 1, x.shape[-1], dtype=exact)
-    sums = sums.scatter_add(2, to.of[:, None, :, None].expand(x.shape), x.to(exact))[:, :, : to.n]
+    sums = x.new_zeros(*x.shape[:2], to.n + 1, x.shape[-1], dtype=exact_dtype(x))
+    sums = sums.scatter_add(2, to.of[:, None, :, None].expand(x.shape), exact(x))[:, :, : to.n]
     return (sums / to.size[:, None, :, None]).to(x.dtype)
 
 
 def weights(q: Tensor, k: Tensor, seen: Tensor | None) -> Tensor:
     """The softmax over keys [batch, heads, query, key], in float32 at least; a row that sees none is 0."""
-    scores = q @ k.mT
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    scores = exact(q @ k.mT)
     if seen is None:
         return scores.softmax(-1)
     return scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~seen, 0.0)

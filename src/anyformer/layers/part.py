@@ -9,8 +9,9 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 import torch
 from torch import Tensor, nn
 
+from anyformer.errors import SpecError
 from anyformer.layers.context import ForwardContext
-from anyformer.spec import PartSpec, Place
+from anyformer.spec import MapSpec, PartSpec, Place
 from anyformer.spec import part as parts
 from anyformer.spec.difference import unlike
 
@@ -48,10 +49,22 @@ class Part(nn.Module, Generic[S]):
             elif isinstance(placed, list):
                 setattr(self, name, Parts([assemble(*each) for each in placed], place.modules))
             else:
+                _keeps_width(spec, name, *placed)
                 attach(self, name, assemble(*placed), place.modules)
 
     def prepare(self, x: Tensor, context: ForwardContext) -> None:
         """Have made what parts share in a pass over x [batch, token, …], which a compiler would make in the first of them."""
+
+
+def _keeps_width(spec: PartSpec, name: str, part: PartSpec, place: Place) -> None:
+    """Raise SpecError where a map that stands as a norm, or on the way around a sublayer, gives vectors of another width."""
+    if isinstance(part, MapSpec) and name.startswith(("norm", "skip")):
+        width, wanted = part.width_out(place), place.shape[-1]
+        if width != wanted:
+            said = (
+                f"gives vectors of {width} features, and those there have {wanted}; take a map that keeps their width"
+            )
+            raise SpecError(f"{spec.kind}.{name} = {part.kind} {said}")
 
 
 class Parts(nn.Module):

@@ -57,7 +57,7 @@ class PerLayerEmbeddingSpec(MixerSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The three products; a table is looked up."""
-        return Cost({"per-layer embeddings": 6 * place.d_model * self.width * workload.tokens})
+        return super().cost(place, workload).named("per-layer embeddings")
 
 
 class PerLayerEmbedding(Part[PerLayerEmbeddingSpec]):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.execution import exact_dtype
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import MapSpec, PoolSpec, Positive
@@ -50,8 +51,8 @@ class MeanTokens(Part[MeanTokensSpec]):
         if tokens.document is None:
             return x.mean(1)
         real = (tokens.document > 0)[..., None]
-        wide = torch.promote_types(x.dtype, torch.float32)  # a sum of many goes beyond float16
-        return ((x * real).sum(1, dtype=wide) / real.sum(1).clamp(min=1)).to(x.dtype)
+        # A sum of many goes beyond float16.
+        return ((x * real).sum(1, dtype=exact_dtype(x)) / real.sum(1).clamp(min=1)).to(x.dtype)
 
 
 class UnitLengthSpec(MapSpec):

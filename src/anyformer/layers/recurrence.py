@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.layers.context import Dropout, ForwardContext, KeepNothing, Notes, Store
+from anyformer.layers.context import NO_DROPOUT, Dropout, ForwardContext, KeepNothing, Notes, Store
 from anyformer.layers.execution import recorded
 from anyformer.layers.part import Part
+from anyformer.layers.tokens import flagged_first
 from anyformer.spec import Caveat, HeadMap, Kept, MixerSpec
 
 
@@ -31,7 +32,7 @@ class Steps:
     begins: Tensor | None = None
     # [batch or 1, step]: 0 in the document that the state is of, then 1, 2 … as others begin; None: all of that one
     piece: Tensor | None = None
-    dropout: Dropout | None = None  # the pass's rates; None: evaluation
+    dropout: Dropout = NO_DROPOUT  # the pass's rates
 
     def taken(self, x: Tensor) -> Tensor:
         """Steps [batch, step, width] of tokens x [batch, token, width]."""
@@ -58,13 +59,15 @@ class Steps:
     def last(self, wide: Tensor, n: int, filling: int = 0) -> Tensor:
         """The last n [batch, n, …] before padding, of n that were before and the steps [batch, n + step, …]; `filling` for those
         of other documents."""
-        if self.real is None or self.piece is None:
+        if self.real is None:
             return wide[:, wide.shape[1] - n :]
-        pieces = F.pad(self.piece, (n, 0))
         at = self.real.sum(1, keepdim=True) + torch.arange(n, device=wide.device)
-        same = pieces.gather(1, at) == pieces[:, -1:]
         each = (slice(None), slice(None), *(None,) * (wide.dim() - 2))
         found = wide.gather(1, at[each].expand(len(wide), -1, *wide.shape[2:]))
+        if self.piece is None:
+            return found
+        pieces = F.pad(self.piece, (n, 0))
+        same = pieces.gather(1, at) == pieces[:, -1:]
         return torch.where(same[each], found, filling)
 
 
@@ -79,13 +82,13 @@ def steps_of(context: ForwardContext, store: Store) -> Steps:
         raise InputError("a state is read in the order of the row; leave the fact 'order' out, or take attention")
     document = tokens.document
     if document is None:
-        return Steps(dropout=context.dropout)
-    return context.once("steps", lambda: replace(_steps(document, store.document), dropout=context.dropout))
+        return Steps(dropout=context.rates)
+    return context.once("steps", lambda: replace(_steps(document, store.document), dropout=context.rates))
 
 
 def _steps(document: Tensor, before: Tensor | None) -> Steps:
     """Of tokens' documents [batch or 1, token], after those of document `before` [batch, 1] that a store holds."""
-    order = torch.argsort((document == 0).to(torch.int8), dim=1, stable=True)
+    order = flagged_first(document > 0)
     document = document.gather(1, order)
     if before is None:
         before = torch.zeros_like(document[:, :1])

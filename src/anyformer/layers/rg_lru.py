@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import GELU, ActivationSpec
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_scan import linear_scan
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
@@ -80,13 +80,13 @@ class RGLRUSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps and the gates; what the scan multiplies one by one is not counted."""
-        maps = 3 * place.d_model + 2 * self.width // self.n_blocks
-        return Cost({"projections": 2 * self.width * maps * workload.tokens})
+        gates = Cost({"gates": 4 * self.width**2 // self.n_blocks * workload.tokens})
+        return (super().cost(place, workload) + gates).named("projections")
 
     def resized(self, to: Sizes) -> RGLRUSpec:
         n, _, each = to.heads(self.n_blocks, self.n_blocks, self.width // self.n_blocks)
         assert each is not None
-        return self.but(n_blocks=Count(n), width=Width(n * each))
+        return to.fields(self, n_blocks=n, width=n * each)
 
 
 class RGLRU(Recurrent[RGLRUSpec]):
@@ -118,7 +118,7 @@ class RGLRU(Recurrent[RGLRUSpec]):
         self, u: Tensor, forget: Tensor, write: Tensor, steps: Steps, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """(h [batch, step, width], the last of them): in float32 at least, since a state adds up its rounding."""
-        dtype = torch.promote_types(u.dtype, torch.float32)
+        dtype = exact_dtype(u)
         u, forget, write = (each.to(dtype) for each in (u, forget, write))
         logarithm = -SHARPNESS * forget.sigmoid() * F.softplus(self.decay.to(dtype))
         root = bounded_root(-torch.expm1(2 * logarithm))

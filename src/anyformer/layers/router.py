@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.context import Decided, ForwardContext
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact
 from anyformer.layers.part import Part
 from anyformer.layers.router_stream import STREAM, RouterStream, RouterStreamSpec
 from anyformer.spec import (
@@ -154,10 +154,9 @@ class RouterSpec(PartSpec):
 
         So do identities.
         """
-        experts, hashed = to.count(self.n_experts), to.field(Vocab, self.hashed)
-        inside = {name: to.field(MapSpec, getattr(self, name)) for name in ("stream", "inner", "norm")}
+        experts = to.count(self.n_experts)
         if experts == self.n_experts:
-            return self.but(hashed=hashed, **inside)
+            return to.fields(self)
         identities = _share(self.n_identity, self.n_experts, experts) if self.n_identity else 0
         n = experts + identities
         groups = to.count(self.n_groups)
@@ -171,14 +170,16 @@ class RouterSpec(PartSpec):
         if factor != 1 and self.score == "softmax" and not self.renormalise:
             # Weights are shares of all choices, about 1 / n_choices each; their sum, times the factor, stays the same.
             factor = round(factor * (self.top_k / self.n_choices) / (top_k / n), 6)
-        sizes = {
-            "n_experts": Count(experts),
-            "n_identity": identities,
-            "top_k": top_k,
-            "n_groups": groups,
-            "top_groups": top_groups,
-        }
-        return self.but(**sizes, **inside, group_score=score, factor=factor, hashed=hashed)
+        return to.fields(
+            self,
+            n_experts=experts,
+            n_identity=identities,
+            top_k=top_k,
+            n_groups=groups,
+            top_groups=top_groups,
+            group_score=score,
+            factor=factor,
+        )
 
 
 def _share(top: int, of: int, n: int) -> int:
@@ -224,13 +225,11 @@ class Router(Part[RouterSpec]):
         x = x if self.stream is None else self.stream(x, context)
         x = x if self.inner is None else self.inner(x)
         with as_given(x):
-            exact = torch.promote_types(x.dtype, torch.float32)
-            x = x.to(exact)
+            x = exact(x)
             x = x if self.norm is None else self.norm(x)
-            if context.dropout and context.dropout.router_jitter:
-                jitter = context.dropout.router_jitter
+            if jitter := context.rates.router_jitter:
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
-            logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
+            logits = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
             logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)
             found = self.choose(
                 soft_capped(logits, self.spec.softcap),

@@ -9,13 +9,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.activation import SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.selective_scan import selective_scan
@@ -63,9 +62,7 @@ class S6Spec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The four maps; what the scan multiplies one by one is not counted."""
-        rank = self.rank(place)
-        maps = 3 * place.d_model + 2 * rank + 2 * self.state_dim
-        return Cost({"projections": 2 * self.width * maps * workload.tokens})
+        return super().cost(place, workload).named("projections")
 
 
 class S6(Recurrent[S6Spec]):
@@ -100,7 +97,7 @@ class S6(Recurrent[S6Spec]):
         self, mixed: Tensor, step: Tensor, b: Tensor, c: Tensor, steps: Steps, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """(y [batch, step, width], the state): in float32 at least, since a state adds up its rounding."""
-        dtype = torch.promote_types(mixed.dtype, torch.float32)
+        dtype = exact_dtype(mixed)
         x, step, b, c = (each.to(dtype) for each in (mixed, step, b, c))
         step = steps.kept(F.softplus(step + self.step))
         y, after = selective_scan(x, step, -self.rate.to(dtype).exp().t(), b, c, steps.begins, state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -59,14 +59,11 @@ class ScoreSpec(PartSpec, abstract=True):
         return False
 
 
-def memo_key(names: list[str], parts: Iterable[Part[Any]]) -> str | None:
-    """Name what scores by position depend on, beside `names`; None where one has weights of its own."""
-    for part in parts:
-        score = part.spec
-        if score.shared is None and dict(score.weights(part.place)):
-            return None
-        names.append(score.shared or score.key)
-    return " ".join(names)
+def memo_key(names: Sequence[str], parts: Sequence[Part[Any]]) -> str | None:
+    """What scores by position depend on, beside `names`, as a name; None where one has weights of its own."""
+    if any(part.spec.shared is None and dict(part.spec.weights(part.place)) for part in parts):
+        return None
+    return " ".join((*names, *(f"{part.spec.shared or part.spec.key} {part.place.shape}" for part in parts)))
 
 
 class ValueSpec(PartSpec, abstract=True):

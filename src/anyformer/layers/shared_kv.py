@@ -104,16 +104,14 @@ class SharedKVSpec(ProjectionSpec):
         assert head_dim is not None
         like = partial(in_proportion, old=self.head_dim, new=head_dim)
         groups = max(min(2, self.out_groups), self.out_groups * n_heads // self.n_heads)
-        return self.but(
-            n_heads=Count(n_heads),
-            head_dim=Width(head_dim),
+        return to.fields(
+            self,
+            n_heads=n_heads,
+            head_dim=head_dim,
             query_rank=self.query_rank and like(self.query_rank),
             out_rank=self.out_rank and like(self.out_rank),
-            out_groups=Count(next(g for g in range(groups, 0, -1) if n_heads % g == 0)),
+            out_groups=next(g for g in range(groups, 0, -1) if n_heads % g == 0),
             rotary=self.rotary and self.rotary.resized(to).fitted(head_dim),
-            norm_latent=to.field(MapSpec, self.norm_latent),
-            norm_query=to.field(MapSpec, self.norm_query),
-            norm_key=to.field(MapSpec, self.norm_key),
         )
 
 

@@ -34,7 +34,7 @@ class ShortConvolutionSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps; what the convolution multiplies one by one is not counted, as of activations and norms."""
-        return Cost({"recurrence": 2 * 4 * place.d_model**2 * workload.tokens})
+        return super().cost(place, workload).named("recurrence")
 
 
 class ShortConvolution(Recurrent[ShortConvolutionSpec]):

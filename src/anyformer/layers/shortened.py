@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from anyformer.errors import SpecError
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import mapped
-from anyformer.layers.compression import COUNT, Blocks, blocks_of, gathered, last_steps
+from anyformer.layers.compression import COUNT, Blocks, blocks_of, gathered
 from anyformer.layers.context import ForwardContext, Memo, Notes, Store
 from anyformer.layers.execution import numberless, recorded
 from anyformer.layers.linear import LinearSpec
@@ -163,10 +163,8 @@ class Shortened(Part[ShortenedSpec]):
         given = given if made is None else torch.cat((given, made), 1)
         read = blocks.ends.long().cumsum(1)  # which of these each step reads
         if store.state is not None:
-            real = blocks.n_real
-            last = read[:, -1:] if real is None else F.pad(read, (1, 0)).gather(1, real.expand(len(read), 1))
+            last, kept = blocks.steps.last(F.pad(read, (1, 0)), 1), blocks.steps.last(wide, every - 1)
             count = blocks.so_far.expand(len(x), 1).to(torch.float32)
-            kept = last_steps(wide, every - 1, blocks.n_real)
             store.keep({COUNT: count, WAITING: kept, GIVEN: gathered(given, last[..., None])[:, 0]})
         y = self.read(given, read, blocks.counted)
         return blocks.steps.given(y), notes

@@ -75,7 +75,7 @@ class SpanConvolutionSpec(MixerSpec):
         return super().cost(place, workload).named("convolution")
 
     def resized(self, to: Sizes) -> SpanConvolutionSpec:
-        return self.but(n_heads=Count(to.heads(self.n_heads, self.n_heads, None)[0]))
+        return to.fields(self, n_heads=to.heads(self.n_heads, self.n_heads, None)[0])
 
 
 class SpanConvolution(Part[SpanConvolutionSpec]):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
@@ -118,7 +118,6 @@ class SSDSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The two maps, and the products of chunks; what is multiplied one by one is not counted."""
-        maps = 2 * place.d_model * (sum(self.made) + self.width) * workload.query
         core = linear_attention_flops(
             workload.query,
             workload.past,
@@ -127,17 +126,12 @@ class SSDSpec(RecurrentSpec):
             key_dim=self.state_dim,
             value_dim=self.head_dim,
         )
-        return Cost({"projections": maps * workload.batch, "recurrence": core * workload.batch})
+        maps = super().cost(place, workload).named("projections")
+        return maps + Cost({"recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> SSDSpec:
         n_heads, n_groups, head_dim = to.heads(self.n_heads, self.n_groups, self.head_dim)
-        assert head_dim is not None
-        return self.but(
-            n_heads=Count(n_heads),
-            n_groups=Count(n_groups),
-            head_dim=Width(head_dim),
-            state_dim=Width(to.width(self.state_dim)),
-        )
+        return to.fields(self, n_heads=n_heads, n_groups=n_groups, head_dim=head_dim)
 
 
 class SSD(Recurrent[SSDSpec]):
@@ -167,7 +161,7 @@ class SSD(Recurrent[SSDSpec]):
         self, mixed: Tensor, step: Tensor, steps: Steps, state: Tensor | None, keeps: bool
     ) -> tuple[Tensor, Tensor | None]:
         """(y [batch, step, width], the state): in float32 at least, since a state adds up its rounding."""
-        spec, dtype = self.spec, torch.promote_types(mixed.dtype, torch.float32)
+        spec, dtype = self.spec, exact_dtype(mixed)
         parts = zip(
             mixed.to(dtype).split(spec.made[1:4], -1), (spec.n_heads, spec.n_groups, spec.n_groups), strict=True
         )

@@ -75,6 +75,17 @@ FACTS = ("position", "document", "order", "segment", "mark")
 Bias = Callable[[Tokens, Tokens], Tensor | None]
 
 
+def flagged_first(flags: Tensor) -> Tensor:
+    """The places [batch, token] of flags [batch, token] that are set, in turn, and behind them those of the others, in turn."""
+    return torch.argsort((~flags).to(torch.int8), dim=1, stable=True)
+
+
 def plain_tokens(n: int, device: torch.device, start: int = 0) -> Tokens:
     """`n` tokens of one document, at positions from `start` on."""
     return Tokens(torch.arange(start, start + n, device=device)[None], span=(start, start + n))
+
+
+def unmarked(n: int, start: int = 0) -> Tokens:
+    """Plain tokens none of which is of a prefix that only token_type_ids tell: no mask says how long that is."""
+    tokens = plain_tokens(n, torch.device("cpu"), start)
+    return replace(tokens, segment=torch.ones_like(tokens.position))

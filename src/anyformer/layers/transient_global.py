@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from anyformer.layers.compression import beside
 from anyformer.layers.context import ForwardContext
+from anyformer.layers.execution import exact, exact_dtype
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import RelativeBuckets, RelativeBucketsSpec
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, flagged_first
 from anyformer.spec import MapSpec, PartSpec, Place, Placed, Sizes, Window
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def summed(tokens: Tokens, every: int) -> Summed:
     position, document = tokens.position, tokens.documents
     n = tokens.n // every if tokens.span and tokens.span[0] == 0 else -(-tokens.n // every)
     ends = (position % every == every - 1) & (document > 0)
-    last = torch.argsort((~ends).to(torch.int8), dim=1, stable=True)[:, :n]
+    last = flagged_first(ends)[:, :n]
 
     def of_blocks(fact: Tensor) -> Tensor:
         return fact.expand(len(last), -1).gather(1, last)
@@ -91,9 +92,8 @@ class TransientGlobal(Part[TransientGlobalSpec]):
 
     def forward(self, x: Tensor, of: Tensor, n: int) -> Tensor:
         """The n blocks [batch, block, d_model] of x [batch, token, d_model]; `of` says which each token is summed into."""
-        exact = torch.promote_types(x.dtype, torch.float32)
-        sums = x.new_zeros(len(x), n + 1, x.shape[-1], dtype=exact)
-        sums = sums.scatter_add(1, of[..., None].expand(x.shape), x.to(exact))[:, :n].to(x.dtype)
+        sums = x.new_zeros(len(x), n + 1, x.shape[-1], dtype=exact_dtype(x))
+        sums = sums.scatter_add(1, of[..., None].expand(x.shape), exact(x))[:, :n].to(x.dtype)
         return sums if self.norm is None else self.norm(sums)
 
     def added(self, own: Tensor | None, query: Tokens, key: Tokens) -> Tensor | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Tokens, flagged_first
 
 
 class WholeBlocks(NamedTuple):
@@ -50,7 +50,7 @@ def whole_blocks(keys: Tokens, every: int) -> WholeBlocks:
     whole = there & (document > 0)
     starts = whole & (place == 0)
     column = torch.where(whole, starts.cumsum(1) - 1, n)
-    first = torch.argsort((~starts).to(torch.int8), dim=1, stable=True)[:, :n]
+    first = flagged_first(starts)[:, :n]
     at = (first[..., None] + torch.arange(every, device=number.device)).clamp(max=keys.n - 1)
     members = order.gather(1, at.flatten(1)).unflatten(1, (n, every))
     real = number[:, :n] < starts.sum(1, keepdim=True)

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from anyformer.layers.activation import ActivationSpec, Sigmoid
-from anyformer.layers.execution import as_given
+from anyformer.layers.execution import as_given, exact_dtype
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.token_shift import TokenShift, TokenShiftSpec
@@ -70,7 +69,7 @@ class WKVSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps; what the operator multiplies one by one is not counted."""
-        return Cost({"projections": 2 * 4 * place.d_model * self._width(place) * workload.tokens})
+        return super().cost(place, workload).named("projections")
 
     def _width(self, place: Place) -> int:
         return self.width or place.d_model
@@ -95,7 +94,7 @@ class WKV(Recurrent[WKVSpec]):
         k, v = self.key(self.shift_key(before, change)), self.value(self.shift_value(before, change))
         r = self.receptance(self.shift_receptance(before, change))
         with as_given(x):  # in float32 at least, since a state adds up its rounding
-            dtype = torch.promote_types(x.dtype, torch.float32)
+            dtype = exact_dtype(x)
             k, v, rate, bonus = (each.to(dtype) for each in (k, v, self.decay, self.bonus))
             known = (held["sums"], held["largest"]) if held else None
             y, (sums, largest) = wkv(k, v, rate.exp(), bonus, steps.begins, steps.real, known)

@@ -256,7 +256,7 @@ class Spec:
 
     def resized(self, to: Sizes) -> Self:
         """The same architecture at other sizes: each field by its type, nested values by themselves."""
-        return self.but(**{name: to.field(hint, getattr(self, name)) for name, hint in self.types().items()})
+        return to.fields(self)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from anyformer.spec.part import Spec
 from anyformer.spec.ranges import Count, Length, Vocab, Width, Window
 
+K = TypeVar("K", bound=Spec)
+
 
 class Sizes(ABC):
-    """The new size for each old one. Subclasses say how; `field` applies the rule that a field's type asks for."""
+    """The new size for each old one. Subclasses say how; `fields` applies the rules that fields' types ask for."""
 
     d_model: int  # the new one of the main stack
 
@@ -36,6 +38,11 @@ class Sizes(ABC):
 
     length = window = vocab = count  # the same of sequences, of distances, of the rows of a token table
 
+    def fields(self, value: K, **known: Any) -> K:
+        """A value at the new sizes: each field by its type, but for those whose new values are known, as of heads."""
+        others = {name: hint for name, hint in value.types().items() if name not in known}
+        return value.but(**{name: self.field(hint, getattr(value, name)) for name, hint in others.items()}, **known)
+
     def field(self, hint: Any, value: Any) -> Any:
         """What becomes of a field's value, given its type."""
         if isinstance(value, Spec):
@@ -45,7 +52,9 @@ class Sizes(ABC):
             resized = {name: item.resized(self) for name, item in each.items()}  # a layer that is tiled is resized once
             return tuple(resized[id(item)] for item in value)
         rule = next((_RULES[each] for each in (hint, *get_args(hint)) if each in _RULES), None)
-        return value if rule is None or value is None else getattr(self, rule)(value)
+        if rule is None or value is None:
+            return value
+        return tuple(map(getattr(self, rule), value)) if isinstance(value, tuple) else getattr(self, rule)(value)
 
 
 _RULES: dict[Any, str] = {Width: "width", Count: "count", Length: "length", Window: "window", Vocab: "vocab"}

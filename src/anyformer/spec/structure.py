@@ -31,6 +31,8 @@ class EmbeddingSpec(PartSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         narrow = place.at(self.width or place.d_model)
+        fits = self.projection is None or self.projection.width_out(narrow) == place.d_model
+        self.require("projection", fits, f"must give vectors of d_model = {place.d_model} features")
         return {
             "terms": [(term, narrow) for term in self.terms],
             "norm": self.norm and (self.norm, narrow),

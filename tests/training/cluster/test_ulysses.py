@@ -50,7 +50,7 @@ def exchanged(world: World, n: int, kv_heads: int, documents: bool, biased: bool
     if documents:
         whole = replace(whole, span=None, document=(torch.arange(n)[None] >= n // 2).long() + 1)
     ulysses = Ulysses(choose(None, spec, "cpu"), stretches, whole)
-    assert ulysses.refuses(spec) is None
+    assert spec.shared_by_heads(world.size)
     given = [x.requires_grad_() for x in (q, k, v)]
     seen = ulysses.prepare(mask, distances if biased else None, whole, whole, 4)
     y, _ = ulysses(q, k, v, seen, How(0.3))

@@ -17,7 +17,7 @@ from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.fastest import LEAST, LEAST_ON_GPU, Fastest, FastestOnGPU
 from anyformer.layers import Causal, Everything, MLASpec
 from anyformer.layers.causality import sees_later_tokens
-from anyformer.layers.mask import unmarked
+from anyformer.layers.tokens import unmarked
 from anyformer.spec import ModelSpec, cached_calls
 
 LENGTH = 2048  # tokens, where no context is given

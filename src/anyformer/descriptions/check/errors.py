@@ -10,7 +10,8 @@ from anyformer.descriptions.facts import attentions, maps, own_parts, place_in, 
 from anyformer.errors import AnyformerError
 from anyformer.layers import LearnedPositionsSpec, TokensSpec
 from anyformer.layers.causality import sees_later_tokens
-from anyformer.layers.mask import And, Not, Or, counted
+from anyformer.layers.counting import counted
+from anyformer.layers.mask import And, Not, Or
 from anyformer.model import build
 from anyformer.spec import ModelSpec, PartSpec, Place, inside, tensors
 from anyformer.variants.values import text_of

@@ -15,7 +15,7 @@ from anyformer.hub.adapted import WRAPPED, A, B, merged
 from anyformer.hub.wrapped import class_of, names_before
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.experts import StackedLinear
-from anyformer.layers.packed import PackedWeight
+from anyformer.layers.held import row_by_row
 from anyformer.model import Transformer
 from anyformer.recipe import LoRA
 from anyformer.spec import PartSpec
@@ -82,7 +82,7 @@ class Adapter(nn.Module):
     def base_numbers(self) -> Iterator[tuple[str, Tensor]]:
         """The numbers of `base`, in float32 where they are held in few bits."""
         for name, p in self.base().items():
-            yield name, p.plain() if isinstance(p, PackedWeight) else p.detach()
+            yield name, row_by_row(p).detach()
 
     def left_out(self) -> tuple[str, ...]:
         """What the targets mean beside maps: stacks of matrices, one of each expert, which stay as they are."""

@@ -13,7 +13,7 @@ from anyformer.families import with_classifier
 from anyformer.layers.cross_entropy import losses_of
 from anyformer.layers.distillation import Answers
 from anyformer.layers.embedding import n_segments
-from anyformer.layers.head import exact
+from anyformer.layers.execution import exact
 from anyformer.model import Output
 from anyformer.recipe import Recipe
 from anyformer.spec import HeadSpec, ModelSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial
+from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial, untied
 from anyformer.families.heads import masked_words, row_classes, with_masked_words, words_of_table
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
@@ -82,8 +82,7 @@ def masked_apart(model: ModelSpec, width: int, activation: MapSpec | None = None
 def rembert(*, n_layers: int, d_model: int, n_heads: int, width: int = 256, width_out: int = 1664) -> ModelSpec:
     """BERT whose tables at input and output are not tied, the latter the wider."""
     model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=250_300, width=width)
-    model = changed(model, TableSpec, shared=None)
-    return model.but(heads=(masked_apart(model, width_out),))
+    return untied(model).but(heads=(masked_apart(model, width_out),))
 
 
 def bert_generation(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:

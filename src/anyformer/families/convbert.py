@@ -46,7 +46,6 @@ CONVBERT = Origin("convbert", "electra", 2020, "arXiv:2008.02496, section 2").li
         "17.6M with the head for masked words, 17.5M without, which the paper cuts",
     ),
     Preset("convbert-base", with_masked_words(convbert(12, 768, 12)), "106M", alias="convbert"),
-    known="convbert-base",
     sizes="Jiang et al. 2020, arXiv:2008.02496, section 4.1 and table 2 (sizes as released, from memory)",
     tokenizer=WORDPIECE,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anyformer.families.compose import gated, language_model, serial, window
+from anyformer.families.deepseek import BPE
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     ActivationSpec,
@@ -119,5 +120,5 @@ DEEPSEEK_V4 = Origin("deepseek-v4", "deepseek-v3.2", 2026, "the report of DeepSe
     sizes="DeepSeek-AI 2026, the sizes and the layers that transformers' DeepseekV4Config has by default, YaRN as released (from "
     "memory); that class counts blocks from a row's first slot, padding among them, and here they count from a document's "
     "first token",
-    tokenizer="byte-level BPE, {}".format("129,280"),
+    tokenizer=BPE.format("129,280"),
 )

@@ -29,7 +29,7 @@ def exaone4(*sizes: int, tied: bool = False, context: int = 131_072) -> ModelSpe
 def hybrid(model: ModelSpec, size: int, every: int = 4) -> ModelSpec:
     """The model with windows but in each `every`-th layer, which sees everything and rotates nothing (section 2.1)."""
     full = changed(model, GQASpec, rotary=None)
-    return layered(model, *[windowed(model, size).stack.blocks[0]] * (every - 1), full.stack.blocks[0])
+    return layered(model, *[windowed(model, size)] * (every - 1), full)
 
 
 _3 = llama(32, 4096, 32, 14_336, 8, vocab_size=102_400, eps=1e-5, theta=5e5, context=4096)

@@ -42,7 +42,7 @@ def gemma2(*sizes: int, head_dim: int = 256, scores_as_of: int | None = None) ->
     model = gemma(*sizes, head_dim=head_dim)
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(changed(model, AttentionSpec, softcap=50.0), HeadSpec, softcap=30.0)
-    return layered(model, windowed(model, 4096).stack.blocks[0], model.stack.blocks[0])
+    return layered(model, windowed(model, 4096), model)
 
 
 def vaultgemma(*sizes: int) -> ModelSpec:
@@ -67,8 +67,8 @@ def gemma3(
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(model, GQASpec, norm_query=NORM, norm_key=NORM)
     scaling = None if stretch is None else LinearScaling(factor=stretch)
-    local, full = windowed(model, window).stack.blocks[0], changed(model, RotarySpec, theta=1e6, scaling=scaling)
-    return layered(model, *[local] * 5, full.stack.blocks[0])
+    full = changed(model, RotarySpec, theta=1e6, scaling=scaling)
+    return layered(model, *[windowed(model, window)] * 5, full)
 
 
 def embeddinggemma(*sizes: int) -> ModelSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anyformer.families.compose import changed, edited, windowed, with_layers
+from anyformer.families.compose import changed, edited, gated, windowed, with_layers
 from anyformer.families.gemma import gemma
 from anyformer.families.gemma3n import FULL, LOCAL, NORM, borrowing, injected, with_values_normed
 from anyformer.families.lineage import Origin, Preset
@@ -37,8 +37,7 @@ def beside(feed: SublayerSpec, mixture: Mixture) -> SublayerSpec:
     n_experts, top_k, width = mixture
     scale = ScaleSpec(power=-0.5)
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, norm=NORM, scale=scale, renormalise=True, gains=True)
-    expert = GatedFeedForwardSpec(d_ff=Width(width), activation=GELU(form="tanh"))
-    experts = BranchSpec(mixer=MoESpec(router=router, expert=expert, norm=NORM), norm_out=NORM)
+    experts = BranchSpec(mixer=MoESpec(router=router, expert=gated(width, GELU(form="tanh")), norm=NORM), norm_out=NORM)
     (dense,) = feed.branches
     return SublayerSpec(branches=(dense.but(norm_in=feed.norm_in, norm_out=NORM), experts), norm_out=NORM)
 

@@ -36,7 +36,7 @@ def granite_moe(*sizes: int, n_experts: int, logits: float, top_k: int = 8) -> M
 def with_sinks_and_windows(model: ModelSpec, size: int) -> ModelSpec:
     """The model with a score for each head that takes weight, and three windows after each layer that sees everything."""
     model = changed(model, AttentionSpec, sink=True)
-    return layered(model, model.stack.blocks[0], *[windowed(model, size).stack.blocks[0]] * 3)
+    return layered(model, model, *[windowed(model, size)] * 3)
 
 
 def hyperclova(*sizes: int, scores: float, logits: float) -> ModelSpec:

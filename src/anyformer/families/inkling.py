@@ -3,7 +3,7 @@ the router weighs (Thinking Machines 2026)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, window, with_layers
+from anyformer.families.compose import changed, edited, window, with_layers_of
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -35,10 +35,10 @@ def inkling(*sizes: int, choice: RouterSpec, of_window: tuple[int, int], size: i
     plain = changed(plain, GQASpec, rotary=None, short=SHORT)
     far, near = DistanceProfilesSpec(width=Width(16), extent=Window(1024)), Window(size)
     plain = changed(plain, AttentionSpec, scale=ScaleSpec(power=-1.0), scores=(far,))
-    full, (n_heads, n_kv_heads) = plain.stack.blocks[0], of_window
-    local = changed(full, AttentionSpec, mask=window(near), scores=(far.but(extent=near),))
+    n_heads, n_kv_heads = of_window
+    local = changed(plain, AttentionSpec, mask=window(near), scores=(far.but(extent=near),))
     local = changed(local, GQASpec, n_heads=Count(n_heads), n_kv_heads=Count(n_kv_heads))
-    return with_layers(plain, (local if (i + 1) % every else full for i in range(plain.n_layers)))
+    return with_layers_of(local, plain, range(every - 1, plain.n_layers, every))
 
 
 def _convolved(branch: BranchSpec) -> BranchSpec:

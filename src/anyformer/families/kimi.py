@@ -18,7 +18,7 @@ from anyformer.layers import (
     RouterSpec,
     Sigmoid,
 )
-from anyformer.spec import Count, Length, ModelSpec, Width
+from anyformer.spec import Count, ModelSpec, Width
 
 
 def kda(n_heads: int, head_dim: int = 128, eps: float = 1e-5) -> GatedDeltaNetSpec:
@@ -39,21 +39,23 @@ def kda(n_heads: int, head_dim: int = 128, eps: float = 1e-5) -> GatedDeltaNetSp
 
 def kimi_linear(*sizes: int, router: RouterSpec, attending: Collection[int]) -> ModelSpec:
     """DeepSeek-V3 without positions and without a rank of queries, whose other layers than the `attending` have KDA."""
-    model = deepseek(*sizes, router=router, n_shared=1, query_rank=None, mscale=None, vocab_size=163_840)
+    model = deepseek(*sizes, router=router, query_rank=None, vocab_size=163_840, context=1_048_576, init=ByRole())
     latent = next(model.nested(MLASpec))
     model = changed(model, RMSNormSpec, eps=1e-5)
     model = changed(model, AttentionSpec, projection=latent.but(rotary=None))  # whose norm keeps its eps
-    return elsewhere(model, attending, kda(latent.n_heads)).but(init=ByRole(), context=Length(1_048_576))
+    return elsewhere(model, attending, kda(latent.n_heads))
 
 
 def ling3(*sizes: int, router: RouterSpec, head_dim: int = 128) -> ModelSpec:
     """DeepSeek-V3 without a rank of queries and with gated heads in each sixth layer, KDA with bounded decays and maps of full
     rank in the others; two dense layers (the release of Ling 3.0, 2026, from memory)."""
-    model = deepseek(*sizes, router=router, n_dense=2, n_shared=1, query_rank=None, mscale=None, vocab_size=157_184)
+    model = deepseek(
+        *sizes, router=router, n_dense=2, query_rank=None, vocab_size=157_184, context=262_144, init=ByRole()
+    )
     model = changed(changed(model, RotarySpec, theta=6e6), AttentionSpec, gate=OutputGateSpec(over="heads"))
     mixer = kda(sizes[2], head_dim, 1e-6).but(gate_rank=None, forget_rank=None, bound=5.0)
     attending = range(5, sizes[0], 6)
-    return elsewhere(model, attending, mixer).but(init=ByRole(), context=Length(262_144))
+    return elsewhere(model, attending, mixer)
 
 
 ROUTER = V3_ROUTER.but(n_groups=1, top_groups=1, factor=2.446)

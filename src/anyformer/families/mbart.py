@@ -10,22 +10,16 @@ from typing import Any
 from anyformer.families.bart import NORM, bart
 from anyformer.families.bigbird import TANH, block_sparse
 from anyformer.families.compose import changed
+from anyformer.families.fsmt import POSITIONS
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.marian import SINUSOIDS
 from anyformer.families.transformer import ROOT, two_stacks
-from anyformer.layers import GELU, GQASpec, LearnedPositionsSpec, ReLU, SinusoidSpec
+from anyformer.layers import GELU, GQASpec, LearnedPositionsSpec, ReLU
 from anyformer.spec import Length, ModelSpec
 
 mbart = partial(bart, norm_first=True, token_scale=ROOT)
 plain = partial(two_stacks, norm=NORM, norm_first=True, token_scale=ROOT)
-# fairseq's: the first token's position is the one after the padding's id.
-m2m_100 = partial(
-    plain,
-    vocab_size=128_112,
-    positions=(SinusoidSpec(layout="concatenated", frequencies="half-1", start=2),),
-    activation=ReLU(),
-    context=1024,
-)
+m2m_100 = partial(plain, vocab_size=128_112, positions=(POSITIONS,), activation=ReLU(), context=1024)
 pegasus = partial(plain, vocab_size=96_103, positions=(SINUSOIDS,), activation=ReLU(), context=1024)
 blenderbot = partial(
     plain,
@@ -127,7 +121,6 @@ BLENDERBOT = Origin("blenderbot", "bart", 2020, "arXiv:2004.13637, section 2.2")
     "norms before each branch and at the end, two layers beside many, 128 tokens",
     Preset("blenderbot-400m-distill", talking(2, 12, 1280), "365M", alias="blenderbot"),
     Preset("blenderbot-3b", talking(2, 24, 2560), "2.7B"),
-    known="blenderbot-3b",
     family="mbart",
     sizes="Roller et al. 2020, arXiv:2004.13637, table 2 (totals from memory); the vocabulary as released",
     tokenizer="byte-level BPE, 8,008",

@@ -37,7 +37,7 @@ MISTRAL_V0_2 = Origin("mistral-v0.2", "mistral", 2024, "the releases of 2024, fr
 def ministral(*sizes: int) -> ModelSpec:
     """Mistral with three windows to a full layer (the release of October 2024, from memory)."""
     model = mistral(*sizes, vocab_size=131_072, theta=1e8, context=131_072)
-    return layered(model, *[windowed(model, 32_768).stack.blocks[0]] * 3, model.stack.blocks[0])
+    return layered(model, *[windowed(model, 32_768)] * 3, model)
 
 
 MINISTRAL = Origin("ministral", "mistral-v0.2", 2024, "the release of October 2024, from memory").lineage(

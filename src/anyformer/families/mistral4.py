@@ -29,9 +29,7 @@ def mistral4(
 ) -> ModelSpec:
     """DeepSeek-V3 with narrower latents and softmax scores, stretched from 8,192 tokens to 1,048,576."""
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, group_score="top2-sum", renormalise=True)
-    model = deepseek(
-        n_layers, d_model, n_heads, d_ff, d_expert, router, n_dense=n_dense, n_shared=1, vocab_size=131_072
-    )
+    model = deepseek(n_layers, d_model, n_heads, d_ff, d_expert, router, n_dense=n_dense, vocab_size=131_072)
     narrow = {"kv_rank": Width(256), "query_rank": Width(1024), "head_dim": Width(64)}
     model = changed(model, MLASpec, **narrow)
     return grown(changed(model, AttentionSpec, scale=sharpened(128.0, 1.0)), 128.0, 8192)

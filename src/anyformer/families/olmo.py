@@ -43,7 +43,7 @@ def olmo3(*sizes: int) -> ModelSpec:
     """OLMo 2 with three windows of 4,096 to a full layer, the full ones stretched by YaRN (the report of 2025, from memory)."""
     model = olmo2(*sizes, vocab_size=100_278, context=65_536)
     full = changed(model, RotarySpec, scaling=YaRN(factor=8.0, original_context=Length(8192)))
-    return layered(model, *[windowed(model, 4096).stack.blocks[0]] * 3, full.stack.blocks[0])
+    return layered(model, *[windowed(model, 4096)] * 3, full)
 
 
 def olmoe(*sizes: int, n_experts: int = 64, top_k: int = 8) -> ModelSpec:
@@ -73,7 +73,7 @@ def olmo_hybrid(*sizes: int) -> ModelSpec:
     delta = GatedDeltaNetSpec(key_dim=Width(key_dim), value_dim=Width(2 * key_dim), **heads)
     before = changed(model.stack.blocks[0], BranchSpec, norm_out=None)
     before = mixing(changed(before, SublayerSpec, norm_in=model.stack.norm), delta)
-    return layered(model, *[before] * 3, model.stack.blocks[0])
+    return layered(model, *[before] * 3, model)
 
 
 OF_2024 = "the release of {} and its configuration"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, with_layers
+from anyformer.families.compose import changed, edited, with_layers
+from anyformer.families.gemma import NORM
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.qwen3_next import TOKENIZER, hybrid, qwen3_next_moe
 from anyformer.layers import (
@@ -14,12 +15,10 @@ from anyformer.layers import (
     GatedResidualSpec,
     GatedStreamsSpec,
     IndexerSpec,
-    RMSNormSpec,
     Sigmoid,
 )
 from anyformer.spec import BlockSpec, BranchSpec, Count, ModelSpec, SublayerSpec, Vocab, Width, Window
 
-NORM = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")
 INDEXER = IndexerSpec(
     n_heads=Count(4),
     head_dim=Width(128),
@@ -39,11 +38,8 @@ def streamed(model: ModelSpec, n: int = 4, rank: int = 320) -> ModelSpec:
         bare = tuple(sublayer.but(norm_in=None) for sublayer in block.sublayers)
         return block.but(sublayers=bare, connection=connection)
 
-    each = {id(block): connected(block) for block in model.stack.blocks}
-    model = with_layers(model, (each[id(block)] for block in model.stack.blocks))
-    return model.but(
-        stack=model.stack.but(residual=GatedStreamsSpec(n=Count(n), rank=Width(rank), norm=NORM), norm=None)
-    )
+    streams = GatedStreamsSpec(n=Count(n), rank=Width(rank), norm=NORM)
+    return model.but(stack=edited(model.stack, BlockSpec, connected).but(residual=streams, norm=None))
 
 
 def with_ngrams(block: BlockSpec, engram: EngramSpec) -> BlockSpec:

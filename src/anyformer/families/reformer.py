@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from anyformer.families.compose import attend, embedding, repeat, serial
+from anyformer.families.compose import attend, embedding, feed, repeat, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     AdjacentBlocks,
     AxialPositionsSpec,
     ByRole,
     Causal,
-    FeedForwardSpec,
     LayerNormSpec,
     LSHAttentionSpec,
     ReLU,
@@ -47,8 +46,7 @@ def reformer(
             n_heads=Count(n_heads), head_dim=Width(head_dim), n_hashes=n_hashes, n_buckets=n_buckets, chunk=hashed
         ),
     }
-    feed = FeedForwardSpec(d_ff=Width(d_ff), activation=ReLU())
-    layers = {kind: serial(norm, mixer, feed) for kind, mixer in mixers.items()}
+    layers = {kind: serial(norm, mixer, feed(d_ff, ReLU())) for kind, mixer in mixers.items()}
     table = TableSpec(rows=Vocab(vocab_size))
     stack = StackSpec(
         d_model=Width(d_model),

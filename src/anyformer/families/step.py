@@ -34,7 +34,7 @@ def step(*sizes: int, n_near: int, d_expert: int, choice: RouterSpec, n_dense: i
     plain = changed(plain, AttentionSpec, gate=OutputGateSpec(over="heads"))
     near = windowed(changed(plain, GQASpec, n_heads=Count(n_near), rotary=RotarySpec(theta=1e4)), window)
     plain = changed(plain, RotarySpec, fraction=0.5, scaling=STRETCHED)
-    plain = layered(plain, *plain.stack.blocks[:1], *near.stack.blocks[:3])
+    plain = layered(plain, plain, near, near, near)
     return experts_after(plain, n_dense, choice, d_expert, d_expert)
 
 

@@ -97,6 +97,11 @@ def firsts(kinds: Sequence[K], model: ModelSpec) -> dict[K, BlockSpec]:
     return dict(reversed([*zip(kinds, model.stack.blocks, strict=True)]))
 
 
+def normed(model: ModelSpec, norm: MapSpec) -> ModelSpec:
+    """The model with this norm before each sublayer and at its end."""
+    return changed(changed(model, SublayerSpec, norm_in=norm), StackSpec, norm=norm)
+
+
 def mixing(layer: BlockSpec, mixer: MixerSpec) -> BlockSpec:
     """The layer with this mixer in the place of its attention."""
     first, *rest = layer.sublayers

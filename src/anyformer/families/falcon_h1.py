@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import pre_norm, with_layers
+from anyformer.families.compose import layered, pre_norm
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import SSDSpec
@@ -26,7 +26,7 @@ def falcon_h1(
     first, feed = plain.stack.blocks[0].sublayers
     assert first.norm_in is not None
     layer = plain.stack.blocks[0].but(sublayers=(pre_norm(first.norm_in, mixer, first.branches[0].mixer), feed))
-    return with_layers(plain, (layer,) * plain.n_layers)
+    return layered(plain, layer)
 
 
 FALCON_H1 = Origin("falcon-h1", "mamba2", 2025, "arXiv:2507.22448, section 2").lineage(

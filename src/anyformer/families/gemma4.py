@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anyformer.families.compose import changed, edited, gated, windowed, with_layers
+from anyformer.families.compose import changed, edited, gated, repeat, windowed, with_layers
 from anyformer.families.gemma import gemma
 from anyformer.families.gemma3n import FULL, LOCAL, NORM, borrowing, injected, with_values_normed
 from anyformer.families.lineage import Origin, Preset
@@ -95,7 +95,7 @@ def gemma4(
     injection = None if width is None else injected(VOCABULARY, width)
     local, full = windowed(model, window), changed(model, GQASpec, **heads)
     near, all_ = (completed(kind.stack.blocks[0], injection, mixture) for kind in (local, full))
-    layers = [near if (i + 1) % every else all_ for i in range(model.n_layers)]
+    layers = repeat((*[near] * (every - 1), all_), model.n_layers)
     return with_layers(model, sharing(layers, n_shared, widened))
 
 

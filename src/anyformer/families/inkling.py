@@ -3,7 +3,7 @@ the router weighs (Thinking Machines 2026)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, window, with_layers_of
+from anyformer.families.compose import changed, edited, layered, window
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -38,7 +38,7 @@ def inkling(*sizes: int, choice: RouterSpec, of_window: tuple[int, int], size: i
     n_heads, n_kv_heads = of_window
     local = changed(plain, AttentionSpec, mask=window(near), scores=(far.but(extent=near),))
     local = changed(local, GQASpec, n_heads=Count(n_heads), n_kv_heads=Count(n_kv_heads))
-    return with_layers_of(local, plain, range(every - 1, plain.n_layers, every))
+    return layered(plain, *[local] * (every - 1), plain)
 
 
 def _convolved(branch: BranchSpec) -> BranchSpec:

@@ -17,7 +17,7 @@ from anyformer.layers import (
     NystromAttentionSpec,
     ValueConvolutionSpec,
 )
-from anyformer.spec import BranchSpec, Count, ModelSpec, Window
+from anyformer.spec import Count, ModelSpec, Window
 
 GELU_TANH = GELU(form="tanh")
 
@@ -55,15 +55,11 @@ def nystromformer(
 def through_landmarks(model: ModelSpec, n: int) -> ModelSpec:
     """The model whose attention is through n landmarks of a text."""
 
-    def approached(branch: BranchSpec) -> BranchSpec:
-        own = branch.mixer
-        if not isinstance(own, AttentionSpec) or not isinstance(own.projection, GQASpec):
-            return branch
-        return branch.but(
-            mixer=NystromAttentionSpec(projection=own.projection, n_landmarks=Count(n), convolution=own.convolution)
-        )
+    def approached(own: AttentionSpec) -> NystromAttentionSpec:
+        assert isinstance(own.projection, GQASpec)
+        return NystromAttentionSpec(projection=own.projection, n_landmarks=Count(n), convolution=own.convolution)
 
-    return edited(model, BranchSpec, approached)
+    return edited(model, AttentionSpec, approached)
 
 
 base = partial(nystromformer, 12, 768, 12)

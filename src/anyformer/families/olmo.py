@@ -3,7 +3,7 @@ et al. 2024, arXiv:2409.02060), FlexOlmo (Shi et al. 2025, arXiv:2507.07024)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, layered, mixing, windowed
+from anyformer.families.compose import changed, edited, layered, mixing, normed, windowed
 from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -25,7 +25,7 @@ def olmo(*sizes: int, clip: float | None = None, tied: bool = False, context: in
     """LLaMA with LayerNorms without weights; later q, k and v are clamped to ± clip (2402.00838, section 2.1)."""
     model = llama(*sizes, vocab_size=50_304, tied=tied, context=context)
     norm = LayerNormSpec(eps=1e-5, weight=False, bias=False)
-    return changed(changed(changed(model, SublayerSpec, norm_in=norm), StackSpec, norm=norm), GQASpec, clip=clip)
+    return changed(normed(model, norm), GQASpec, clip=clip)
 
 
 def olmo2(*sizes: int, vocab_size: int = 100_352, context: int = 4096) -> ModelSpec:

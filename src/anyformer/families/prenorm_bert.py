@@ -11,7 +11,7 @@ from anyformer.families.compose import changed, layered, serial
 from anyformer.families.heads import with_masked_words
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import LayerNormSpec
-from anyformer.spec import EmbeddingSpec, ModelSpec, Vocab
+from anyformer.spec import EmbeddingSpec, ModelSpec
 
 
 def norm_first(model: ModelSpec, eps: float, *, of_embedding: bool) -> ModelSpec:
@@ -30,7 +30,7 @@ def megatron_bert(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 2
 
 def xlm_roberta_xl(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """XLM-R without heads, pre-norm, its embedding without a norm."""
-    model = xlm_roberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=Vocab(250_880))
+    model = xlm_roberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=250_880)
     return norm_first(model, 1e-5, of_embedding=False)
 
 

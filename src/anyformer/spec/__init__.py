@@ -31,4 +31,4 @@ from anyformer.spec.ranges import Rate as Rate, Share as Share, SomeShare as Som
 from anyformer.spec.ranges import Vocab as Vocab, Whole as Whole, Width as Width, Window as Window
 from anyformer.spec.sizes import Sizes as Sizes
 from anyformer.spec.structure import BlockSpec as BlockSpec, BranchSpec as BranchSpec, EmbeddingSpec as EmbeddingSpec
-from anyformer.spec.structure import StackSpec as StackSpec, SublayerSpec as SublayerSpec
+from anyformer.spec.structure import StackSpec as StackSpec, SublayerSpec as SublayerSpec, period as period

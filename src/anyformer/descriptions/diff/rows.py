@@ -141,7 +141,6 @@ def _scores(attention: AttentionSpec) -> str:
     said += filter(None, [options.blocks(attention)])
     said += [options.indexer(indexer)] if indexer else []
     said += [f"{words.norm(indexer.norm_key, exact=True)} of its keys"] if indexer and indexer.norm_key else []
-    said += [f"{words.norm(indexer.norm_query, exact=True)} of its queries"] if indexer and indexer.norm_query else []
     said += filter(None, [options.output(attention)])
     value = getattr(attention.projection, "norm_value", None)
     said += [f"{words.norm(value, exact=True)} of values"] if value else []

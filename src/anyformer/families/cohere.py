@@ -20,8 +20,7 @@ def cohere(*sizes: int, theta: float, logit_scale: float, qk_norm: bool = False)
     rotary, norm = RotarySpec(theta=theta, layout="interleaved"), NORM if qk_norm else None
     model = changed(model, GQASpec, rotary=rotary, norm_query=norm, norm_key=norm, norm_over="heads")
     model = changed(changed(model, StackSpec, norm=NORM), HeadSpec, scale=ScaleSpec(factor=logit_scale))
-    mixers = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
-    return layered(model, block(pre_norm(NORM, *mixers)))
+    return layered(model, block(pre_norm(NORM, *model.stack.blocks[0].mixers)))
 
 
 def cohere2(*sizes: int) -> ModelSpec:

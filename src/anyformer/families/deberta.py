@@ -74,7 +74,7 @@ def with_decoder(model: ModelSpec) -> ModelSpec:
 
 def _shared(layer: BlockSpec) -> BlockSpec:
     """The layer with a name for each of its parts that has weights; attention is named by what is inside it."""
-    attention, feed = (sublayer.branches[0].mixer for sublayer in layer.sublayers)
+    attention, feed = layer.mixers
     assert isinstance(attention, AttentionSpec)
     scores = (changed(score, LinearSpec, shared=f"last_score_{i}") for i, score in enumerate(attention.scores))
     projection = attention.projection.but(shared="last_attention")

@@ -6,10 +6,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from anyformer.families.compose import layered, serial, windowed
+from anyformer.families.compose import edited, layered, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.layers import MoESpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, MoESpec, RouterSpec
 from anyformer.spec import Count, MixerSpec, ModelSpec
 
 SIZES = (32, 4096, 32, 14_336, 8)  # as LLaMA's, with 8 key/value heads and a d_ff of 3.5 d_model (table 1)
@@ -53,10 +53,11 @@ def with_experts(
     model: ModelSpec, router: RouterSpec, shared: MixerSpec | None = None, *, gate: bool = False
 ) -> ModelSpec:
     """The model with its feed-forwards as the experts of a mixture, beside one for all tokens where there is one."""
-    attention, feed = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
-    mixture = MoESpec(router=router, expert=feed, shared_expert=shared, shared_gate=gate)
-    assert model.stack.norm is not None
-    return layered(model, serial(model.stack.norm, attention, mixture))
+
+    def mixture(feed: GatedFeedForwardSpec) -> MoESpec:
+        return MoESpec(router=router, expert=feed, shared_expert=shared, shared_gate=gate)
+
+    return edited(model, GatedFeedForwardSpec, mixture)
 
 
 def mixtral(

@@ -3,16 +3,14 @@ et al. 2024, arXiv:2409.02060), FlexOlmo (Shi et al. 2025, arXiv:2507.07024)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, layered, mixing, normed, windowed
+from anyformer.families.compose import changed, layered, mixing, normed, windowed
 from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
 from anyformer.layers import (
     GatedDeltaNetSpec,
-    GatedFeedForwardSpec,
     GQASpec,
     LayerNormSpec,
-    MoESpec,
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
@@ -56,8 +54,7 @@ def olmoe(*sizes: int, n_experts: int = 64, top_k: int = 8) -> ModelSpec:
 
 def flex_olmo(*sizes: int, n_experts: int = 7, top_k: int = 7) -> ModelSpec:
     """OLMo 2 with experts, trained apart and each on data of its own, for the feed-forwards (2507.07024, section 3)."""
-    router = RouterSpec(n_experts=Count(n_experts), top_k=top_k)
-    return edited(olmo2(*sizes), GatedFeedForwardSpec, lambda feed: MoESpec(router=router, expert=feed))
+    return with_experts(olmo2(*sizes), RouterSpec(n_experts=Count(n_experts), top_k=top_k))
 
 
 DELTA_NORM = RMSNormSpec(eps=1e-5)  # of each head's values

@@ -17,7 +17,7 @@ from anyformer.spec import EmbeddingSpec, ModelSpec
 def norm_first(model: ModelSpec, eps: float, *, of_embedding: bool) -> ModelSpec:
     """The post-norm model with a norm before each branch and at the end, and with that of its embedding or without."""
     norm = LayerNormSpec(eps=eps)
-    model = layered(model, serial(norm, *(sub.branches[0].mixer for sub in model.stack.blocks[0].sublayers)))
+    model = layered(model, serial(norm, *model.stack.blocks[0].mixers))
     model = model.but(stack=model.stack.but(norm=norm))
     return model if of_embedding else changed(model, EmbeddingSpec, norm=None)
 

@@ -21,7 +21,7 @@ def stablelm(*sizes: int, vocab_size: int = 100_352) -> ModelSpec:
 def side_by_side(model: ModelSpec) -> ModelSpec:
     """The model with both branches on one norm, and a LayerNorm of its own, without shift, for each head of queries and keys."""
     norm = NORM.but(bias=False)
-    attention, feed = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
+    attention, feed = model.stack.blocks[0].mixers
     attention = changed(attention, GQASpec, norm_query=norm, norm_key=norm, norm_over="heads")
     return layered(model, block(pre_norm(NORM, attention, feed)))
 

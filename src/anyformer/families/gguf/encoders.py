@@ -31,8 +31,8 @@ from anyformer.families.gguf.keys import (
     PATTERNED_BY_6,
     PATTERNED_FROM_FULL,
     ROTARY_BY_TYPE,
+    WINDOW,
     WINDOWED,
-    WINDOWED_AROUND,
     only,
 )
 from anyformer.families.hf import table
@@ -147,8 +147,9 @@ ENCODERS = (
             **without(SIZES, GROUPED, "rms_norm_eps"),
             "attention.layer_norm_rms_epsilon": "norm_eps",
             LAYER_NORM: "norm_eps",
+            WINDOW: "local_attention",  # to either side together
         },
-        (NOT_CAUSAL, WINDOWED_AROUND, PATTERNED_FROM_FULL, ROTARY_BY_TYPE),
+        (NOT_CAUSAL, PATTERNED_FROM_FULL, ROTARY_BY_TYPE),
         {**NORMS, table.QKV: "attn_qkv", GATE_AND_UP: "ffn_up", **WRITTEN},
         {"stack.norm": "output_norm", "stack.embedding.norm": "token_embd_norm"},
         fixed={"architectures": ["ModernBertModel"]},

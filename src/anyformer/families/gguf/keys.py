@@ -173,8 +173,8 @@ def heads_of_states(n_heads: str, head_dim: str, *, expand: str | None = None, w
 
     def read(said: Said, config: Said) -> Said:
         width, n = int(said[INNER]), int(said[RANK])
-        together = {whole: width} if whole else {expand: width // int(config["hidden_size"])}
-        return {n_heads: n, head_dim: width // n, **{name: value for name, value in together.items() if name}}
+        together = {whole: width} if whole else {f"{expand}": width // int(config["hidden_size"])}
+        return {n_heads: n, head_dim: width // n, **together}
 
     return Keys(
         (INNER, RANK),
@@ -190,11 +190,6 @@ ROTARY_OR_NONE = Keys(
     lambda config: {TURNS: config["position_embedding_type"] == "rope"},
 )
 
-# A window that reaches as far to either side, and every how many layers one sees all, the first among them.
-WINDOWED_AROUND = Keys(
-    (WINDOW,), lambda said, _: {"local_attention": said[WINDOW]}, lambda config: {WINDOW: config["local_attention"]}
-)
-
 
 def _every(said: Said, config: Said) -> Said:
     if isinstance(said[PATTERN], list):
@@ -208,6 +203,7 @@ def _how_often(config: Said) -> Said:
     return {PATTERN: every if slides == [bool(i % every) for i in range(len(slides))] else slides}
 
 
+# Every how many layers one sees all, the first among them.
 PATTERNED_FROM_FULL = Keys((PATTERN,), _every, _how_often)
 
 

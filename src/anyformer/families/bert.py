@@ -79,10 +79,10 @@ def masked_apart(model: ModelSpec, width: int, activation: MapSpec | None = None
     return head.but(transform=(layer, between, norm), table=TableSpec(rows=Vocab(model.vocab_size)))
 
 
-def rembert(*, n_layers: int, d_model: int, n_heads: int, width: int = 256, width_out: int = 1664) -> ModelSpec:
+def rembert(*, n_layers: int, d_model: int, n_heads: int, width: int = 256) -> ModelSpec:
     """BERT whose tables at input and output are not tied, the latter the wider."""
     model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=250_300, width=width)
-    return untied(model).but(heads=(masked_apart(model, width_out),))
+    return untied(model).but(heads=(masked_apart(model, 1664),))
 
 
 def bert_generation(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:

@@ -26,14 +26,14 @@ ROUTER = RouterSpec(
 )
 
 
-def inkling(*sizes: int, choice: RouterSpec, of_window: tuple[int, int], size: int = 512, every: int = 6) -> ModelSpec:
-    """LLaMA with QK-norm, experts in every layer and nothing that turns; all layers but each `every`-th see the last `size` keys,
+def inkling(*sizes: int, choice: RouterSpec, of_window: tuple[int, int], every: int = 6) -> ModelSpec:
+    """LLaMA with QK-norm, experts in every layer and nothing that turns; all layers but each `every`-th see the last 512 keys,
     by so many heads of queries and of keys `of_window` (transformers' class)."""
     plain = with_qk_norms(llama(*sizes, head_dim=128, vocab_size=201_024, context=131_072))
     plain = changed(with_experts(plain, choice), EmbeddingSpec, norm=plain.stack.norm)
     plain = edited(changed(plain, HeadSpec, scale=ScaleSpec(factor=1 / 24)), BranchSpec, _convolved)
     plain = changed(plain, GQASpec, rotary=None, short=SHORT)
-    far, near = DistanceProfilesSpec(width=Width(16), extent=Window(1024)), Window(size)
+    far, near = DistanceProfilesSpec(width=Width(16), extent=Window(1024)), Window(512)
     plain = changed(plain, AttentionSpec, scale=ScaleSpec(power=-1.0), scores=(far,))
     n_heads, n_kv_heads = of_window
     local = changed(plain, AttentionSpec, mask=window(near), scores=(far.but(extent=near),))

@@ -36,7 +36,6 @@ def llama4(
     n_experts: int,
     d_dense: int | None = None,
     qk_norm: bool = True,
-    chunk: int = 8192,
     scaling: RotaryScalingSpec | None = None,
     context: int = 131_072,
 ) -> ModelSpec:
@@ -47,7 +46,7 @@ def llama4(
     """
     plain = llama(*sizes, head_dim=128, vocab_size=202_048, eps=1e-5, theta=5e5, scaling=scaling, context=context)
     plain = changed(plain, RotarySpec, layout="interleaved")
-    plain = changed(plain, AttentionSpec, mask=Causal() & SameBlock(size=Window(chunk)))
+    plain = changed(plain, AttentionSpec, mask=Causal() & SameBlock(size=Window(8192)))
     norm = RMSNormSpec(eps=1e-5, weight=False) if qk_norm else None
     plain = changed(plain, GQASpec, norm_query=norm, norm_key=norm)
     router = RouterSpec(n_experts=Count(n_experts), top_k=1, score="sigmoid")

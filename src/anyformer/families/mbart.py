@@ -44,12 +44,9 @@ def bigbird_pegasus(**sizes: Any) -> ModelSpec:
 nllb = partial(m2m_100, vocab_size=256_206)
 
 
-def large(
-    model: Callable[..., ModelSpec], n_layers: int, d_ff: int = 4096, d_model: int = 1024, n_heads: int = 16
-) -> ModelSpec:
+def large(model: Callable[..., ModelSpec], n_layers: int, d_ff: int = 4096, d_model: int = 1024) -> ModelSpec:
     """As many layers in both stacks."""
-    layers, heads = (n_layers, n_layers), (n_heads, n_heads)
-    return model(d_model=d_model, layers=layers, n_heads=heads, d_ff=(d_ff, d_ff))
+    return model(d_model=d_model, layers=(n_layers, n_layers), n_heads=(16, 16), d_ff=(d_ff, d_ff))
 
 
 def talking(n_encoder: int, n_decoder: int, d_model: int) -> ModelSpec:

@@ -47,11 +47,9 @@ def layer(n_heads: int, d_ff: int, width: int, n_feeds: int) -> BlockSpec:
     return block(*(post_norm(NO_NORM, mixer) for mixer in sublayers)).but(connection=connection)
 
 
-def mobilebert(
-    n_layers: int, d_model: int, n_heads: int, d_ff: int, *, width: int, n_feeds: int, vocab_size: int = 30_522
-) -> ModelSpec:
+def mobilebert(n_layers: int, d_model: int, n_heads: int, d_ff: int, *, width: int, n_feeds: int) -> ModelSpec:
     """The model without heads; its table of tokens is as wide as the bottlenecks, and three tokens are projected as one."""
-    table = TableSpec(rows=Vocab(vocab_size), width=Width(width), shared="tokens")
+    table = TableSpec(rows=Vocab(30_522), width=Width(width), shared="tokens")
     terms = (
         TokensSpec(table=table, span=3, projection=LinearSpec(bias=True)),
         LearnedPositionsSpec(n_positions=Length(512)),

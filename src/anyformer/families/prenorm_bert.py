@@ -22,9 +22,9 @@ def norm_first(model: ModelSpec, eps: float, *, of_embedding: bool) -> ModelSpec
     return model if of_embedding else changed(model, EmbeddingSpec, norm=None)
 
 
-def megatron_bert(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 29_056) -> ModelSpec:
+def megatron_bert(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """BERT without heads, pre-norm, its embedding without a norm (section 5.3)."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size)
+    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=29_056)
     return norm_first(model, 1e-12, of_embedding=False)
 
 

@@ -19,6 +19,7 @@ from anyformer.layers import (
 )
 from anyformer.spec import BlockSpec, BranchSpec, Count, ModelSpec, SublayerSpec, Vocab, Width, Window
 
+RANK = Width(320)  # of the streams' gates
 INDEXER = IndexerSpec(
     n_heads=Count(4),
     head_dim=Width(128),
@@ -30,15 +31,15 @@ INDEXER = IndexerSpec(
 )
 
 
-def streamed(model: ModelSpec, n: int = 4, rank: int = 320) -> ModelSpec:
-    """The model with gated residual streams, whose norms stand in the place of all others of the stream."""
-    connection = GatedResidualSpec(rank=Width(rank), norm=NORM)
+def streamed(model: ModelSpec) -> ModelSpec:
+    """The model with four gated residual streams, whose norms stand in the place of all others of the stream."""
+    connection = GatedResidualSpec(rank=RANK, norm=NORM)
 
     def connected(block: BlockSpec) -> BlockSpec:
         bare = tuple(sublayer.but(norm_in=None) for sublayer in block.sublayers)
         return block.but(sublayers=bare, connection=connection)
 
-    streams = GatedStreamsSpec(n=Count(n), rank=Width(rank), norm=NORM)
+    streams = GatedStreamsSpec(n=Count(4), rank=RANK, norm=NORM)
     return model.but(stack=edited(model.stack, BlockSpec, connected).but(residual=streams, norm=None))
 
 
@@ -49,9 +50,9 @@ def with_ngrams(block: BlockSpec, engram: EngramSpec) -> BlockSpec:
     return block.but(sublayers=(first, *block.sublayers), connection=block.connection.but(whole=1))
 
 
-def qwen4_exp(*sizes: int, n_heads: int = 48, **fields: Any) -> ModelSpec:
-    """Qwen3.5's mixture so connected, whose attention takes the best blocks of four keys; `n_heads` of gated DeltaNet."""
-    model = hybrid(qwen3_next_moe(*sizes, **fields), n_heads=n_heads)
+def qwen4_exp(*sizes: int, **fields: Any) -> ModelSpec:
+    """Qwen3.5's mixture so connected, whose attention takes the best blocks of four keys."""
+    model = hybrid(qwen3_next_moe(*sizes, **fields), n_heads=48)
     model = changed(model, GatedDeltaNetSpec, activation=Sigmoid())
     return streamed(changed(model, AttentionSpec, indexer=INDEXER))
 

@@ -9,12 +9,10 @@ from anyformer.layers import GELU, GQASpec, RGLRUSpec, RotarySpec
 from anyformer.spec import Count, HeadSpec, ModelSpec, ScaleSpec, Width
 
 
-def recurrent_gemma(
-    n_layers: int, d_model: int, n_heads: int, d_ff: int, width: int, *, n_kv_heads: int = 1, size: int = 2048
-) -> ModelSpec:
+def recurrent_gemma(n_layers: int, d_model: int, n_heads: int, d_ff: int, width: int) -> ModelSpec:
     """Gemma's norms, GeGLU with biases, RG-LRU of `width` in as many blocks as there are heads (arXiv:2404.07839, table 1)."""
     feed = gated(d_ff, GELU(form="tanh")).but(bias_in=True, bias_out=True)
-    attention = attend(n_heads, n_kv_heads, rotary=RotarySpec(fraction=0.5), mask=window(size))
+    attention = attend(n_heads, 1, rotary=RotarySpec(fraction=0.5), mask=window(2048))
     attention = changed(attention, GQASpec, bias_output=True)
     attending = serial(NORM, attention, feed)
     recurrent = mixing(attending, RGLRUSpec(width=Width(width), n_blocks=Count(n_heads)))

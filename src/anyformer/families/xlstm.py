@@ -8,13 +8,13 @@ from anyformer.layers import MLSTMSpec, RMSNormSpec, SiLU
 from anyformer.spec import Count, HeadSpec, ModelSpec, Width
 
 
-def xlstm(n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: int = 50_304) -> ModelSpec:
+def xlstm(n_layers: int, d_model: int, n_heads: int, d_ff: int) -> ModelSpec:
     """Pre-norm RMSNorm, mLSTM whose keys are half as wide as its values, SwiGLU; capped logits (section 3)."""
     norm = RMSNormSpec(eps=1e-6)
     value_dim = d_model // n_heads
     mixer = MLSTMSpec(n_heads=Count(n_heads), key_dim=Width(value_dim // 2), value_dim=Width(value_dim))
     layer = serial(norm, mixer, gated(d_ff, SiLU()))
-    model = language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=False)
+    model = language_model(50_304, d_model, repeat(layer, n_layers), norm, tied=False)
     return changed(model, HeadSpec, softcap=30.0)
 
 

@@ -49,9 +49,9 @@ def large(model: Callable[..., ModelSpec], n_layers: int, d_ff: int = 4096, d_mo
     return model(d_model=d_model, layers=(n_layers, n_layers), n_heads=(16, 16), d_ff=(d_ff, d_ff))
 
 
-def talking(n_encoder: int, n_decoder: int, d_model: int) -> ModelSpec:
-    """A small encoder beside a deep decoder (arXiv:2004.13637, section 2.2)."""
-    return blenderbot(d_model=d_model, layers=(n_encoder, n_decoder), n_heads=(32, 32), d_ff=(4 * d_model, 4 * d_model))
+def talking(n_layers: int, d_model: int) -> ModelSpec:
+    """An encoder of two layers beside a deep decoder (arXiv:2004.13637, section 2.2)."""
+    return blenderbot(d_model=d_model, layers=(2, n_layers), n_heads=(32, 32), d_ff=(4 * d_model, 4 * d_model))
 
 
 PIECES = "SentencePiece, {}"
@@ -116,8 +116,8 @@ BIGBIRD_PEGASUS = Origin("bigbird-pegasus", "pegasus", 2020, "arXiv:2007.14062, 
 )
 BLENDERBOT = Origin("blenderbot", "bart", 2020, "arXiv:2004.13637, section 2.2").lineage(
     "norms before each branch and at the end, two layers beside many, 128 tokens",
-    Preset("blenderbot-400m-distill", talking(2, 12, 1280), "365M", alias="blenderbot"),
-    Preset("blenderbot-3b", talking(2, 24, 2560), "2.7B"),
+    Preset("blenderbot-400m-distill", talking(12, 1280), "365M", alias="blenderbot"),
+    Preset("blenderbot-3b", talking(24, 2560), "2.7B"),
     family="mbart",
     sizes="Roller et al. 2020, arXiv:2004.13637, table 2 (totals from memory); the vocabulary as released",
     tokenizer="byte-level BPE, 8,008",

@@ -61,7 +61,7 @@ def measured_rates(device: torch.device, dtypes: Iterable[torch.dtype], say: Say
         reading=reading,
         copying=copying,
         update_seconds=update,
-        one_query=_one_query(device, ONE_QUERY_TOKENS),
+        one_query=_one_query(device),
         overhead_seconds={"forward": forward[0], "training": training[0]},
         pass_seconds={"forward": forward[1], "training": training[1]},
         asynchronous=cuda,
@@ -204,11 +204,11 @@ def _overheads(device: torch.device, *, training: bool) -> tuple[float, float]:
     return sum(each) / len(each), sum(besides) / len(besides)
 
 
-def _one_query(device: torch.device, lengths: tuple[int, ...]) -> Curve:
+def _one_query(device: torch.device) -> Curve:
     """The seconds a cached byte of attention with one query a row, of eight heads in two groups' rows."""
     batch, groups, kv_heads, width, room, found = 2, 2, 4, 64, 1.25, []
     with torch.inference_mode():
-        for n in lengths:
+        for n in ONE_QUERY_TOKENS:
             k, v = (torch.randn(batch, kv_heads, int(room * n), width, device=device)[:, :, :n] for _ in range(2))
             q = torch.randn(batch, kv_heads, groups, width, device=device)
             one, many = (

@@ -63,23 +63,22 @@ def _kv_heads(said: Said) -> list[int]:
     return heads
 
 
-def periodic(attends: str, head_count: str) -> Keys:
-    """Which layers attend, by a configuration's period and offset: those that do have heads of keys and values."""
+def _attending(said: Said, _: Said) -> Said:
+    heads = _kv_heads(said)
+    first, *later = [i for i, n in enumerate(heads) if n]
+    period = later[0] - first if later else max(first, len(heads) - 1) + 1
+    if [i for i in range(len(heads)) if i % period == first] != [first, *later]:
+        raise ValueError("has heads in layers that do not come periodically")
+    return {"num_key_value_heads": max(heads), "attn_layer_period": period, "attn_layer_offset": first}
 
-    def read(said: Said, _: Said) -> Said:
-        heads = _kv_heads(said)
-        first, *later = [i for i, n in enumerate(heads) if n]
-        period = later[0] - first if later else max(first, len(heads) - 1) + 1
-        if [i for i in range(len(heads)) if i % period == first] != [first, *later]:
-            raise ValueError("has heads in layers that do not come periodically")
-        return {head_count: max(heads), f"{attends}_period": period, f"{attends}_offset": first}
 
-    def write(config: Said) -> Said:
-        period, first = config[f"{attends}_period"], config[f"{attends}_offset"]
-        heads = int(config[head_count])
-        return {KV_HEADS: [heads if i % period == first else 0 for i in range(config["num_hidden_layers"])]}
+def _heads_by_layer(config: Said) -> Said:
+    period, first, heads = config["attn_layer_period"], config["attn_layer_offset"], int(config["num_key_value_heads"])
+    return {KV_HEADS: [heads if i % period == first else 0 for i in range(config["num_hidden_layers"])]}
 
-    return Keys((KV_HEADS,), read, write)
+
+# Which layers attend, by a configuration's period and offset: those that do have heads of keys and values.
+PERIODIC = Keys((KV_HEADS,), _attending, _heads_by_layer)
 
 
 # How many features of a head turn.

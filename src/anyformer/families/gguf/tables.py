@@ -33,6 +33,7 @@ from anyformer.families.gguf.keys import (
     NO_ATTENTION,
     PARTIAL,
     PATTERNED,
+    PERIODIC,
     PLAIN_STEPS,
     ROTARY_BY_TYPE,
     ROTARY_OR_NONE,
@@ -43,7 +44,6 @@ from anyformer.families.gguf.keys import (
     heads_of_states,
     hybrid,
     only,
-    periodic,
 )
 from anyformer.families.hf import table
 
@@ -267,7 +267,7 @@ ROWS = (
             **MAMBA_SIZES,
             "ssm.time_step_rank": "mamba_dt_rank",
         },
-        (periodic("attn_layer", "num_key_value_heads"), EXPANDED_IN_A_HYBRID),
+        (PERIODIC, EXPANDED_IN_A_HYBRID),
         {**LAYER, **STATES, **{f"{MIXER}.{x}": f"ssm_{y}_norm" for x, y in NORMS_OF_STATES}},
         turns={**CONVOLVED, r".*ssm_a": RATE},
         fixed={"expert_layer_period": 2, "expert_layer_offset": 1},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, windowed
+from anyformer.families.compose import changed, edited, windowed
 from anyformer.families.gemma import gemma
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
@@ -73,7 +73,7 @@ def _streamed(layer: BlockSpec, injection: BranchSpec) -> BlockSpec:
 def gemma3n(*sizes: int, n_sparse: int = 10, n_shared: int = 0) -> ModelSpec:
     """Four windows to a full layer; the first `n_sparse` have sparse activations, the last `n_shared` read others' keys."""
     model = gemma(*sizes, vocab_size=262_400, context=32_768)
-    model = changed(with_values_normed(changed(model, RMSNormSpec, **NORM.values())), HeadSpec, softcap=30.0)
+    model = changed(with_values_normed(edited(model, RMSNormSpec, lambda _: NORM)), HeadSpec, softcap=30.0)
     injection = injected(262_144, 256)
     local = changed(windowed(model, 512), AttentionSpec, keys=LOCAL)
     full = changed(changed(model, RotarySpec, theta=1e6), AttentionSpec, keys=FULL)

@@ -39,7 +39,7 @@ def beside(feed: SublayerSpec, mixture: Mixture) -> SublayerSpec:
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, norm=NORM, scale=scale, renormalise=True, gains=True)
     experts = BranchSpec(mixer=MoESpec(router=router, expert=gated(width, GELU(form="tanh")), norm=NORM), norm_out=NORM)
     (dense,) = feed.branches
-    return SublayerSpec(branches=(dense.but(norm_in=feed.norm_in, norm_out=NORM), experts), norm_out=NORM)
+    return SublayerSpec(branches=(dense.but(norm_in=feed.norm_in), experts), norm_out=NORM)
 
 
 def completed(layer: BlockSpec, injection: BranchSpec | None, mixture: Mixture | None) -> BlockSpec:
@@ -87,7 +87,7 @@ def gemma4(
     `width`: of the embeddings that each layer reads, None for none.
     """
     model = gemma(*sizes, vocab_size=VOCABULARY, context=context)
-    model = changed(model, RMSNormSpec, **NORM.values())
+    model = edited(model, RMSNormSpec, lambda _: NORM)
     model = changed(with_values_normed(changed(model, BranchSpec, norm_out=NORM)), HeadSpec, softcap=30.0)
     heads = {"head_dim": Width(512), "rotary": FULL_ROTARY}
     if full_kv_heads is not None:

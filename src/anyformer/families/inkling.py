@@ -26,18 +26,17 @@ ROUTER = RouterSpec(
 )
 
 
-def inkling(*sizes: int, of_window: tuple[int, int], every: int = 6) -> ModelSpec:
+def inkling(*sizes: int, n_near: int, every: int = 6) -> ModelSpec:
     """LLaMA with QK-norm, experts in every layer and nothing that turns; all layers but each `every`-th see the last 512 keys,
-    by so many heads of queries and of keys `of_window` (transformers' class)."""
+    by `n_near` heads of keys (transformers' class)."""
     plain = with_qk_norms(llama(*sizes, head_dim=128, vocab_size=201_024, context=131_072))
     plain = changed(with_experts(plain, ROUTER), EmbeddingSpec, norm=plain.stack.norm)
     plain = edited(changed(plain, HeadSpec, scale=ScaleSpec(factor=1 / 24)), BranchSpec, _convolved)
     plain = changed(plain, GQASpec, rotary=None, short=SHORT)
     far, near = DistanceProfilesSpec(width=Width(16), extent=Window(1024)), Window(512)
     plain = changed(plain, AttentionSpec, scale=ScaleSpec(power=-1.0), scores=(far,))
-    n_heads, n_kv_heads = of_window
     local = changed(plain, AttentionSpec, mask=window(near), scores=(far.but(extent=near),))
-    local = changed(local, GQASpec, n_heads=Count(n_heads), n_kv_heads=Count(n_kv_heads))
+    local = changed(local, GQASpec, n_kv_heads=Count(n_near))
     return layered(plain, *[local] * (every - 1), plain)
 
 
@@ -50,7 +49,7 @@ def _convolved(branch: BranchSpec) -> BranchSpec:
 INKLING = Origin("inkling", "deepseek-v3", 2026, "transformers' class of Inkling").lineage(
     "grouped queries and profiles of distance for the latent, short convolutions, five windows of 512 to a full layer, shared "
     "experts weighed with those chosen",
-    Preset("inkling", inkling(66, 6144, 64, 3072, 8, of_window=(64, 16))),
+    Preset("inkling", inkling(66, 6144, 64, 3072, 8, n_near=16)),
     sizes="Thinking Machines 2026, the sizes of transformers' class",
     tokenizer="201,024 rows",
 )

@@ -55,7 +55,7 @@ def minimax_m3(*sizes: int, d_expert: int, n_dense: int = 3) -> ModelSpec:
     beside a shared one, and attention to the best 16 blocks of 128 keys."""
     model = llama(*sizes, head_dim=128, vocab_size=200_064, theta=5e6, context=524_288)
     model = changed(changed(model, GQASpec, norm_query=NORM, norm_key=NORM), RotarySpec, fraction=0.5)
-    model = changed(model, RMSNormSpec, **NORM.values())
+    model = edited(model, RMSNormSpec, lambda _: NORM)
     model = changed(model, GatedFeedForwardSpec, activation=GELU(form="quick"), limit=7.0, up_offset=1.0)
     model = experts_after(model, n_dense, ROUTER.but(factor=2.0), d_expert, d_expert)
     heads = next(model.nested(GQASpec))

@@ -191,7 +191,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
     plain = table.family(
         "inkling_text",
         "InklingForCausalLM",
-        inkling(2, 8, 1, 8, 1, of_window=(1, 1), every=2),
+        inkling(2, 8, 1, 8, 1, n_near=1, every=2),
         (
             table.Pair(_names),
             *SPARSE_WIDTHS,

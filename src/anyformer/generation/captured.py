@@ -140,17 +140,13 @@ def _recorded(step: Replay) -> tuple[Tensor, Replay]:
     return replay(), replay
 
 
-def _held_here(weight: Tensor) -> bool:
-    return weight.is_cpu and isinstance(weight, HeldWeight)
-
-
 def _plain(model: Transformer, device: torch.device) -> bool:
     """Whether a replayed graph is all that a step does: whole weights on one device, nobody who watches modules or operators."""
     if _get_current_dispatch_mode() is not None or _has_any_global_hook():
         return False
     weights = (*model.parameters(), *model.buffers())
-    kinds = (nn.Parameter, Tensor)
-    if any(each.device != device or not (type(each) in kinds or _held_here(each)) for each in weights):
+    known = (type(each) in (nn.Parameter, Tensor) or (each.is_cpu and isinstance(each, HeldWeight)) for each in weights)
+    if not all(known) or any(each.device != device for each in weights):
         return False
     return not any(
         each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in model.modules()

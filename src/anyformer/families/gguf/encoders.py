@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from torch import Tensor
+from operator import itemgetter
 
 from anyformer.families.compose import changed, untied
 from anyformer.families.gguf.dialect import (
@@ -80,14 +78,10 @@ def counted_from_0(spec: ModelSpec) -> Adapted:
     plain = headless(spec)
     for i, term in enumerate(spec.stack.embedding.terms):
         if isinstance(term, LearnedPositionsSpec) and term.offset:
-            cut = partial(_rows_from, first=term.offset)
+            cut = itemgetter(slice(term.offset, None))
             positions = changed(plain.spec, LearnedPositionsSpec, offset=0, padding=None)
             return plain._replace(spec=positions, changes={f"stack.embedding.terms.{i}.weight": cut})
     return plain
-
-
-def _rows_from(table: Tensor, first: int) -> Tensor:
-    return table[first:]
 
 
 def without_words(spec: ModelSpec) -> Adapted:

@@ -8,7 +8,6 @@ from anyformer.families.heads import row_classes
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     BottleneckSpec,
-    ByRole,
     ChainSpec,
     Everything,
     GainSpec,
@@ -60,7 +59,7 @@ def mobilebert(n_layers: int, d_model: int, n_heads: int, d_ff: int, *, width: i
         embedding=EmbeddingSpec(terms=terms, norm=NO_NORM),
         blocks=repeat(layer(n_heads, d_ff, width, n_feeds), n_layers),
     )
-    return ModelSpec(stack=stack, heads=(), init=ByRole(), context=Length(512))
+    return ModelSpec(stack=stack, context=Length(512))
 
 
 def masked_words(model: ModelSpec, activation: MapSpec) -> HeadSpec:

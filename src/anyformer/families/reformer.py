@@ -9,7 +9,6 @@ from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     AdjacentBlocks,
     AxialPositionsSpec,
-    ByRole,
     Causal,
     LayerNormSpec,
     LSHAttentionSpec,
@@ -55,7 +54,7 @@ def reformer(
         residual=ReversibleSpec(output="both"),
         norm=norm,
     )
-    return ModelSpec(stack=stack, heads=(HeadSpec(table=table, bias=True),), init=ByRole(), context=Length(prod(shape)))
+    return ModelSpec(stack=stack, heads=(HeadSpec(table=table, bias=True),), context=Length(prod(shape)))
 
 
 ENWIK8 = reformer(

@@ -132,7 +132,7 @@ def own_parts(spec: ModelSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.kind for v in parts(spec) if not type(v).__module__.startswith("anyformer.")))
 
 
-def attentions(spec: ModelSpec) -> Iterator[Attention]:
+def every_attention(spec: ModelSpec) -> Iterator[Attention]:
     """Every attention of every kind of layer, those of a layer to its own stack first."""
     for name, stack in spec.stacks.items():
         for layers in distinct_layers(stack):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, changed, layered, pre_norm
-from anyformer.families.exaone import hybrid
+from anyformer.families.compose import block, changed, layered, pre_norm, turning_windows
 from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -25,7 +24,7 @@ def cohere(*sizes: int, theta: float, logit_scale: float, qk_norm: bool = False)
 
 def cohere2(*sizes: int) -> ModelSpec:
     """Command R with three windowed layers to a full one without positions (arXiv:2504.00698, section 2)."""
-    return hybrid(cohere(*sizes, theta=50_000.0, logit_scale=0.25), 4096)
+    return turning_windows(cohere(*sizes, theta=50_000.0, logit_scale=0.25), 4096)
 
 
 def cohere2_moe(*sizes: int, n_experts: int, top_k: int = 2) -> ModelSpec:

@@ -237,6 +237,12 @@ def windowed(model: ModelSpec, size: int) -> ModelSpec:
     return changed(model, AttentionSpec, mask=window(size))
 
 
+def turning_windows(model: ModelSpec, size: int, every: int = 4) -> ModelSpec:
+    """The model with windows but in each `every`-th layer, which sees everything and rotates nothing (Command A, EXAONE 4)."""
+    full = changed(model, GQASpec, rotary=None)
+    return layered(model, *[windowed(model, size)] * (every - 1), full)
+
+
 def bidirectional(stack: StackSpec) -> StackSpec:
     """The stack with tokens that see ahead too, `size` keys to each side of a window's own; other patterns stay as they are."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed
-from anyformer.families.exaone import hybrid
+from anyformer.families.compose import changed, turning_windows
 from anyformer.families.gemma import NORM
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -21,7 +20,7 @@ def muse_glimmer(*sizes: int) -> ModelSpec:
     plain = changed(plain, GQASpec, norm_query=bare, norm_key=bare)
     plain = changed(plain, AttentionSpec, gate=OutputGateSpec(), scale=ScaleSpec(factor=3.87, power=-0.5))
     plain = changed(changed(plain, EmbeddingSpec, norm=bare), HeadSpec, scale=ScaleSpec(factor=26**-0.5), softcap=20.0)
-    return hybrid(plain.but(stack=plain.stack.but(norm=bare.but(weight=True, cast="after"))), 2048)
+    return turning_windows(plain.but(stack=plain.stack.but(norm=bare.but(weight=True, cast="after"))), 2048)
 
 
 MUSE = Origin("muse-glimmer", "trinity", 2026, "transformers' class of Muse Glimmer").lineage(

@@ -60,11 +60,9 @@ def with_experts(
     return edited(model, GatedFeedForwardSpec, mixture)
 
 
-def mixtral(
-    *, n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int = 8, top_k: int = 2, **fields: Any
-) -> ModelSpec:
+def mixtral(*sizes: int, top_k: int = 2, **fields: Any) -> ModelSpec:
     """LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
-    dense = mistral(n_layers, d_model, n_heads, d_ff, n_kv_heads, head_dim=d_model // n_heads, theta=1e6, **fields)
+    dense = mistral(*sizes, theta=1e6, **fields)
     return with_experts(dense, RouterSpec(n_experts=Count(8), top_k=top_k, renormalise=True))
 
 
@@ -72,7 +70,7 @@ MIXTRAL = Origin("mixtral", "mistral", 2024, "arXiv:2401.04088, section 2").line
     "eight experts for each feed-forward, two for a token, no window",
     Preset(
         "mixtral-8x7b",
-        mixtral(n_layers=32, d_model=4096, n_heads=32, d_ff=14_336),
+        mixtral(*SIZES),
         "46.7B",
         source="Jiang et al. 2024, arXiv:2401.04088, table 1; active parameters: 12.9B",
         tokenizer=BPE.format("32,000"),
@@ -80,7 +78,7 @@ MIXTRAL = Origin("mixtral", "mistral", 2024, "arXiv:2401.04088, section 2").line
     ),
     Preset(
         "mixtral-8x22b",
-        mixtral(n_layers=56, d_model=6144, n_heads=48, d_ff=16_384, vocab_size=32_768, context=65_536),
+        mixtral(56, 6144, 48, 16_384, 8, vocab_size=32_768, context=65_536),
         "141B",
         source="Mistral AI, April 2024, the released configuration (from memory); active parameters: 39B",
         tokenizer=BPE.format("32,768"),

@@ -64,7 +64,7 @@ def expert_width(name: str, field: str, default: int) -> Pair:
     return Pair(read, write)
 
 
-TEMPLATE = mixtral(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
+TEMPLATE = mixtral(1, 8, 1, 8, 1, head_dim=8, top_k=1)
 
 
 def n_chosen(default: int) -> Pair:

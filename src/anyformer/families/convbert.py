@@ -17,7 +17,7 @@ def convbert(n_layers: int, d_model: int, n_heads: int, *, width: int | None = N
 
     The feed-forwards' maps are in `groups`; an embedding of another `width` is projected.
     """
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, width=width)
+    model = bert(n_layers, d_model, n_heads, width=width)
     model = changed(model, FeedForwardSpec, groups=Count(groups))
     n, half = Count(n_heads // 2), 0.5
     model = changed(model, GQASpec, n_heads=n, share=half)

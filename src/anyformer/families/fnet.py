@@ -11,7 +11,7 @@ from anyformer.spec import EmbeddingSpec, ModelSpec, Width
 
 def fnet(n_layers: int, d_model: int) -> ModelSpec:
     """BERT without heads, a transform over tokens and features where it attends; the embedding is projected (section 3.2)."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=1, vocab_size=32_000, n_segments=4)
+    model = bert(n_layers, d_model, 1, vocab_size=32_000, n_segments=4)
     model = edited(model, AttentionSpec, lambda _: FourierSpec())
     model = changed(model, FeedForwardSpec, activation=GELU(form="tanh"))
     return changed(model, EmbeddingSpec, width=Width(d_model), projection=LinearSpec(bias=True))

@@ -37,15 +37,7 @@ def nystromformer(
 
     Positions begin with row 2, as RoBERTa's.
     """
-    model = bert(
-        n_layers=n_layers,
-        d_model=d_model,
-        n_heads=n_heads,
-        vocab_size=vocab_size,
-        n_segments=n_segments,
-        eps=1e-5,
-        context=context,
-    )
+    model = bert(n_layers, d_model, n_heads, vocab_size=vocab_size, n_segments=n_segments, eps=1e-5, context=context)
     model = changed(model, LearnedPositionsSpec, offset=2)
     model = changed(model, FeedForwardSpec, activation=GELU_TANH)
     model = changed(model, AttentionSpec, convolution=ValueConvolutionSpec(size=Window(size)))

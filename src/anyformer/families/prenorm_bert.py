@@ -22,21 +22,21 @@ def norm_first(model: ModelSpec, eps: float, *, of_embedding: bool) -> ModelSpec
     return model if of_embedding else changed(model, EmbeddingSpec, norm=None)
 
 
-def megatron_bert(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def megatron_bert(*sizes: int) -> ModelSpec:
     """BERT without heads, pre-norm, its embedding without a norm (section 5.3)."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=29_056)
+    model = bert(*sizes, vocab_size=29_056)
     return norm_first(model, 1e-12, of_embedding=False)
 
 
-def xlm_roberta_xl(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def xlm_roberta_xl(*sizes: int) -> ModelSpec:
     """XLM-R without heads, pre-norm, its embedding without a norm."""
-    model = xlm_roberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=250_880)
+    model = xlm_roberta(*sizes, vocab_size=250_880)
     return norm_first(model, 1e-5, of_embedding=False)
 
 
-def prenorm_roberta(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def prenorm_roberta(*sizes: int) -> ModelSpec:
     """RoBERTa without heads, pre-norm, its embedding with a norm."""
-    return norm_first(roberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads), 1e-5, of_embedding=True)
+    return norm_first(roberta(*sizes), 1e-5, of_embedding=True)
 
 
 MEGATRON_BERT = Origin("megatron-bert", "bert", 2019, "arXiv:1909.08053, section 5.3").lineage(

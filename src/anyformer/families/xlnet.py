@@ -9,7 +9,7 @@ from anyformer.layers import GELU, BlanksSpec, BySegmentSpec, LayerNormSpec, Rel
 from anyformer.spec import EmbeddingSpec, HeadSpec, ModelSpec, TableSpec
 
 
-def xlnet(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def xlnet(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The model without heads (section 2): Transformer-XL's distances, either way, and segments in the scores."""
     scores = (RelativeSinusoidSpec(bidirectional=True), BySegmentSpec())
     attention = attend(n_heads, mask=TwoStreams(), scores=scores)
@@ -24,9 +24,9 @@ def permuted_words(model: ModelSpec) -> HeadSpec:
     return words_of_table(model).but(name="plm")
 
 
-def trained(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def trained(*sizes: int) -> ModelSpec:
     """The model with the head that it is trained with."""
-    model = xlnet(n_layers=n_layers, d_model=d_model, n_heads=n_heads)
+    model = xlnet(*sizes)
     return model.but(heads=(permuted_words(model),))
 
 

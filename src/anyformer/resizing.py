@@ -17,6 +17,7 @@ from anyformer.spec import (
     Vocab,
     Width,
     parameters,
+    period,
     specification,
 )
 from anyformer.spec.ranges import Layers, refuse
@@ -114,9 +115,9 @@ class Least(Sizes):
         return 4, kv_heads, None if head_dim is None else self.head_dims.get(head_dim, 16)  # 16 ≠ 32 / 4
 
     def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        start, period = _pattern(blocks)
+        start, n_repeating = _pattern(blocks)
         first = (run[0] for run in _runs(blocks[:start]))
-        kept = (*first, *blocks[start : start + max(period, 1 if start else 2)])
+        kept = (*first, *blocks[start : start + max(n_repeating, 1 if start else 2)])
         return kept if len(kept) <= MOST_LAYERS else _each_after_each(blocks)
 
     def count(self, old: int) -> int:
@@ -234,25 +235,21 @@ def resize(
 
 def cut(blocks: tuple[Spec, ...], n: int) -> tuple[Spec, ...]:
     """The pattern of the blocks for `n` layers: repeated where it is periodic, and each run before that in proportion."""
-    start, period = _pattern(blocks)
+    start, n_repeating = _pattern(blocks)
 
     def share(length: int) -> int:
         return max(1, round(length * n / len(blocks)))
 
     first = tuple(run[0] for run in _runs(blocks[:start]) for _ in range(share(len(run))))
-    return (*first, *(blocks[start + i % period] for i in range(max(n - len(first), period))))
+    return (*first, *(blocks[start + i % n_repeating] for i in range(max(n - len(first), n_repeating))))
 
 
 def _pattern(blocks: tuple[Spec, ...]) -> tuple[int, int]:
     """(where layers begin to repeat, after how many): as few as can be, runs of equal layers before it counted once each."""
     kinds = [blocks.index(block) for block in blocks]
-    found = ((start, _period(kinds[start:])) for start in range(len(kinds)))
-    repeating = [(start, period) for start, period in found if period < len(kinds) - start or start == len(kinds) - 1]
+    found = ((start, period(kinds[start:])) for start in range(len(kinds)))
+    repeating = [(start, n) for start, n in found if n < len(kinds) - start or start == len(kinds) - 1]
     return min(repeating, key=lambda at: len(_runs(blocks[: at[0]])) + at[1])
-
-
-def _period(kinds: list[int]) -> int:
-    return next(p for p in range(1, len(kinds) + 1) if all(kind == kinds[i % p] for i, kind in enumerate(kinds)))
 
 
 def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:

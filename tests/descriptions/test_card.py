@@ -191,7 +191,7 @@ def test_a_row_is_found_by_its_key() -> None:
 
 
 def test_cross_attention_of_other_heads_has_rows_of_its_own() -> None:
-    from anyformer.descriptions.facts import attentions
+    from anyformer.descriptions.facts import every_attention
 
     model = preset("transformer-base").spec
     assert "cross_head_dim" not in {row.key for row in card(model).rows}
@@ -207,4 +207,4 @@ def test_cross_attention_of_other_heads_has_rows_of_its_own() -> None:
     assert [found[key] for key in ("n_heads", "n_kv_heads", "head_dim")] == [8, 8, 64]
     assert [found[f"cross_{key}"] for key in ("n_heads", "head_dim", "kv_rank")] == [4, 24, 32]
     assert "kv_rank" not in found
-    assert [a.spec.reads for a in attentions(model) if a.stack == "decoder"] == ["self", "memory"]
+    assert [a.spec.reads for a in every_attention(model) if a.stack == "decoder"] == ["self", "memory"]

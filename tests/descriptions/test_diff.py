@@ -289,6 +289,12 @@ def test_length_and_names() -> None:
         side_by_side(GPT2)
 
 
+@pytest.mark.parametrize("name", ["qwen3.8-flash-next", "minimax-m3"])
+def test_the_norms_of_an_indexer_are_said_once_each(name: str) -> None:
+    said = ROWS["scores"](PRESETS[name].spec)
+    assert (said.count("of its queries"), said.count("of its keys")) == (1, 1)
+
+
 def test_keys_are_grouped_by_layer() -> None:
     before = {f"stack.blocks.{i}.w": (2, 3) for i in range(8)} | {"norm": (3,)}
     after = {f"stack.blocks.{i}.w": (2, 3) if i % 2 else (4, 3) for i in range(12)}

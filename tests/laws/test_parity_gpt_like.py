@@ -115,8 +115,13 @@ WIRINGS: dict[str, ModelSpec] = {
         untied(small(gpt_neo(windows=[3, None, 3], n_heads=2, d_model=32))), FeedForwardSpec, d_ff=Width(40)
     ),
     "opt, no final norm": opt(**TWO, final_norm=False),
-    "opt, bare norms and no biases": opt(**TWO, norm=LayerNormSpec(weight=False, bias=False), bias=False),
-    "opt, wide table": opt(**TWO, table_width=48, tied=False, activation=GELU()),
+    "opt, bare norms and no biases": changed(
+        changed(changed(opt(**TWO), LayerNormSpec, weight=False, bias=False), GQASpec, **NO_BIASES),
+        FeedForwardSpec,
+        bias_in=False,
+        bias_out=False,
+    ),
+    "opt, wide table": untied(opt(**TWO, table_width=48, activation=GELU())),
     "bloom, six heads": untied(small(bloom(n_layers=2, d_model=48, n_heads=6))),
     "falcon, two norms, all heads": falcon(**TWO, n_kv_heads=4, rotary=RotarySpec(theta=300.0), bias=True),
     "falcon, serial, one key": falcon(**TWO, n_kv_heads=1, rotary=RotarySpec(), wiring="serial", tied=False),

@@ -15,7 +15,6 @@ from anyformer.families import PRESETS
 from anyformer.model import build
 from anyformer.spec import Spec, parameters
 from anyformer.spec.phrase import parse
-from anyformer.variants.parts import every
 from anyformer.variants.rows import ROWS
 from anyformer.variants.values import read, text_of
 from tests.laws.models import ids_for
@@ -125,7 +124,9 @@ def test_a_variant_runs_and_learns(name: str) -> None:
 
 
 def test_every_part_of_every_preset_is_read_as_it_is_written() -> None:
-    parts = {part for preset in PRESETS.values() for part in every(preset.spec) if part.kind not in ("Model", "Stack")}
+    parts = {
+        part for preset in PRESETS.values() for part in preset.spec.nested() if part.kind not in ("Model", "Stack")
+    }
     assert len({type(part) for part in parts}) > 40
     for part in parts:
         assert read(parse(text_of(part)), type(part), "part") == part, text_of(part)

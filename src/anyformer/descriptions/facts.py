@@ -11,15 +11,11 @@ from anyformer.descriptions.grouping import distinct_layers, places
 from anyformer.errors import InputError
 from anyformer.layers import (
     AttentionSpec,
-    GatedFeedForwardSpec,
-    GQASpec,
     GroupsSpec,
     LocalAndGlobalSpec,
     MLASpec,
-    MoASpec,
     MoESpec,
     NormSpec,
-    SharedKVSpec,
 )
 from anyformer.layers.causality import HEADS, POSITIONS
 from anyformer.layers.mask import Mask, visible
@@ -106,30 +102,6 @@ def position_parts(attention: AttentionSpec) -> list[Spec]:
     return [part for part in found if part is not None]
 
 
-def one_map(projection: Any) -> str:
-    """What to say behind the kind of heads where one map makes keys and values, or tokens are mixed; else nothing."""
-    if isinstance(projection, SharedKVSpec):
-        return ", one vector as key and value"
-    if isinstance(projection, MoASpec):
-        return f", of {projection.router.top_k} of {projection.router.n_experts} experts for queries and outputs"
-    if not isinstance(projection, GQASpec):
-        return ""
-    said = [", of the stream and the embedding side by side"] if projection.with_input else []
-    said += [", values of the stream around"] if projection.values_read == "outer" else []
-    said += [shared_maps(projection)]
-    if projection.convolved is not None:
-        said += [f", convolved over {projection.convolved.each} and {projection.convolved.heads} tokens"]
-    if projection.short is not None:
-        said += [f", keys and values convolved over {projection.short.size} tokens"]
-    return "".join([*said, ", keys and values by one map" if projection.values_are_keys else ""])
-
-
-def shared_maps(value: GQASpec | GatedFeedForwardSpec) -> str:
-    """What to say behind attention or a feed-forward whose maps others have too, or to which more are added; else nothing."""
-    said = [f", maps shared ({value.common})"] if value.common is not None else []
-    return "".join([*said, f", of its own a rank of {value.adapter:,}" if value.adapter is not None else ""])
-
-
 def n_shared_experts(mixture: MoESpec) -> int:
     """How many experts serve every token: a shared one that is as wide as several counts for as many."""
     one, several = getattr(mixture.expert, "d_ff", None), getattr(mixture.shared_expert, "d_ff", None)
@@ -160,7 +132,7 @@ def own_parts(spec: ModelSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.kind for v in parts(spec) if not type(v).__module__.startswith("anyformer.")))
 
 
-def attentions(spec: ModelSpec) -> Iterator[Attention]:
+def every_attention(spec: ModelSpec) -> Iterator[Attention]:
     """Every attention of every kind of layer, those of a layer to its own stack first."""
     for name, stack in spec.stacks.items():
         for layers in distinct_layers(stack):

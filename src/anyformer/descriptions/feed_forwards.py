@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.descriptions.facts import n_shared_experts, shared_maps
-from anyformer.descriptions.words import each, norm, number, phrase, scale
+from anyformer.descriptions.facts import n_shared_experts
+from anyformer.descriptions.words import each, norm, number, phrase, scale, shared_maps
 from anyformer.layers import GELU, GatedFeedForwardSpec, MoESpec, RouterSpec
 from anyformer.variants.parts import GATED
 
@@ -36,7 +36,7 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
     said += [f"clamped at {number(mixer.limit)}{place}"] if exact and mixer.limit is not None else []
     said += [f"up + {number(mixer.up_offset)}"] if exact and mixer.up_offset else []
     said += [f"{number(100 * mixer.sparsity)} % at 0"] if exact and mixer.sparsity is not None else []
-    return ", ".join([*said, *inner]) + (shared_maps(mixer) if exact else "")
+    return ", ".join([*said, *inner, *(shared_maps(mixer) if exact else [])])
 
 
 def experts(mixer: Any) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple, TypeVar
 
 from anyformer.layers import ShortenedSpec
-from anyformer.spec import BlockSpec, StackSpec
+from anyformer.spec import BlockSpec, StackSpec, period
 
 T = TypeVar("T", bound=Hashable)
 LISTED = 4  # so many stretches of layers are listed where no pattern repeats; more are counted
@@ -59,8 +59,9 @@ def by_layer(stack: StackSpec | ShortenedSpec, say: Callable[[BlockSpec], T]) ->
 def pattern(values: Sequence[T]) -> Pattern:
     """The shortest pattern that repeats twice at least, or else all values."""
     n = len(values)
-    period = next((p for p in range(1, n // 2 + 1) if all(values[i] == values[i % p] for i in range(n))), n)
-    return Pattern(tuple((value, len(tuple(run))) for value, run in groupby(values[:period])), n)
+    repeats = period(values)
+    once = values[:repeats] if 2 * repeats <= n else values
+    return Pattern(tuple((value, len(tuple(run))) for value, run in groupby(once)), n)
 
 
 def in_words(values: Sequence[str | None]) -> str:

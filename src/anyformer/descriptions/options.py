@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from anyformer.descriptions.words import each, norm, number, phrase
+from typing import Any
+
+from anyformer.descriptions.words import each, norm, number, phrase, shared_maps
 from anyformer.layers import (
     AttentionSpec,
     BlockIndexerSpec,
     CompressorSpec,
     DifferentialSpec,
+    GQASpec,
     IndexerSpec,
     LogN,
     LogSteps,
     MLASpec,
+    MoASpec,
     OutputGateSpec,
     QueryScaleSpec,
+    SharedKVSpec,
     SSMaxSpec,
     ValueConvolutionSpec,
 )
@@ -32,6 +37,24 @@ def keys(value: AttentionSpec) -> str | None:
     if value.reads == "layer":
         return f"those of an earlier layer ({value.keys})"
     return f"read by later layers ({value.keys})"
+
+
+def of_heads(projection: Any) -> list[str]:
+    """What is said of heads beside their kind: of what they are made, whose maps those are, and what mixes tokens."""
+    if isinstance(projection, SharedKVSpec):
+        return ["one vector as key and value"]
+    if isinstance(projection, MoASpec):
+        return [f"of {projection.router.top_k} of {projection.router.n_experts} experts for queries and outputs"]
+    if not isinstance(projection, GQASpec):
+        return []
+    said = ["of the stream and the embedding side by side"] if projection.with_input else []
+    said += ["values of the stream around"] if projection.values_read == "outer" else []
+    said += shared_maps(projection)
+    if projection.convolved is not None:
+        said += [f"convolved over {projection.convolved.each} and {projection.convolved.heads} tokens"]
+    if projection.short is not None:
+        said += [f"keys and values convolved over {projection.short.size} tokens"]
+    return [*said, *(["keys and values by one map"] if projection.values_are_keys else [])]
 
 
 def qk_norm(attention: AttentionSpec, *, exact: bool = False) -> str | None:

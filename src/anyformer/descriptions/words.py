@@ -20,7 +20,9 @@ from anyformer.layers import (
     Everything,
     FactorisedPositionsSpec,
     FirstBlockAgainSpec,
+    GatedFeedForwardSpec,
     GatedRMSNormSpec,
+    GQASpec,
     GroupsSpec,
     Heads,
     LayerNormSpec,
@@ -336,6 +338,12 @@ def scale_correction(value: MLASpec) -> list[str]:
     """By what latents are multiplied, where they are, and of what queries are, if not of the normed one alone."""
     said = ["latents × √(d_model / rank)"] if value.scale_correction else []
     return [*said, *(["queries of theirs before and after"] if value.unnormed else [])]
+
+
+def shared_maps(value: GQASpec | GatedFeedForwardSpec) -> list[str]:
+    """That the maps of attention or of a feed-forward are others' too, and what is added to them."""
+    said = [f"maps shared ({value.common})"] if value.common is not None else []
+    return [*said, *([f"of its own a rank of {value.adapter:,}"] if value.adapter is not None else [])]
 
 
 def step(value: MapSpec) -> str:

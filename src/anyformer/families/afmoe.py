@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed
-from anyformer.families.exaone import hybrid
+from anyformer.families.compose import changed, turning_windows
 from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -18,7 +17,7 @@ def afmoe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1, wind
     plain = with_qk_norms(llama(*sizes, head_dim=128, vocab_size=200_192, eps=1e-5, context=131_072), 1e-5)
     plain = changed(plain, BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
     plain = changed(plain, TokensSpec, scale=ScaleSpec(power=0.5))
-    plain = hybrid(changed(plain, AttentionSpec, gate=OutputGateSpec()), window)
+    plain = turning_windows(changed(plain, AttentionSpec, gate=OutputGateSpec()), window)
     return experts_after(plain, n_dense, choice, d_expert, d_expert)
 
 

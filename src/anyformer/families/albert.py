@@ -11,15 +11,15 @@ from anyformer.spec import BlockSpec, ModelSpec
 TANH = GELU(form="tanh")
 
 
-def albert(*, n_layers: int, d_model: int, n_heads: int, width: int = 128) -> ModelSpec:
+def albert(*sizes: int, width: int = 128) -> ModelSpec:
     """ALBERT without heads: tokens of 128 features are projected to d_model, all layers are one (section 3.1)."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=30_000, width=width)
+    model = bert(*sizes, vocab_size=30_000, width=width)
     return changed(changed(model, FeedForwardSpec, activation=TANH), BlockSpec, shared="layer")
 
 
-def trained(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def trained(*sizes: int) -> ModelSpec:
     """ALBERT with what it is trained on: masked words, and which of two segments came first (section 3.1)."""
-    return pretraining(albert(n_layers=n_layers, d_model=d_model, n_heads=n_heads), TANH, "sop")
+    return pretraining(albert(*sizes), TANH, "sop")
 
 
 ALBERT = Origin("albert", "bert", 2019, "arXiv:1909.11942, section 3.1").lineage(

@@ -19,9 +19,9 @@ def normed_experts(model: ModelSpec) -> ModelSpec:
 def axk1(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
     """DeepSeek-V3 whose positions are not stretched, with 64 heads in the largest, and that norm (transformers' class)."""
     model = deepseek(
-        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, n_shared=1, mscale=None, vocab_size=163_840
+        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, vocab_size=163_840, context=32_768, init=ByRole()
     )
-    return normed_experts(model).but(init=ByRole(), context=32_768)
+    return normed_experts(model)
 
 
 AXK1 = Origin("axk1", "deepseek-v3", 2026, "transformers' class of A.X-K1").lineage(

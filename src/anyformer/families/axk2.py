@@ -16,7 +16,7 @@ from anyformer.layers import (
     RMSNormSpec,
     RouterSpec,
 )
-from anyformer.spec import Count, Length, ModelSpec, SublayerSpec, Width
+from anyformer.spec import Count, ModelSpec, SublayerSpec, Width
 
 
 def gated_norms(model: ModelSpec, rank: int) -> ModelSpec:
@@ -35,12 +35,12 @@ def axk2(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> Mo
     """DeepSeek-V3.2 whose positions are not stretched, with narrow latents and heads, gates and gated norms, and an indexer of 16
     heads whose pairs of features are half a head apart (transformers' class)."""
     model = deepseek(
-        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, n_shared=1, mscale=None, vocab_size=163_840
+        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, vocab_size=163_840, context=131_072, init=ByRole()
     )
     model = choosing(model, 16, layout="half")
     latent = {"kv_rank": 128, "query_rank": 384, "head_dim": 64, "rotary_dim": 32, "value_dim": 64, "unnormed": True}
     model = changed(changed(model, MLASpec, **latent), AttentionSpec, gate=OutputGateSpec(reads="query"))
-    return gated_norms(model, 16).but(init=ByRole(), context=Length(131_072))
+    return gated_norms(model, 16)
 
 
 AXK2 = Origin("axk2", "deepseek-v3.2", 2026, "transformers' class of A.X K2").lineage(

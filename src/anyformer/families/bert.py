@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial
+from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial, untied
 from anyformer.families.heads import masked_words, row_classes, with_masked_words, words_of_table
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
@@ -28,10 +28,10 @@ from anyformer.spec import Count, EmbeddingSpec, HeadSpec, Length, MapSpec, Mode
 
 
 def bert(
-    *,
     n_layers: int,
     d_model: int,
     n_heads: int,
+    *,
     vocab_size: int = 30_522,
     n_segments: int = 2,
     padding: int | None = None,
@@ -79,16 +79,15 @@ def masked_apart(model: ModelSpec, width: int, activation: MapSpec | None = None
     return head.but(transform=(layer, between, norm), table=TableSpec(rows=Vocab(model.vocab_size)))
 
 
-def rembert(*, n_layers: int, d_model: int, n_heads: int, width: int = 256, width_out: int = 1664) -> ModelSpec:
+def rembert(*sizes: int, width: int = 256) -> ModelSpec:
     """BERT whose tables at input and output are not tied, the latter the wider."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=250_300, width=width)
-    model = changed(model, TableSpec, shared=None)
-    return model.but(heads=(masked_apart(model, width_out),))
+    model = bert(*sizes, vocab_size=250_300, width=width)
+    return untied(model).but(heads=(masked_apart(model, 1664),))
 
 
-def bert_generation(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def bert_generation(*sizes: int) -> ModelSpec:
     """BERT without segments, whose tokens see those before them alone and are told the next one by their table."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=50_358, n_segments=0)
+    model = bert(*sizes, vocab_size=50_358, n_segments=0)
     model = changed(model, AttentionSpec, mask=Causal())
     return model.but(heads=(words_of_table(model),))
 
@@ -111,10 +110,10 @@ TRAINING_ROBERTA = {
 
 BERT = Origin("bert", "transformer", 2018, "arXiv:1810.04805, section 3").lineage(
     "the encoder alone, learned positions, segments, GELU, masked words",
-    Preset("bert-base", pretraining(bert(n_layers=12, d_model=768, n_heads=12)), "110M", alias="bert"),
+    Preset("bert-base", pretraining(bert(12, 768, 12)), "110M", alias="bert"),
     Preset(
         "bert-large",
-        pretraining(bert(n_layers=24, d_model=1024, n_heads=16)),
+        pretraining(bert(24, 1024, 16)),
         "340M",
         "336.2M with both heads, 335.1M with the pooler alone; the paper rounds up",
     ),
@@ -132,14 +131,14 @@ ROBERTA = Origin("roberta", "bert", 2019, "arXiv:1907.11692, section 4").lineage
     "bytes, one segment, no next sentence, trained longer",
     Preset(
         "roberta-base",
-        with_masked_words(roberta(n_layers=12, d_model=768, n_heads=12)),
+        with_masked_words(roberta(12, 768, 12)),
         "125M",
         training={**TRAINING_ROBERTA, "schedule": LINEAR.format("24,000", "6e-4")},
         alias="roberta",
     ),
     Preset(
         "roberta-large",
-        with_masked_words(roberta(n_layers=24, d_model=1024, n_heads=16)),
+        with_masked_words(roberta(24, 1024, 16)),
         "355M",
         training={**TRAINING_ROBERTA, "schedule": LINEAR.format("30,000", "4e-4")},
     ),
@@ -151,14 +150,14 @@ XLM_ROBERTA = Origin("xlm-roberta", "roberta", 2019, "arXiv:1911.02116, section 
     "250,002 tokens of 100 languages",
     Preset(
         "xlm-roberta-base",
-        with_masked_words(xlm_roberta(n_layers=12, d_model=768, n_heads=12)),
+        with_masked_words(xlm_roberta(12, 768, 12)),
         "270M",
         "278.3M; the paper rounds",
         alias="xlm-roberta",
     ),
     Preset(
         "xlm-roberta-large",
-        with_masked_words(xlm_roberta(n_layers=24, d_model=1024, n_heads=16)),
+        with_masked_words(xlm_roberta(24, 1024, 16)),
         "550M",
         "560.1M; the paper rounds",
     ),
@@ -171,7 +170,7 @@ CAMEMBERT = Origin("camembert", "roberta", 2019, "arXiv:1911.03894, section 4").
     "32,005 tokens of French",
     Preset(
         "camembert-base",
-        with_masked_words(roberta(n_layers=12, d_model=768, n_heads=12, vocab_size=32_005)),
+        with_masked_words(roberta(12, 768, 12, vocab_size=32_005)),
         "110M",
         "110.66M, which the paper cuts",
         alias="camembert",
@@ -184,7 +183,7 @@ DATA2VEC = Origin("data2vec-text", "roberta", 2022, "arXiv:2202.03555, section 3
     "taught by what a running mean of itself makes of texts in which nothing is hidden",
     Preset(
         "data2vec-text-base",
-        with_masked_words(roberta(n_layers=12, d_model=768, n_heads=12)),
+        with_masked_words(roberta(12, 768, 12)),
         alias="data2vec-text",
         training={
             "source": "Baevski et al. 2022, arXiv:2202.03555, sections 3 and 4 (from memory)",
@@ -200,9 +199,7 @@ ERNIE = Origin("ernie", "bert", 2019, "arXiv:1904.09223, section 3").lineage(
     "whole phrases and names masked; 18,000 tokens of Chinese, ReLU",
     Preset(
         "ernie-1.0-base-zh",
-        with_masked_words(
-            changed(ernie(n_layers=12, d_model=768, n_heads=12), FeedForwardSpec, activation=ReLU()), activation=ReLU()
-        ),
+        with_masked_words(changed(ernie(12, 768, 12), FeedForwardSpec, activation=ReLU()), activation=ReLU()),
         alias="ernie",
     ),
     family="bert",
@@ -211,7 +208,7 @@ ERNIE = Origin("ernie", "bert", 2019, "arXiv:1904.09223, section 3").lineage(
 )
 REMBERT = Origin("rembert", "bert", 2020, "arXiv:2010.12821, section 5").lineage(
     "tables at input and output apart, 256 and 1,664 wide; 250,300 tokens",
-    Preset("rembert", rembert(n_layers=32, d_model=1152, n_heads=18)),
+    Preset("rembert", rembert(32, 1152, 18)),
     family="bert",
     sizes="Chung et al. 2020, arXiv:2010.12821, section 5; sizes of the class, as released",
     tokenizer="SentencePiece, 250,300",
@@ -220,7 +217,7 @@ BERT_GENERATION = Origin("bert-generation", "bert", 2019, "arXiv:1907.12461, sec
     "begins decoders and encoders of text alike: no segments, 50,358 tokens",
     Preset(
         "bert-generation-large-decoder",
-        bert_generation(n_layers=24, d_model=1024, n_heads=16),
+        bert_generation(24, 1024, 16),
         alias="bert-generation",
     ),
     family="bert",
@@ -231,7 +228,7 @@ DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").l
     "half of the layers, no segments",
     Preset(
         "distilbert-base",
-        with_masked_words(bert(n_layers=6, d_model=768, n_heads=12, n_segments=0)),
+        with_masked_words(bert(6, 768, 12, n_segments=0)),
         "66M",
         "67.0M with the head; the 66M are the encoder's 66,362,880",
         alias="distilbert",
@@ -248,10 +245,10 @@ DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").l
 )
 MINILM = Origin("minilm", "bert", 2020, "arXiv:2002.10957, section 3").lineage(
     "half as wide, taught by a larger one's attention",
-    Preset("minilm-l12-h384", with_masked_words(bert(n_layers=12, d_model=384, n_heads=12)), "33M"),
+    Preset("minilm-l12-h384", with_masked_words(bert(12, 384, 12)), "33M"),
     Preset(
         "minilm-l6-h384",
-        with_masked_words(bert(n_layers=6, d_model=384, n_heads=12)),
+        with_masked_words(bert(6, 384, 12)),
         "22M",
         "22.7M with the head; the encoder's 22,565,376 are cut",
         alias="minilm",

@@ -20,13 +20,13 @@ def block_sparse(model: S, size: int, n_random: int) -> S:
     return changed(model, AttentionSpec, mask=GlobalBlocks(**blocks), scores=(FirstBlockAgainSpec(**blocks),))
 
 
-def bigbird(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def bigbird(*sizes: int) -> ModelSpec:
     """The encoder without heads, all of whose tokens see all; GELU is approximated, as in the released code."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=50_358, context=4096)
+    model = bert(*sizes, vocab_size=50_358, context=4096)
     return changed(model, FeedForwardSpec, activation=TANH)
 
 
-BASE = block_sparse(bigbird(n_layers=12, d_model=768, n_heads=12), 64, 3)
+BASE = block_sparse(bigbird(12, 768, 12), 64, 3)
 
 BIGBIRD = Origin("bigbird", "bert", 2020, "arXiv:2007.14062, section 2").lineage(
     "each token sees the first, the last and three near blocks; 4,096 tokens",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 from anyformer.errors import SpecError, among
-from anyformer.families.heads import last_token_classes, row_classes, token_classes, with_rows
+from anyformer.families.heads import JUDGES, last_token_classes, row_classes, token_classes, with_rows
 from anyformer.families.hf import FAMILIES
 from anyformer.families.hf.mapping import fitting
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, specification
 
 LabelsOf = Literal["classes", "token_classes"]
-HEADS = get_args(LabelsOf)
 
 
 def with_classifier(architecture: Architecture, n: int, head: LabelsOf = "classes") -> ModelSpec:
@@ -22,8 +21,8 @@ def with_classifier(architecture: Architecture, n: int, head: LabelsOf = "classe
     vector through a layer and tanh; a decoder, alone or beside an encoder, the last token's vector as it is. `n` = 1 is for
     a number. Raises SpecError for another name of the head.
     """
-    if head not in HEADS:
-        raise SpecError(f"there is no head {head!r} for labels{among(head, HEADS)}")
+    if head not in JUDGES:
+        raise SpecError(f"there is no head {head!r} for labels{among(head, JUDGES)}")
     spec = specification(architecture)
     own = next((own for own in spec.heads if own.name == head), None)
     found = with_rows(own, n) if own is not None else _of_class(spec, n, head) or _of_kind(spec, n, head)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, changed, layered, pre_norm, windowed
+from anyformer.families.compose import block, changed, layered, pre_norm, turning_windows
 from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -19,24 +19,20 @@ def cohere(*sizes: int, theta: float, logit_scale: float, qk_norm: bool = False)
     rotary, norm = RotarySpec(theta=theta, layout="interleaved"), NORM if qk_norm else None
     model = changed(model, GQASpec, rotary=rotary, norm_query=norm, norm_key=norm, norm_over="heads")
     model = changed(changed(model, StackSpec, norm=NORM), HeadSpec, scale=ScaleSpec(factor=logit_scale))
-    mixers = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
-    return layered(model, block(pre_norm(NORM, *mixers)))
+    return layered(model, block(pre_norm(NORM, *model.stack.blocks[0].mixers)))
 
 
 def cohere2(*sizes: int) -> ModelSpec:
     """Command R with three windowed layers to a full one without positions (arXiv:2504.00698, section 2)."""
-    model = cohere(*sizes, theta=50_000.0, logit_scale=0.25)
-    full = changed(model, GQASpec, rotary=None).stack.blocks[0]
-    return layered(model, *[windowed(model, 4096).stack.blocks[0]] * 3, full)
+    return turning_windows(cohere(*sizes, theta=50_000.0, logit_scale=0.25), 4096)
 
 
 def cohere2_moe(*sizes: int, n_experts: int, top_k: int = 2) -> ModelSpec:
     """Command A with experts, weighed by a softmax of those chosen (transformers' class)."""
-    _, _, _, d_expert, *_ = sizes
     choice = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen")
     model = changed(cohere2(*sizes), RotarySpec, theta=10_000.0)
     model = changed(model, HeadSpec, scale=ScaleSpec(factor=0.0625)).but(context=Length(8192))
-    return experts_after(model, 0, choice, d_expert)
+    return experts_after(model, 0, choice, sizes[3])
 
 
 RELEASE = "Cohere 2024, the release of {} and its configuration (theta and logit scale from memory)"

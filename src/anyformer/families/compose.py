@@ -80,14 +80,26 @@ def with_layers(model: ModelSpec, layers: Iterable[BlockSpec]) -> ModelSpec:
     return model.but(stack=model.stack.but(blocks=tuple(layers)))
 
 
-def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
-    """The model with this pattern of layers over and over, as deep as it is."""
-    return with_layers(model, repeat(pattern, model.n_layers))
+def layered(model: ModelSpec, *pattern: BlockSpec | ModelSpec) -> ModelSpec:
+    """The model with this pattern of layers over and over, as deep as it is; of a model its first layer is meant."""
+    layers = [each.stack.blocks[0] if isinstance(each, ModelSpec) else each for each in pattern]
+    return with_layers(model, repeat(layers, model.n_layers))
+
+
+def with_layers_of(model: ModelSpec, other: ModelSpec, at: Collection[int]) -> ModelSpec:
+    """The model with the layers of another, which is as deep, at these places."""
+    layers = zip(model.stack.blocks, other.stack.blocks, strict=True)
+    return with_layers(model, (theirs if i in at else own for i, (own, theirs) in enumerate(layers)))
 
 
 def firsts(kinds: Sequence[K], model: ModelSpec) -> dict[K, BlockSpec]:
     """The first layer of each kind in a model, given the kinds of its layers."""
     return dict(reversed([*zip(kinds, model.stack.blocks, strict=True)]))
+
+
+def normed(model: ModelSpec, norm: MapSpec) -> ModelSpec:
+    """The model with this norm before each sublayer and at its end."""
+    return changed(changed(model, SublayerSpec, norm_in=norm), StackSpec, norm=norm)
 
 
 def mixing(layer: BlockSpec, mixer: MixerSpec) -> BlockSpec:
@@ -98,16 +110,13 @@ def mixing(layer: BlockSpec, mixer: MixerSpec) -> BlockSpec:
 
 def every(n: int, model: ModelSpec, mixer: MixerSpec) -> ModelSpec:
     """The model with this mixer in place of attention but in each `n`-th layer."""
-    layer = model.stack.blocks[0]
-    return layered(model, *[mixing(layer, mixer)] * (n - 1), layer)
+    return layered(model, *[mixing(model.stack.blocks[0], mixer)] * (n - 1), model)
 
 
 def elsewhere(model: ModelSpec, attending: Collection[int], mixer: MixerSpec) -> ModelSpec:
     """The model with this mixer in place of attention but in the layers that attend; alike layers stay one."""
-    blocks = model.stack.blocks
-    other = {key: mixing(block, mixer) for key, block in {id(block): block for block in blocks}.items()}
-    layers = (block if i in attending else other[id(block)] for i, block in enumerate(blocks))
-    return with_layers(model, layers)
+    mixed = edited(model.stack, BlockSpec, lambda layer: mixing(layer, mixer))
+    return with_layers_of(model.but(stack=mixed), model, attending)
 
 
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
@@ -228,6 +237,12 @@ def windowed(model: ModelSpec, size: int) -> ModelSpec:
     return changed(model, AttentionSpec, mask=window(size))
 
 
+def turning_windows(model: ModelSpec, size: int, every: int = 4) -> ModelSpec:
+    """The model with windows but in each `every`-th layer, which sees everything and rotates nothing (Command A, EXAONE 4)."""
+    full = changed(model, GQASpec, rotary=None)
+    return layered(model, *[windowed(model, size)] * (every - 1), full)
+
+
 def bidirectional(stack: StackSpec) -> StackSpec:
     """The stack with tokens that see ahead too, `size` keys to each side of a window's own; other patterns stay as they are."""
 
@@ -253,9 +268,9 @@ def causal(stack: StackSpec) -> StackSpec:
     return edited(stack, AttentionSpec, back)
 
 
-def untied(stack: StackSpec) -> StackSpec:
-    """The stack with tables of its own."""
-    return changed(stack, TableSpec, shared=None)
+def untied(value: S) -> S:
+    """A model or a stack with tables of its own."""
+    return changed(value, TableSpec, shared=None)
 
 
 def feed(d_ff: int, activation: ActivationSpec, *, bias: bool = True) -> FeedForwardSpec:

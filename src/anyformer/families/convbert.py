@@ -17,7 +17,7 @@ def convbert(n_layers: int, d_model: int, n_heads: int, *, width: int | None = N
 
     The feed-forwards' maps are in `groups`; an embedding of another `width` is projected.
     """
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, width=width)
+    model = bert(n_layers, d_model, n_heads, width=width)
     model = changed(model, FeedForwardSpec, groups=Count(groups))
     n, half = Count(n_heads // 2), 0.5
     model = changed(model, GQASpec, n_heads=n, share=half)
@@ -46,7 +46,6 @@ CONVBERT = Origin("convbert", "electra", 2020, "arXiv:2008.02496, section 2").li
         "17.6M with the head for masked words, 17.5M without, which the paper cuts",
     ),
     Preset("convbert-base", with_masked_words(convbert(12, 768, 12)), "106M", alias="convbert"),
-    known="convbert-base",
     sizes="Jiang et al. 2020, arXiv:2008.02496, section 4.1 and table 2 (sizes as released, from memory)",
     tokenizer=WORDPIECE,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from anyformer.families.compose import attend, feed, language_model, repeat, serial
 from anyformer.families.lineage import Origin, Preset
+from anyformer.families.marian import SINUSOIDS
 from anyformer.families.transformer import NORM, ROOT
-from anyformer.layers import ReLU, SinusoidSpec
+from anyformer.layers import ReLU
 from anyformer.spec import ModelSpec
 
 
@@ -17,7 +18,7 @@ def ctrl(n_layers: int, d_model: int, n_heads: int, d_ff: int) -> ModelSpec:
         repeat(serial(NORM, attend(n_heads, bias=True), feed(d_ff, ReLU())), n_layers),
         NORM,
         tied=True,
-        positions=(SinusoidSpec(layout="concatenated"),),
+        positions=(SINUSOIDS,),
         token_scale=ROOT,
         head_bias=True,
         context=256,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, normed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
 from anyformer.layers import GQASpec, LayerNormSpec, RouterSpec
-from anyformer.spec import Count, ModelSpec, StackSpec, SublayerSpec
+from anyformer.spec import Count, ModelSpec
 
 
-def dbrx(*sizes: int, clip: float | None = 8.0, n_experts: int = 16, top_k: int = 4) -> ModelSpec:
-    """Mixtral with LayerNorms without shift and q, k and v within ± clip (the release of March 2024, from memory)."""
+def dbrx(*sizes: int, n_experts: int = 16, top_k: int = 4) -> ModelSpec:
+    """Mixtral with LayerNorms without shift and q, k and v within ± 8 (the release of March 2024, from memory)."""
     model = llama(*sizes, vocab_size=100_352, theta=500_000.0, context=32_768)
     model = with_experts(model, RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
-    norm = LayerNormSpec(eps=1e-5, bias=False)
-    return changed(changed(changed(model, SublayerSpec, norm_in=norm), StackSpec, norm=norm), GQASpec, clip=clip)
+    return changed(normed(model, LayerNormSpec(eps=1e-5, bias=False)), GQASpec, clip=8.0)
 
 
 DBRX = Origin("dbrx", "mixtral", 2024, "the release of DBRX, March 2024, from memory").lineage(

@@ -29,9 +29,9 @@ NORM = LayerNormSpec(eps=1e-7)
 THREE = ScaleSpec(factor=3**-0.5, power=-0.5)  # three summands of equal weight (equation 4)
 
 
-def deberta(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_265) -> ModelSpec:
+def deberta(*sizes: int, vocab_size: int = 50_265) -> ModelSpec:
     """DeBERTa v1 without heads: keys have no bias, distances have projections of their own in every layer (3.1)."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, n_segments=0, eps=1e-7)
+    model = bert(*sizes, vocab_size=vocab_size, n_segments=0, eps=1e-7)
     table = RelativeTableSpec(farthest=Length(512), shared="distances")
     scores = (
         ContentToPositionSpec(table=table, projection=LinearSpec()),
@@ -41,9 +41,9 @@ def deberta(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_2
     return changed(model, EmbeddingSpec, terms=model.stack.embedding.terms[:1], masked=True)
 
 
-def deberta_v2(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def deberta_v2(*sizes: int) -> ModelSpec:
     """v1 with buckets of distances, normed and projected as tokens are, and biases everywhere (appendix A.5)."""
-    model = deberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=128_100)
+    model = deberta(*sizes, vocab_size=128_100)
     table = RelativeTableSpec(farthest=Length(512), n_buckets=Count(256), norm=NORM, shared="distances")
     scores = (ContentToPositionSpec(table=table), PositionToContentSpec(table=table))
     return changed(changed(model, AttentionSpec, scores=scores), GQASpec, bias_key=True)
@@ -74,7 +74,7 @@ def with_decoder(model: ModelSpec) -> ModelSpec:
 
 def _shared(layer: BlockSpec) -> BlockSpec:
     """The layer with a name for each of its parts that has weights; attention is named by what is inside it."""
-    attention, feed = (sublayer.branches[0].mixer for sublayer in layer.sublayers)
+    attention, feed = layer.mixers
     assert isinstance(attention, AttentionSpec)
     scores = (changed(score, LinearSpec, shared=f"last_score_{i}") for i, score in enumerate(attention.scores))
     projection = attention.projection.but(shared="last_attention")
@@ -90,15 +90,15 @@ GENERATOR = (
 )
 SPM = "SentencePiece, 128,100"
 
-_BASE = deberta(n_layers=12, d_model=768, n_heads=12)
-_LARGE = deberta(n_layers=24, d_model=1024, n_heads=16)
-_XLARGE = deberta(n_layers=48, d_model=1024, n_heads=16)
-_V2_XLARGE = convolved(deberta_v2(n_layers=24, d_model=1536, n_heads=24))
-_V2_XXLARGE = convolved(deberta_v2(n_layers=48, d_model=1536, n_heads=24))
-_V3_BASE = deberta_v2(n_layers=12, d_model=768, n_heads=12)
-_V3_LARGE = deberta_v2(n_layers=24, d_model=1024, n_heads=16)
-_V3_BASE_GENERATOR = deberta_v2(n_layers=6, d_model=768, n_heads=12)
-_V3_LARGE_GENERATOR = deberta_v2(n_layers=12, d_model=1024, n_heads=16)
+_BASE = deberta(12, 768, 12)
+_LARGE = deberta(24, 1024, 16)
+_XLARGE = deberta(48, 1024, 16)
+_V2_XLARGE = convolved(deberta_v2(24, 1536, 24))
+_V2_XXLARGE = convolved(deberta_v2(48, 1536, 24))
+_V3_BASE = deberta_v2(12, 768, 12)
+_V3_LARGE = deberta_v2(24, 1024, 16)
+_V3_BASE_GENERATOR = deberta_v2(6, 768, 12)
+_V3_LARGE_GENERATOR = deberta_v2(12, 1024, 16)
 _HEADED = "{} with the head for masked words, which the figure leaves out"
 
 OBJECTIVE = "masked words, 15 % of the tokens in runs of up to three, predicted by the enhanced mask decoder"

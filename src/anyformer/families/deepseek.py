@@ -25,7 +25,7 @@ from anyformer.layers import (
     YaRN,
 )
 from anyformer.layers.rope_scaling import sharpening
-from anyformer.spec import AheadSpec, Count, ModelSpec, ScaleSpec, Width, Window
+from anyformer.spec import AheadSpec, Count, InitSpec, ModelSpec, ScaleSpec, Width, Window
 
 INIT = ByRole(table=Normal(scale=0.006), matrix=Normal(scale=0.006))
 STRETCH = 40.0  # from 4,096 tokens to 163,840
@@ -45,15 +45,16 @@ def deepseek(
     router: RouterSpec,
     *,
     n_dense: int = 1,
-    n_shared: int = 2,
+    n_shared: int = 1,
     query_rank: int | None = 1536,
-    mscale: float | None = 1.0,
+    mscale: float | None = None,
     vocab_size: int = 102_400,
+    context: int = 163_840,
+    init: InitSpec = INIT,
 ) -> ModelSpec:
     """Latent attention, and after `n_dense` layers experts beside shared ones (arXiv:2405.04434, section 2).
 
-    Several shared experts are one as wide as all of them. The context is stretched by YaRN (section 3.1.4), but with `mscale`
-    None.
+    Several shared experts are one as wide as all of them. With `mscale` the context is stretched by YaRN (section 3.1.4).
     """
     norm = RMSNormSpec(eps=1e-6)
     scaling, scale = None, ScaleSpec(power=-0.5)
@@ -73,7 +74,7 @@ def deepseek(
     expert, shared = gated(d_expert, SiLU()), gated(n_shared * d_expert, SiLU())
     sparse = serial(norm, attention, MoESpec(router=router, expert=expert, shared_expert=shared))
     blocks = (*[dense] * n_dense, *[sparse] * (n_layers - n_dense))
-    return language_model(vocab_size, d_model, blocks, norm, tied=False, init=INIT, context=163_840)
+    return language_model(vocab_size, d_model, blocks, norm, tied=False, init=init, context=context)
 
 
 def choosing(model: ModelSpec, n_heads: int, layout: Literal["half", "interleaved"] | None = None) -> ModelSpec:
@@ -109,9 +110,9 @@ V3_ROUTER = RouterSpec(
     factor=2.5,
 )
 
-V2_LITE = deepseek(27, 2048, 16, 10_944, 1408, LITE_ROUTER, query_rank=None, mscale=0.707)
-V2 = deepseek(60, 5120, 128, 12_288, 1536, V2_ROUTER, mscale=0.707)
-V3 = deepseek(61, 7168, 128, 18_432, 2048, V3_ROUTER, n_dense=3, n_shared=1, vocab_size=129_280)
+V2_LITE = deepseek(27, 2048, 16, 10_944, 1408, LITE_ROUTER, n_shared=2, query_rank=None, mscale=0.707)
+V2 = deepseek(60, 5120, 128, 12_288, 1536, V2_ROUTER, n_shared=2, mscale=0.707)
+V3 = deepseek(61, 7168, 128, 18_432, 2048, V3_ROUTER, n_dense=3, mscale=1.0, vocab_size=129_280)
 _7B = llama(30, 4096, 32, 11_008, vocab_size=102_400, context=4096).but(init=INIT)
 _67B = llama(95, 8192, 64, 22_016, 8, vocab_size=102_400, context=4096).but(init=INIT)
 

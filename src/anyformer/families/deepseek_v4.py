@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anyformer.families.compose import gated, language_model, serial, window
+from anyformer.families.deepseek import BPE
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     ActivationSpec,
@@ -41,7 +42,6 @@ def deepseek_v4(
     d_expert: int,
     layers: Sequence[str],
     *,
-    n_hashed: int = 3,
     kinds: Sequence[str] | None = None,
     router: RouterSpec = ROUTER,
     activation: ActivationSpec | None = None,
@@ -61,7 +61,7 @@ def deepseek_v4(
     vocab_size: int = 129_280,
     context: int = 1_048_576,
 ) -> ModelSpec:
-    """Attention by the word of each layer; experts by the `kinds` of layers, or the first `n_hashed` by the token.
+    """Attention by the word of each layer; experts by the `kinds` of layers, where none are given the first three by the token.
 
     `every`: tokens of a block in sparse and in heavily compressed layers; `index`: heads, head_dim and blocks chosen; `rotary`:
     of layers without blocks and with them; `least`: what keeps streams' weights above 0.
@@ -105,7 +105,7 @@ def deepseek_v4(
         mixture = MoESpec(router=routers[experts], expert=expert, shared_expert=expert)
         return serial(norm, attends, mixture).but(connection=hyper)
 
-    kinds = kinds or [HASHED if i < n_hashed else ROUTED for i in range(len(layers))]
+    kinds = kinds or [HASHED if i < 3 else ROUTED for i in range(len(layers))]
     each = {pair: layer(*pair) for pair in dict.fromkeys(zip(layers, kinds, strict=True))}
     blocks = tuple(each[pair] for pair in zip(layers, kinds, strict=True))
     model = language_model(vocab_size, d_model, blocks, norm, tied=False, context=context)
@@ -119,5 +119,5 @@ DEEPSEEK_V4 = Origin("deepseek-v4", "deepseek-v3.2", 2026, "the report of DeepSe
     sizes="DeepSeek-AI 2026, the sizes and the layers that transformers' DeepseekV4Config has by default, YaRN as released (from "
     "memory); that class counts blocks from a row's first slot, padding among them, and here they count from a document's "
     "first token",
-    tokenizer="byte-level BPE, {}".format("129,280"),
+    tokenizer=BPE.format("129,280"),
 )

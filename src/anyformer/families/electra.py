@@ -20,12 +20,12 @@ def discriminator(model: ModelSpec) -> ModelSpec:
 
 
 # Of generators, which propose words for masked ones, the embedding is the discriminator's, projected (section 3.2).
-_SMALL = bert(n_layers=12, d_model=256, n_heads=4, width=128)
-_BASE = bert(n_layers=12, d_model=768, n_heads=12, width=768)
-_LARGE = bert(n_layers=24, d_model=1024, n_heads=16, width=1024)
-_SMALL_GENERATOR = bert(n_layers=12, d_model=64, n_heads=1, width=128)
-_BASE_GENERATOR = bert(n_layers=12, d_model=256, n_heads=4, width=768)
-_LARGE_GENERATOR = bert(n_layers=24, d_model=256, n_heads=4, width=1024)
+_SMALL = bert(12, 256, 4, width=128)
+_BASE = bert(12, 768, 12)
+_LARGE = bert(24, 1024, 16)
+_SMALL_GENERATOR = bert(12, 64, 1, width=128)
+_BASE_GENERATOR = bert(12, 256, 4, width=768)
+_LARGE_GENERATOR = bert(24, 256, 4, width=1024)
 _SMALL_NOTE = "13.5M as released, with an embedding of 128; the paper rounds up"
 _BASE_NOTE = "109.5M; the paper counts 110M with BERT"
 

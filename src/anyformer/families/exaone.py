@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, layered, windowed
+from anyformer.families.compose import changed, turning_windows
 from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import GQASpec, Llama3Scaling, RMSNormSpec, RouterSpec
+from anyformer.layers import Llama3Scaling, RMSNormSpec, RouterSpec
 from anyformer.spec import BranchSpec, ModelSpec, SublayerSpec
 
 
@@ -24,12 +24,6 @@ def exaone4(*sizes: int, tied: bool = False, context: int = 131_072) -> ModelSpe
     model = llama(*sizes, vocab_size=102_400, eps=1e-5, theta=1e6, scaling=scaling, tied=tied, context=context)
     model = changed(changed(model, SublayerSpec, norm_in=None), BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
     return with_qk_norms(model, 1e-5)
-
-
-def hybrid(model: ModelSpec, size: int, every: int = 4) -> ModelSpec:
-    """The model with windows but in each `every`-th layer, which sees everything and rotates nothing (section 2.1)."""
-    full = changed(model, GQASpec, rotary=None)
-    return layered(model, *[windowed(model, size).stack.blocks[0]] * (every - 1), full.stack.blocks[0])
 
 
 _3 = llama(32, 4096, 32, 14_336, 8, vocab_size=102_400, eps=1e-5, theta=5e5, context=4096)
@@ -49,7 +43,7 @@ EXAONE = Origin("exaone", "llama3.1", 2024, "arXiv:2408.03541, section 2.1").lin
 EXAONE4 = Origin("exaone4", "exaone", 2025, "arXiv:2507.11407, section 2.1").lineage(
     "norms after each branch instead of before, QK-norm; in the 32B three windows to a layer without positions",
     Preset("exaone-4.0-1.2b", exaone4(30, 2048, 32, 4096, 8, tied=True, context=65_536), "1.28B"),
-    Preset("exaone-4.0-32b", hybrid(exaone4(64, 5120, 40, 27_392, 8), 4096), "32.0B", alias="exaone4"),
+    Preset("exaone-4.0-32b", turning_windows(exaone4(64, 5120, 40, 27_392, 8), 4096), "32.0B", alias="exaone4"),
     sizes="LG AI Research 2025, arXiv:2507.11407, table 1, and the released configurations (scaling and context from memory)",
     tokenizer="byte-level BPE, 102,400",
 )
@@ -58,7 +52,7 @@ EXAONE4 = Origin("exaone4", "exaone", 2025, "arXiv:2507.11407, section 2.1").lin
 def exaone_moe(*sizes: int, d_expert: int, choice: RouterSpec, window: int = 128, n_dense: int = 1) -> ModelSpec:
     """EXAONE 4's attention with norms before the branches, and after the dense layers experts beside a shared one."""
     plain = llama(*sizes, head_dim=128, vocab_size=153_600, eps=1e-5, theta=1e6, context=262_144)
-    return experts_after(hybrid(with_qk_norms(plain, 1e-5), window), n_dense, choice, d_expert, d_expert)
+    return experts_after(turning_windows(with_qk_norms(plain, 1e-5), window), n_dense, choice, d_expert, d_expert)
 
 
 EXAONE_MOE = Origin("exaone-moe", "exaone4", 2025, "the release of K-EXAONE, December 2025, from memory").lineage(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from anyformer.families.compose import attend, block, feed, language_model, parallel, pre_norm, repeat, serial
 from anyformer.families.lineage import Facts, Origin, Preset
-from anyformer.layers import GELU, ActivationSpec, ALiBiSpec, LayerNormSpec, RotarySpec
+from anyformer.layers import GELU, ALiBiSpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec, ScaleSpec
 
 Wiring = Literal["serial", "one norm", "two norms"]
@@ -21,20 +21,17 @@ def falcon(
     n_kv_heads: int,
     *,
     vocab_size: int = 65_024,
-    d_ff: int | None = None,
     wiring: Wiring = "two norms",
     rotary: RotarySpec | None = None,
-    activation: ActivationSpec | None = None,
     bias: bool = False,
-    eps: float = 1e-5,
     tied: bool = True,
     context: int = 2048,
 ) -> ModelSpec:
     """Attention beside the feed-forward, on one norm or on one each, or before it; no `rotary` means ALiBi."""
-    norm = LayerNormSpec(eps=eps)
+    norm = LayerNormSpec(eps=1e-5)
     grouped = None if n_kv_heads == n_heads else n_kv_heads
     attention = attend(n_heads, grouped, bias=bias, rotary=rotary, scores=() if rotary else (ALIBI,))
-    after = feed(d_ff or 4 * d_model, activation or GELU(), bias=bias)
+    after = feed(4 * d_model, GELU(), bias=bias)
     layer = {
         "serial": serial(norm, attention, after),
         "one norm": block(pre_norm(norm, attention, after)),
@@ -48,9 +45,7 @@ refined_web = partial(falcon, wiring="serial", bias=True)
 WEB = "Penedo et al. 2023, arXiv:2306.01116, section 4.1; released config.json (from memory)"
 BPE = "byte-level BPE, 65,024"
 PLAIN = RotarySpec()
-_11B = falcon(
-    60, 4096, 32, 8, d_ff=16_384, wiring="one norm", rotary=RotarySpec(theta=500_042.0), tied=False, context=8192
-)
+_11B = falcon(60, 4096, 32, 8, wiring="one norm", rotary=RotarySpec(theta=500_042.0), tied=False, context=8192)
 
 
 def _training(rate: str, batch: str, tokens: str) -> Facts:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import pre_norm, with_layers
+from anyformer.families.compose import block, layered, pre_norm
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.layers import SSDSpec
+from anyformer.layers import RMSNormSpec, SSDSpec
 from anyformer.spec import Count, ModelSpec, Width
 
 
@@ -23,10 +23,8 @@ def falcon_h1(
     mixer = SSDSpec(
         n_heads=Count(heads), head_dim=Width(width), state_dim=Width(state), n_groups=Count(n_groups), norm=None
     )
-    first, feed = plain.stack.blocks[0].sublayers
-    assert first.norm_in is not None
-    layer = plain.stack.blocks[0].but(sublayers=(pre_norm(first.norm_in, mixer, first.branches[0].mixer), feed))
-    return with_layers(plain, (layer,) * plain.n_layers)
+    norm, (attention, feed) = RMSNormSpec(eps=1e-5), plain.stack.blocks[0].mixers
+    return layered(plain, block(pre_norm(norm, mixer, attention), pre_norm(norm, feed)))
 
 
 FALCON_H1 = Origin("falcon-h1", "mamba2", 2025, "arXiv:2507.22448, section 2").lineage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, windowed, with_layers
+from anyformer.families.compose import changed, windowed, with_layers_of
 from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -24,9 +24,8 @@ def flint(*sizes: int, d_expert: int, d_shared: int, n_experts: int, top_k: int,
     plain = llama(*sizes, head_dim=128, vocab_size=150_144, context=262_144)
     plain = changed(with_qk_norms(plain), AttentionSpec, sink=True)
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sigmoid", renormalise=True)
-    near, full = windowed(plain, WINDOW).stack.blocks[0], changed(plain, GQASpec, rotary=None).stack.blocks[0]
-    blocks = (full if sees_all(i, plain.n_layers) else near for i in range(plain.n_layers))
-    dense = with_layers(plain, blocks)
+    full = [i for i in range(plain.n_layers) if sees_all(i, plain.n_layers)]
+    dense = with_layers_of(windowed(plain, WINDOW), changed(plain, GQASpec, rotary=None), full)
     return experts_after(dense, n_dense, router, d_expert, d_shared)
 
 

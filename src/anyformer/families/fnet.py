@@ -6,19 +6,15 @@ from anyformer.families.bert import bert, pretraining
 from anyformer.families.compose import changed, edited
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, AttentionSpec, FeedForwardSpec, FourierSpec, LinearSpec
-from anyformer.spec import BranchSpec, EmbeddingSpec, ModelSpec, Width
+from anyformer.spec import EmbeddingSpec, ModelSpec, Width
 
 
 def fnet(n_layers: int, d_model: int) -> ModelSpec:
     """BERT without heads, a transform over tokens and features where it attends; the embedding is projected (section 3.2)."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=1, vocab_size=32_000, n_segments=4)
-    model = edited(model, BranchSpec, _mixing)
+    model = bert(n_layers, d_model, 1, vocab_size=32_000, n_segments=4)
+    model = edited(model, AttentionSpec, lambda _: FourierSpec())
     model = changed(model, FeedForwardSpec, activation=GELU(form="tanh"))
     return changed(model, EmbeddingSpec, width=Width(d_model), projection=LinearSpec(bias=True))
-
-
-def _mixing(branch: BranchSpec) -> BranchSpec:
-    return branch.but(mixer=FourierSpec()) if isinstance(branch.mixer, AttentionSpec) else branch
 
 
 FNET = Origin("fnet", "bert", 2021, "arXiv:2105.03824, section 3").lineage(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from anyformer.families.bart import NORM
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, untied
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.transformer import ROOT, two_stacks
 from anyformer.layers import ReLU, SinusoidSpec
 from anyformer.spec import ModelSpec, TableSpec, Vocab
 
+# The first token's position is the one after the padding's id.
 POSITIONS = SinusoidSpec(layout="concatenated", frequencies="half-1", start=2)
 
 
@@ -30,7 +31,7 @@ def fsmt(
     spec = two_stacks(**sizes, vocab_size=vocab_sizes[1], activation=ReLU(), norm=NORM, **plain)
     if tied:
         return spec
-    apart = changed(spec, TableSpec, shared=None)
+    apart = untied(spec)
     return apart.but(encoder=apart.encoder and changed(apart.encoder, TableSpec, rows=Vocab(vocab_sizes[0])))
 
 
@@ -42,7 +43,7 @@ def big(vocab_size: int) -> ModelSpec:
 
 FSMT = Origin("fsmt", "transformer", 2019, "arXiv:1907.06616, section 3.1").lineage(
     "a vocabulary for each side where the scripts differ, the encoder's feed-forwards of 8,192",
-    Preset("wmt19-en-de", big(42_024), None, alias="fsmt"),
+    Preset("wmt19-en-de", big(42_024), alias="fsmt"),
     sizes="Ng et al. 2019, arXiv:1907.06616, and the released configuration, from memory",
     tokenizer="byte-pair encoding, about 42,000, of both languages",
 )

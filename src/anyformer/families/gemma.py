@@ -3,7 +3,7 @@ Gemma 2 trained with differential privacy."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import bidirectional, changed, layered, untied, windowed
+from anyformer.families.compose import bidirectional, changed, edited, layered, untied, windowed
 from anyformer.families.heads import sentence_embedding
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -26,7 +26,7 @@ NORM = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")
 def gemma(*sizes: int, head_dim: int = 256, vocab_size: int = 256_000, context: int = 8192) -> ModelSpec:
     """LLaMA with GeGLU, embeddings times √d_model that are the head's too, gains around 0 (2403.08295, section 2)."""
     model = llama(*sizes, head_dim=head_dim, vocab_size=vocab_size, tied=True, context=context)
-    model = changed(model, RMSNormSpec, **NORM.values())
+    model = edited(model, RMSNormSpec, lambda _: NORM)
     model = changed(model, GatedFeedForwardSpec, activation=GELU(form="tanh"))
     return changed(model, TokensSpec, scale=ScaleSpec(power=0.5))
 
@@ -42,7 +42,7 @@ def gemma2(*sizes: int, head_dim: int = 256, scores_as_of: int | None = None) ->
     model = gemma(*sizes, head_dim=head_dim)
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(changed(model, AttentionSpec, softcap=50.0), HeadSpec, softcap=30.0)
-    return layered(model, windowed(model, 4096).stack.blocks[0], model.stack.blocks[0])
+    return layered(model, windowed(model, 4096), model)
 
 
 def vaultgemma(*sizes: int) -> ModelSpec:
@@ -67,8 +67,8 @@ def gemma3(
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(model, GQASpec, norm_query=NORM, norm_key=NORM)
     scaling = None if stretch is None else LinearScaling(factor=stretch)
-    local, full = windowed(model, window).stack.blocks[0], changed(model, RotarySpec, theta=1e6, scaling=scaling)
-    return layered(model, *[local] * 5, full.stack.blocks[0])
+    full = changed(model, RotarySpec, theta=1e6, scaling=scaling)
+    return layered(model, *[windowed(model, window)] * 5, full)
 
 
 def embeddinggemma(*sizes: int) -> ModelSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, windowed
+from anyformer.families.compose import changed, edited, windowed
 from anyformer.families.gemma import gemma
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
@@ -58,10 +58,10 @@ def borrowing(layer: BlockSpec) -> BlockSpec:
     return changed(layer, AttentionSpec, reads="layer")
 
 
-def _streamed(layer: BlockSpec, injection: BranchSpec, rank: int) -> BlockSpec:
+def _streamed(layer: BlockSpec, injection: BranchSpec) -> BlockSpec:
     """A layer on the first of the streams, LAuReL beside its attention; then its embeddings are added to the other streams."""
     attention, feed = layer.sublayers
-    around = BranchSpec(mixer=LaurelSpec(rank=Width(rank), norm=NORM))
+    around = BranchSpec(mixer=LaurelSpec(rank=Width(64), norm=NORM))
     attention = attention.but(
         branches=(attention.branches[0].but(norm_out=NORM), around), norm_sum=FactorSpec(factor=2**-0.5)
     )
@@ -70,31 +70,20 @@ def _streamed(layer: BlockSpec, injection: BranchSpec, rank: int) -> BlockSpec:
     return BlockSpec(sublayers=(attention, feed, last), connection=AltUpSpec(inside=2, norm=NORM))
 
 
-def gemma3n(
-    *sizes: int,
-    n_sparse: int = 10,
-    n_shared: int = 0,
-    n_streams: int = 4,
-    rank: int = 64,
-    width: int = 256,
-    vocab_size: int = 262_400,
-    per_layer_vocab_size: int = 262_144,
-    window: int = 512,
-    head_dim: int = 256,
-) -> ModelSpec:
+def gemma3n(*sizes: int, n_sparse: int = 10, n_shared: int = 0) -> ModelSpec:
     """Four windows to a full layer; the first `n_sparse` have sparse activations, the last `n_shared` read others' keys."""
-    model = gemma(*sizes, head_dim=head_dim, vocab_size=vocab_size, context=32_768)
-    model = changed(with_values_normed(changed(model, RMSNormSpec, **NORM.values())), HeadSpec, softcap=30.0)
-    injection = injected(per_layer_vocab_size, width)
-    local = changed(windowed(model, window), AttentionSpec, keys=LOCAL)
+    model = gemma(*sizes, vocab_size=262_400, context=32_768)
+    model = changed(with_values_normed(edited(model, RMSNormSpec, lambda _: NORM)), HeadSpec, softcap=30.0)
+    injection = injected(262_144, 256)
+    local = changed(windowed(model, 512), AttentionSpec, keys=LOCAL)
     full = changed(changed(model, RotarySpec, theta=1e6), AttentionSpec, keys=FULL)
-    each = [_streamed(kind.stack.blocks[0], injection, rank) for kind in (local, full)]
+    each = [_streamed(kind.stack.blocks[0], injection) for kind in (local, full)]
     blocks = []
     for i in range(model.n_layers):
         layer = each[(i + 1) % EVERY == 0]
         layer = changed(layer, GatedFeedForwardSpec, sparsity=0.95) if i < n_sparse else layer
         blocks.append(borrowing(layer) if i >= model.n_layers - n_shared else layer)
-    stack = model.stack.but(blocks=tuple(blocks), residual=StreamsSpec(n=Count(n_streams)))
+    stack = model.stack.but(blocks=tuple(blocks), residual=StreamsSpec(n=Count(4)))
     return model.but(stack=stack)
 
 

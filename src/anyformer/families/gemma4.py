@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anyformer.families.compose import changed, edited, windowed, with_layers
+from anyformer.families.compose import changed, edited, gated, repeat, windowed, with_layers
 from anyformer.families.gemma import gemma
 from anyformer.families.gemma3n import FULL, LOCAL, NORM, borrowing, injected, with_values_normed
 from anyformer.families.lineage import Origin, Preset
@@ -37,10 +37,9 @@ def beside(feed: SublayerSpec, mixture: Mixture) -> SublayerSpec:
     n_experts, top_k, width = mixture
     scale = ScaleSpec(power=-0.5)
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, norm=NORM, scale=scale, renormalise=True, gains=True)
-    expert = GatedFeedForwardSpec(d_ff=Width(width), activation=GELU(form="tanh"))
-    experts = BranchSpec(mixer=MoESpec(router=router, expert=expert, norm=NORM), norm_out=NORM)
+    experts = BranchSpec(mixer=MoESpec(router=router, expert=gated(width, GELU(form="tanh")), norm=NORM), norm_out=NORM)
     (dense,) = feed.branches
-    return SublayerSpec(branches=(dense.but(norm_in=feed.norm_in, norm_out=NORM), experts), norm_out=NORM)
+    return SublayerSpec(branches=(dense.but(norm_in=feed.norm_in), experts), norm_out=NORM)
 
 
 def completed(layer: BlockSpec, injection: BranchSpec | None, mixture: Mixture | None) -> BlockSpec:
@@ -88,7 +87,7 @@ def gemma4(
     `width`: of the embeddings that each layer reads, None for none.
     """
     model = gemma(*sizes, vocab_size=VOCABULARY, context=context)
-    model = changed(model, RMSNormSpec, **NORM.values())
+    model = edited(model, RMSNormSpec, lambda _: NORM)
     model = changed(with_values_normed(changed(model, BranchSpec, norm_out=NORM)), HeadSpec, softcap=30.0)
     heads = {"head_dim": Width(512), "rotary": FULL_ROTARY}
     if full_kv_heads is not None:
@@ -96,7 +95,7 @@ def gemma4(
     injection = None if width is None else injected(VOCABULARY, width)
     local, full = windowed(model, window), changed(model, GQASpec, **heads)
     near, all_ = (completed(kind.stack.blocks[0], injection, mixture) for kind in (local, full))
-    layers = [near if (i + 1) % every else all_ for i in range(model.n_layers)]
+    layers = repeat((*[near] * (every - 1), all_), model.n_layers)
     return with_layers(model, sharing(layers, n_shared, widened))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import changed, edited, with_layers
+from anyformer.families.compose import changed, edited, with_layers_of
 from anyformer.families.deepseek import choosing, deepseek
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -54,8 +54,7 @@ def experts_after(
         shared = None if d_shared is None else feed.but(d_ff=Width(d_shared))
         return MoESpec(router=choice, expert=feed.but(d_ff=Width(d_expert)), shared_expert=shared)
 
-    sparse = edited(dense, GatedFeedForwardSpec, mixture)
-    return with_layers(dense, (*dense.stack.blocks[:n_dense], *sparse.stack.blocks[n_dense:]))
+    return with_layers_of(edited(dense, GatedFeedForwardSpec, mixture), dense, range(n_dense))
 
 
 def glm4_moe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1, qk_norm: bool = False) -> ModelSpec:
@@ -73,15 +72,15 @@ def glm4_moe_lite(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int =
         d_expert=d_expert,
         router=choice,
         n_dense=n_dense,
-        n_shared=1,
         query_rank=query_rank,
-        mscale=None,
         vocab_size=154_880,
+        context=202_752,
+        init=ByRole(),
     )
     model = changed(model, RMSNormSpec, eps=1e-5)
     turning, latent = RotarySpec(theta=1e6, layout="interleaved"), RMSNormSpec(eps=1e-6)
     fields = {"norm_kv": latent, "norm_query": latent, "rotary": turning, "head_dim": 192, "value_dim": 256}
-    return changed(model, MLASpec, **fields).but(init=ByRole(), context=202_752)
+    return changed(model, MLASpec, **fields)
 
 
 def glm5(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 3) -> ModelSpec:
@@ -97,7 +96,6 @@ counted = "the report leaves out the tables of words{}; from memory".format
 GLM = Origin("glm", "qwen", 2024, "arXiv:2406.12793, section 2").lineage(
     "grouped queries, half of each head rotates, neighbouring features in pairs",
     Preset("glm-4-9b", glm(40, 4096, 32, 13_696, 2), "9.4B"),
-    family="glm",
     sizes="Team GLM 2024, arXiv:2406.12793, and the released configuration (context and total from memory)",
     tokenizer=BPE,
 )

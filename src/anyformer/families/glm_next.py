@@ -18,7 +18,7 @@ from anyformer.layers import (
     RMSNormSpec,
     RouterSpec,
 )
-from anyformer.spec import BlockSpec, Count, Length, ModelSpec, Width, Window
+from anyformer.spec import BlockSpec, Count, ModelSpec, Width, Window
 
 BARE = RMSNormSpec(weight=False, eps=1e-5)
 
@@ -27,7 +27,7 @@ def glm_next(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 3) -
     """GLM-5 without positions, whose indexer chooses blocks of 16 keys by a weighed mean of theirs; three layers of KDA with
     bounded decays to one that attends; clamped gates; four streams, whose mean is read at the end (transformers' class)."""
     model = deepseek(
-        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, n_shared=1, mscale=None, vocab_size=154_880
+        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, vocab_size=154_880, context=1_048_576, init=ByRole()
     )
     indexer = IndexerSpec(n_heads=Count(32), head_dim=Width(128), top_k=Window(2048), every=Window(16), gated=True)
     model = changed(changed(model, RMSNormSpec, eps=1e-5), AttentionSpec, indexer=indexer)
@@ -36,7 +36,7 @@ def glm_next(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 3) -
     model = elsewhere(model, range(3, model.n_layers, 4), kda(sizes[2]).but(bound=5.0))
     model = changed(model, BlockSpec, connection=HyperConnectionSpec(norm=BARE))
     streams = HyperStreamsSpec(ends="mean", norm=None)
-    return model.but(stack=model.stack.but(residual=streams), init=ByRole(), context=Length(1_048_576))
+    return model.but(stack=model.stack.but(residual=streams))
 
 
 GLM_NEXT = Origin("glm-5.3-flash", "glm-5", 2026, "transformers' class of GLM-5.3 Flash").lineage(

@@ -45,7 +45,7 @@ BAND = 256  # the paper gives no width of its bands; GPT-Neo, which follows it, 
 def gpt3(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """GPT-2 of 2,048 tokens, every second layer seeing a band only ("alternating dense and locally banded")."""
     dense = gpt2(n_layers, d_model, n_heads, context=2048)
-    return layered(dense, dense.stack.blocks[0], windowed(dense, BAND).stack.blocks[0])
+    return layered(dense, dense, windowed(dense, BAND))
 
 
 GPT3 = Origin("gpt3", "gpt2", 2020, "arXiv:2005.14165, section 2.1").lineage(

@@ -10,7 +10,7 @@ from anyformer.spec import ModelSpec
 INTERLEAVED = RotarySpec(fraction=0.25, layout="interleaved")
 
 
-def gptj(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int, rotary: RotarySpec = INTERLEAVED) -> ModelSpec:
+def gptj(n_layers: int, d_model: int, n_heads: int, *, vocab_size: int, rotary: RotarySpec = INTERLEAVED) -> ModelSpec:
     """Attention and feed-forward side by side on one norm; attention without biases, a head with one."""
     norm, after = LayerNormSpec(eps=1e-5), feed(4 * d_model, GELU(form="tanh"))
     blocks = repeat(block(pre_norm(norm, attend(n_heads, rotary=rotary), after)), n_layers)
@@ -19,7 +19,7 @@ def gptj(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int, rotary: 
 
 GPTJ = Origin("gptj", "gpt3", 2021, "the repository mesh-transformer-jax, from memory").lineage(
     "attention beside the feed-forward, rotary positions",
-    Preset("gptj-6b", gptj(n_layers=28, d_model=4096, n_heads=16, vocab_size=50_400), "6B", alias="gptj"),
+    Preset("gptj-6b", gptj(28, 4096, 16, vocab_size=50_400), "6B", alias="gptj"),
     sizes="Wang & Komatsuzaki 2021, the repository mesh-transformer-jax (from memory); released config.json",
     tokenizer="byte-level BPE of GPT-2, 50,257, padded to 50,400",
 )
@@ -28,7 +28,7 @@ GPTJ = Origin("gptj", "gpt3", 2021, "the repository mesh-transformer-jax, from m
 def codegen(n_layers: int, d_model: int, n_heads: int, rotary_dim: int = 64) -> ModelSpec:
     """GPT-J with so many features of each head rotating."""
     rotary = INTERLEAVED.but(fraction=rotary_dim * n_heads / d_model)
-    return gptj(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=51_200, rotary=rotary)
+    return gptj(n_layers, d_model, n_heads, vocab_size=51_200, rotary=rotary)
 
 
 CODEGEN = Origin("codegen", "gptj", 2022, "arXiv:2203.13474, section 2").lineage(

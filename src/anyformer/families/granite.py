@@ -33,10 +33,10 @@ def granite_moe(*sizes: int, n_experts: int, logits: float, top_k: int = 8) -> M
     return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen"))
 
 
-def with_sinks_and_windows(model: ModelSpec, size: int) -> ModelSpec:
-    """The model with a score for each head that takes weight, and three windows after each layer that sees everything."""
+def with_sinks_and_windows(model: ModelSpec) -> ModelSpec:
+    """The model with a score for each head that takes weight, and three windows of 128 after each layer that sees everything."""
     model = changed(model, AttentionSpec, sink=True)
-    return layered(model, model.stack.blocks[0], *[windowed(model, size).stack.blocks[0]] * 3)
+    return layered(model, model, *[windowed(model, 128)] * 3)
 
 
 def hyperclova(*sizes: int, scores: float, logits: float) -> ModelSpec:
@@ -79,7 +79,7 @@ GRANITE_SWA = Origin("granite-swa", "granite", 2026, "transformers' class of Gra
     "three windows of 128 after each full layer, sinks, 100,352 tokens",
     Preset(
         "granite-swash-2b",
-        changed(with_sinks_and_windows(_SWASH, 128), TokensSpec, scale=ScaleSpec()),
+        changed(with_sinks_and_windows(_SWASH), TokensSpec, scale=ScaleSpec()),
         "2B",
         "2.14B, which the name cuts",
         alias="granite-swa",
@@ -92,7 +92,7 @@ _MOE_SWA = multiplied(llama(32, 4096, 32, 11_008), tokens=1.0, branch=1.0, score
 _CHOICE = RouterSpec(n_experts=Count(8), top_k=2, score="softmax-of-chosen")
 GRANITE_MOE_SWA = Origin("granite-moe-swa", "granite-swa", 2026, "transformers' class of Granite MoE SWA").lineage(
     "experts, two for a token",
-    Preset("granite-moe-swa", with_sinks_and_windows(with_experts(_MOE_SWA, _CHOICE), 128)),
+    Preset("granite-moe-swa", with_sinks_and_windows(with_experts(_MOE_SWA, _CHOICE))),
     family="granite",
     sizes="the sizes and multipliers of transformers' class (those of the release, a 3B, are not known here)",
     tokenizer="32,000",

@@ -9,15 +9,13 @@ from anyformer.families.granite import multiplied
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
-from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU, SSDSpec
-from anyformer.spec import Count, ModelSpec, Width
+from anyformer.layers import GQASpec, RotarySpec, RouterSpec, SiLU, SSDSpec
+from anyformer.spec import Count, ModelSpec
 
 
 def with_mamba2(model: ModelSpec, attending: Collection[int]) -> ModelSpec:
     """The model with Mamba-2 on twice the width, in heads of 64, in place of attention but in the layers that attend."""
-    n_heads = Count(2 * model.stack.d_model // 64)
-    mixer = SSDSpec(n_heads=n_heads, state_dim=Width(128), norm=RMSNormSpec(eps=1e-5))
-    return elsewhere(model, attending, mixer)
+    return elsewhere(model, attending, SSDSpec(n_heads=Count(2 * model.stack.d_model // 64)))
 
 
 def granite_hybrid(

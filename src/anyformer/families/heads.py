@@ -56,7 +56,7 @@ def pooler(pool: PoolSpec | None = None, activation: MapSpec | None = None) -> H
 
 
 def row_classes(
-    n: int, name: str = "classes", pool: PoolSpec | None = None, activation: MapSpec | None = None
+    n: int, name: str = CLASSES, pool: PoolSpec | None = None, activation: MapSpec | None = None
 ) -> HeadSpec:
     """`n` scores a row, of what the pooler gives: classes, or whether a sentence follows (name "nsp", n = 2)."""
     return pooler(pool, activation).but(name=name, table=TableSpec(rows=Vocab(n)), bias=True)
@@ -69,7 +69,7 @@ def token_classes(n: int, name: str = "token_classes") -> HeadSpec:
 
 def last_token_classes(n: int) -> HeadSpec:
     """`n` scores a row, of the vector of its last token as it is: of a decoder, which has seen all by then."""
-    return HeadSpec(name="classes", pool=LastTokenSpec(), table=TableSpec(rows=Vocab(n)))
+    return HeadSpec(name=CLASSES, pool=LastTokenSpec(), table=TableSpec(rows=Vocab(n)))
 
 
 def with_rows(head: HeadSpec, n: int) -> HeadSpec:

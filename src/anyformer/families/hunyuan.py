@@ -83,9 +83,7 @@ HY_V3 = Origin("hy-v3", "hunyuan", 2026, "transformers' class of HY 3").lineage(
 def hy_v4(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
     """DeepSeek-V3.2's attention, gated and with sinks, whose choice of keys three of four layers take of the one before; clamped
     experts; and streams side by side that nothing mixes."""
-    model = deepseek(
-        *sizes, d_expert=d_expert, router=choice, n_dense=n_dense, n_shared=1, mscale=None, vocab_size=120_832
-    )
+    model = deepseek(*sizes, d_expert=d_expert, router=choice, n_dense=n_dense, vocab_size=120_832, context=262_144)
     model, latent = changed(model, RMSNormSpec, eps=1e-5), RMSNormSpec(eps=1e-6)
     fields = {"norm_kv": latent, "norm_query": latent, "head_dim": 192, "value_dim": 256, "rotary": RotarySpec()}
     model = choosing(changed(model, MLASpec, **fields), 16)
@@ -96,7 +94,7 @@ def hy_v4(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> M
     model = changed(model, BlockSpec, connection=HyperConnectionSpec(iterations=None, norm=norm, floor=1e-6))
     reads = ("self" if i == 0 or i % 4 == 1 else "layer" for i in range(model.n_layers))
     blocks = (changed(block, IndexerSpec, reads=each) for block, each in zip(model.stack.blocks, reads, strict=True))
-    model = with_layers(model, blocks).but(context=262_144)
+    model = with_layers(model, blocks)
     return model.but(stack=model.stack.but(residual=HyperStreamsSpec(norm=norm)))
 
 

@@ -3,7 +3,7 @@ the router weighs (Thinking Machines 2026)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, window, with_layers
+from anyformer.families.compose import changed, edited, layered, window
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -26,19 +26,18 @@ ROUTER = RouterSpec(
 )
 
 
-def inkling(*sizes: int, choice: RouterSpec, of_window: tuple[int, int], size: int = 512, every: int = 6) -> ModelSpec:
-    """LLaMA with QK-norm, experts in every layer and nothing that turns; all layers but each `every`-th see the last `size` keys,
-    by so many heads of queries and of keys `of_window` (transformers' class)."""
+def inkling(*sizes: int, n_near: int, every: int = 6) -> ModelSpec:
+    """LLaMA with QK-norm, experts in every layer and nothing that turns; all layers but each `every`-th see the last 512 keys,
+    by `n_near` heads of keys (transformers' class)."""
     plain = with_qk_norms(llama(*sizes, head_dim=128, vocab_size=201_024, context=131_072))
-    plain = changed(with_experts(plain, choice), EmbeddingSpec, norm=plain.stack.norm)
+    plain = changed(with_experts(plain, ROUTER), EmbeddingSpec, norm=plain.stack.norm)
     plain = edited(changed(plain, HeadSpec, scale=ScaleSpec(factor=1 / 24)), BranchSpec, _convolved)
     plain = changed(plain, GQASpec, rotary=None, short=SHORT)
-    far, near = DistanceProfilesSpec(width=Width(16), extent=Window(1024)), Window(size)
+    far, near = DistanceProfilesSpec(width=Width(16), extent=Window(1024)), Window(512)
     plain = changed(plain, AttentionSpec, scale=ScaleSpec(power=-1.0), scores=(far,))
-    full, (n_heads, n_kv_heads) = plain.stack.blocks[0], of_window
-    local = changed(full, AttentionSpec, mask=window(near), scores=(far.but(extent=near),))
-    local = changed(local, GQASpec, n_heads=Count(n_heads), n_kv_heads=Count(n_kv_heads))
-    return with_layers(plain, (local if (i + 1) % every else full for i in range(plain.n_layers)))
+    local = changed(plain, AttentionSpec, mask=window(near), scores=(far.but(extent=near),))
+    local = changed(local, GQASpec, n_kv_heads=Count(n_near))
+    return layered(plain, *[local] * (every - 1), plain)
 
 
 def _convolved(branch: BranchSpec) -> BranchSpec:
@@ -50,7 +49,7 @@ def _convolved(branch: BranchSpec) -> BranchSpec:
 INKLING = Origin("inkling", "deepseek-v3", 2026, "transformers' class of Inkling").lineage(
     "grouped queries and profiles of distance for the latent, short convolutions, five windows of 512 to a full layer, shared "
     "experts weighed with those chosen",
-    Preset("inkling", inkling(66, 6144, 64, 3072, 8, choice=ROUTER, of_window=(64, 16))),
+    Preset("inkling", inkling(66, 6144, 64, 3072, 8, n_near=16)),
     sizes="Thinking Machines 2026, the sizes of transformers' class",
     tokenizer="201,024 rows",
 )

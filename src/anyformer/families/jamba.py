@@ -20,7 +20,7 @@ def jamba(
     experts: tuple[int, int] = (EXPERTS_EVERY, HAS_EXPERTS),
 ) -> ModelSpec:
     """LLaMA without positions: layers 4, 12, 20 … attend, layers 1, 3, 5 … have experts (section 3)."""
-    dense = changed(llama(*sizes, vocab_size=65_536, eps=1e-6, context=262_144), GQASpec, rotary=None)
+    dense = changed(llama(*sizes, vocab_size=65_536, context=262_144), GQASpec, rotary=None)
     sparse = with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k))
     mixer = S6Spec(width=Width(2 * dense.stack.d_model), norm=RMSNormSpec(eps=1e-6))
     attending = [model.stack.blocks[0] for model in (dense, sparse)]

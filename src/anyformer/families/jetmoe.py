@@ -15,10 +15,8 @@ def jetmoe(
 ) -> ModelSpec:
     """LLaMA with tied tables and two mixtures a layer, of heads and of feed-forwards, biases of their sums (section 2)."""
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen")
-    dense = llama(n_layers, d_model, kv_heads, d_ff, head_dim=head_dim, eps=1e-6, tied=True, context=4096)
-    heads = MoASpec(
-        router=router, kv_heads=Count(kv_heads), head_dim=Width(head_dim), rotary=RotarySpec(theta=1e4), bias=True
-    )
+    dense = llama(n_layers, d_model, kv_heads, d_ff, head_dim=head_dim, tied=True, context=4096)
+    heads = MoASpec(router=router, kv_heads=Count(kv_heads), head_dim=Width(head_dim), rotary=RotarySpec(), bias=True)
     return changed(changed(with_experts(dense, router), MoESpec, bias=True), AttentionSpec, projection=heads)
 
 

@@ -15,10 +15,12 @@ from anyformer.layers import (
     OutputGateSpec,
     RMSNormSpec,
     RotarySpec,
-    RouterSpec,
     Sigmoid,
 )
-from anyformer.spec import Count, Length, ModelSpec, Width
+from anyformer.spec import Count, ModelSpec, Width
+
+ROUTER = V3_ROUTER.but(n_groups=1, top_groups=1, factor=2.446)
+LING_ROUTER = V3_ROUTER.but(n_experts=Count(512))
 
 
 def kda(n_heads: int, head_dim: int = 128, eps: float = 1e-5) -> GatedDeltaNetSpec:
@@ -37,31 +39,32 @@ def kda(n_heads: int, head_dim: int = 128, eps: float = 1e-5) -> GatedDeltaNetSp
     )
 
 
-def kimi_linear(*sizes: int, router: RouterSpec, attending: Collection[int]) -> ModelSpec:
+def kimi_linear(*sizes: int, attending: Collection[int]) -> ModelSpec:
     """DeepSeek-V3 without positions and without a rank of queries, whose other layers than the `attending` have KDA."""
-    model = deepseek(*sizes, router=router, n_shared=1, query_rank=None, mscale=None, vocab_size=163_840)
+    model = deepseek(*sizes, router=ROUTER, query_rank=None, vocab_size=163_840, context=1_048_576, init=ByRole())
     latent = next(model.nested(MLASpec))
     model = changed(model, RMSNormSpec, eps=1e-5)
     model = changed(model, AttentionSpec, projection=latent.but(rotary=None))  # whose norm keeps its eps
-    return elsewhere(model, attending, kda(latent.n_heads)).but(init=ByRole(), context=Length(1_048_576))
+    return elsewhere(model, attending, kda(latent.n_heads))
 
 
-def ling3(*sizes: int, router: RouterSpec, head_dim: int = 128) -> ModelSpec:
+def ling3(*sizes: int, head_dim: int = 128) -> ModelSpec:
     """DeepSeek-V3 without a rank of queries and with gated heads in each sixth layer, KDA with bounded decays and maps of full
     rank in the others; two dense layers (the release of Ling 3.0, 2026, from memory)."""
-    model = deepseek(*sizes, router=router, n_dense=2, n_shared=1, query_rank=None, mscale=None, vocab_size=157_184)
+    model = deepseek(
+        *sizes, router=LING_ROUTER, n_dense=2, query_rank=None, vocab_size=157_184, context=262_144, init=ByRole()
+    )
     model = changed(changed(model, RotarySpec, theta=6e6), AttentionSpec, gate=OutputGateSpec(over="heads"))
     mixer = kda(sizes[2], head_dim, 1e-6).but(gate_rank=None, forget_rank=None, bound=5.0)
     attending = range(5, sizes[0], 6)
-    return elsewhere(model, attending, mixer).but(init=ByRole(), context=Length(262_144))
+    return elsewhere(model, attending, mixer)
 
 
-ROUTER = V3_ROUTER.but(n_groups=1, top_groups=1, factor=2.446)
 KIMI_LINEAR = Origin("kimi-linear", "deepseek-v3", 2025, "arXiv:2510.26692, sections 3 and 4").lineage(
     "a delta rule with a decay for each feature in three of four layers, no positions",
     Preset(
         "kimi-linear-48b-a3b",
-        kimi_linear(27, 2304, 32, 9216, 1024, router=ROUTER, attending=(3, 7, 11, 15, 19, 23, 26)),
+        kimi_linear(27, 2304, 32, 9216, 1024, attending=(3, 7, 11, 15, 19, 23, 26)),
         "48B",
         "49.1B, which the release rounds to the name",
         source="Kimi Team, October 2025, the released configuration (from memory); active parameters: 3B",
@@ -69,12 +72,11 @@ KIMI_LINEAR = Origin("kimi-linear", "deepseek-v3", 2025, "arXiv:2510.26692, sect
         alias="kimi-linear",
     ),
 )
-LING_ROUTER = V3_ROUTER.but(n_experts=Count(512), factor=2.5)
 LING3 = Origin("ling3", "kimi-linear", 2026, "the release of Ling 3.0, 2026, from memory").lineage(
     "five of six layers, decays bounded by 5, maps of full rank, gated heads that turn, 512 experts in groups",
     Preset(
         "ling-3.0-flash",
-        ling3(42, 2560, 32, 6144, 768, router=LING_ROUTER),
+        ling3(42, 2560, 32, 6144, 768),
         "124B",
         "counted without the layer that predicts a token further",
         source="inclusionAI 2026, the sizes of transformers' class; the name from memory",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, gated
-from anyformer.families.exaone import hybrid
+from anyformer.families.compose import changed, gated, turning_windows
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -12,13 +11,13 @@ from anyformer.layers import RMSNormSpec, RouterSpec, SiLU
 from anyformer.spec import BranchSpec, Count, ModelSpec
 
 
-def kolibri(*sizes: int, n_experts: int, top_k: int = 6, d_shared: int = 512, window: int = 513) -> ModelSpec:
+def kolibri(*sizes: int, n_experts: int, top_k: int = 6, window: int = 513) -> ModelSpec:
     """LLaMA with QK-norm and sandwich norms; experts weighed by a sigmoid and chosen by logits with corrections, beside a shared
     one; four windows to a layer that sees everything and rotates nothing (transformers' class)."""
     plain = with_qk_norms(llama(*sizes, head_dim=128, vocab_size=128_000, context=262_144))
     choice = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sigmoid", correction=True, corrects="logits")
-    sparse = with_experts(plain, choice, gated(d_shared, SiLU()))
-    return hybrid(changed(sparse, BranchSpec, norm_out=RMSNormSpec()), window, every=5)
+    sparse = with_experts(plain, choice, gated(512, SiLU()))
+    return turning_windows(changed(sparse, BranchSpec, norm_out=RMSNormSpec()), window, every=5)
 
 
 KOLIBRI = Origin("kolibri", "exaone4", 2026, "transformers' class of Kolibri 1").lineage(

@@ -44,7 +44,7 @@ def lfm2_moe(
 def lfm3(*sizes: int) -> ModelSpec:
     """LFM2 with norms behind branches too, a gate for each head and convolutions over seven tokens; of four layers one attends to
     all tokens, half of its pairs turning, and but for the first four one to a window (transformers' class)."""
-    plain = llama(*sizes, head_dim=128, vocab_size=128_000, eps=1e-5, theta=1e4, tied=True, context=128_000)
+    plain = llama(*sizes, head_dim=128, vocab_size=128_000, eps=1e-5, tied=True, context=128_000)
     plain = changed(with_qk_norms(plain, eps=1e-5), AttentionSpec, gate=OutputGateSpec(over="heads"))
     plain = changed(plain, BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
     far = changed(plain, RotarySpec, theta=1e6, scaling=ProportionalRoPE(share=0.5)).stack.blocks[0]

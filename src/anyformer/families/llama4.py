@@ -36,7 +36,6 @@ def llama4(
     n_experts: int,
     d_dense: int | None = None,
     qk_norm: bool = True,
-    chunk: int = 8192,
     scaling: RotaryScalingSpec | None = None,
     context: int = 131_072,
 ) -> ModelSpec:
@@ -45,25 +44,13 @@ def llama4(
     Heads that rotate are normed without a gain, before it or after: a rotation keeps lengths. With `d_dense` every other layer,
     the first among them, is dense.
     """
-    n_layers, d_model, n_heads, d_ff, *kv_heads = sizes
-    plain = llama(
-        n_layers,
-        d_model,
-        n_heads,
-        d_ff,
-        *kv_heads,
-        head_dim=128,
-        vocab_size=202_048,
-        eps=1e-5,
-        theta=5e5,
-        scaling=scaling,
-    )
-    plain = changed(plain.but(context=Length(context)), RotarySpec, layout="interleaved")
-    plain = changed(plain, AttentionSpec, mask=Causal() & SameBlock(size=Window(chunk)))
+    plain = llama(*sizes, head_dim=128, vocab_size=202_048, eps=1e-5, theta=5e5, scaling=scaling, context=context)
+    plain = changed(plain, RotarySpec, layout="interleaved")
+    plain = changed(plain, AttentionSpec, mask=Causal() & SameBlock(size=Window(8192)))
     norm = RMSNormSpec(eps=1e-5, weight=False) if qk_norm else None
     plain = changed(plain, GQASpec, norm_query=norm, norm_key=norm)
     router = RouterSpec(n_experts=Count(n_experts), top_k=1, score="sigmoid")
-    sparse = changed(with_experts(plain, router, gated(d_ff, SiLU())), MoESpec, weighs="input")
+    sparse = changed(with_experts(plain, router, gated(sizes[3], SiLU())), MoESpec, weighs="input")
     turning = sparse.stack.blocks[0]
     pair = turning, turning
     if d_dense is not None:

@@ -30,8 +30,7 @@ iquest_coder = partial(llama, vocab_size=76_800, eps=1e-5, theta=5e5, context=13
 def smollm3(*sizes: int) -> ModelSpec:
     """LLaMA that rotates nothing in every fourth layer (Yang et al. 2025, arXiv:2501.18795, from memory)."""
     model = llama(*sizes, vocab_size=128_256, theta=5e6, tied=True, context=65_536)
-    turning = model.stack.blocks[0]
-    return layered(model, *[turning] * 3, changed(turning, GQASpec, rotary=None))
+    return layered(model, *[model] * 3, changed(model, GQASpec, rotary=None))
 
 
 def seed_oss(*sizes: int) -> ModelSpec:
@@ -62,7 +61,7 @@ def cwm(*sizes: int) -> ModelSpec:
     """LLaMA 3.1 with three windows of 8,192 after each layer that sees everything, further stretched (arXiv:2510.02387)."""
     scaling = Llama3Scaling(factor=16.0)
     model = llama(*sizes, head_dim=128, vocab_size=128_256, eps=1e-5, theta=1e6, scaling=scaling, context=131_072)
-    return layered(model, model.stack.blocks[0], *[windowed(model, 8192).stack.blocks[0]] * 3)
+    return layered(model, model, *[windowed(model, 8192)] * 3)
 
 
 SMOLLM2 = Origin("smollm2", "llama2", 2025, "arXiv:2502.02737, section 4").lineage(

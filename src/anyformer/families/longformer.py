@@ -38,9 +38,9 @@ def first_marked(model: ModelSpec) -> ModelSpec:
     return changed(changed(model, MarkedKeys, unsaid="first"), MarkedQueries, unsaid="first")
 
 
-def longformer(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def longformer(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The encoder without heads (section 5): RoBERTa's, its positions repeated up to 4,096."""
-    model = roberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, context=4096)
+    model = roberta(n_layers, d_model, n_heads, context=4096)
     return model.but(stack=local_and_global(model.stack, n_heads, 512))
 
 
@@ -53,8 +53,8 @@ def led(*, n_heads: tuple[int, int], **sizes: Any) -> ModelSpec:
 
 
 SIZES = "Beltagy et al. 2020, arXiv:2004.05150, sections 5 and 7; totals of the released checkpoints"
-BASE = longformer(n_layers=12, d_model=768, n_heads=12)
-LARGE = longformer(n_layers=24, d_model=1024, n_heads=16)
+BASE = longformer(12, 768, 12)
+LARGE = longformer(24, 1024, 16)
 
 
 LONGFORMER = Origin("longformer", "roberta", 2020, "arXiv:2004.05150, section 3.1").lineage(

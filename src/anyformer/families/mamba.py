@@ -26,12 +26,10 @@ def falcon_mamba(n_layers: int, d_model: int) -> ModelSpec:
     return mamba(n_layers, d_model, 65_024, tied=False, mixer_norm=norm)
 
 
-def mamba2(
-    n_layers: int, d_model: int, vocab_size: int, *, n_groups: int = 1, state_dim: int = 128, tied: bool = True
-) -> ModelSpec:
+def mamba2(n_layers: int, d_model: int, vocab_size: int, *, n_groups: int = 1, tied: bool = True) -> ModelSpec:
     """Pre-norm RMSNorm and Mamba-2 on twice the width, in heads of 64 (arXiv:2405.21060, section 7)."""
     norm = RMSNormSpec(eps=1e-5)
-    mixer = SSDSpec(n_heads=Count(2 * d_model // 64), n_groups=Count(n_groups), state_dim=Width(state_dim))
+    mixer = SSDSpec(n_heads=Count(2 * d_model // 64), n_groups=Count(n_groups))
     return language_model(vocab_size, d_model, repeat(serial(norm, mixer), n_layers), norm, tied=tied)
 
 

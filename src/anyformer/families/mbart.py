@@ -10,22 +10,16 @@ from typing import Any
 from anyformer.families.bart import NORM, bart
 from anyformer.families.bigbird import TANH, block_sparse
 from anyformer.families.compose import changed
+from anyformer.families.fsmt import POSITIONS
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.marian import SINUSOIDS
 from anyformer.families.transformer import ROOT, two_stacks
-from anyformer.layers import GELU, GQASpec, LearnedPositionsSpec, ReLU, SinusoidSpec
+from anyformer.layers import GELU, GQASpec, LearnedPositionsSpec, ReLU
 from anyformer.spec import Length, ModelSpec
 
 mbart = partial(bart, norm_first=True, token_scale=ROOT)
 plain = partial(two_stacks, norm=NORM, norm_first=True, token_scale=ROOT)
-# fairseq's: the first token's position is the one after the padding's id.
-m2m_100 = partial(
-    plain,
-    vocab_size=128_112,
-    positions=(SinusoidSpec(layout="concatenated", frequencies="half-1", start=2),),
-    activation=ReLU(),
-    context=1024,
-)
+m2m_100 = partial(plain, vocab_size=128_112, positions=(POSITIONS,), activation=ReLU(), context=1024)
 pegasus = partial(plain, vocab_size=96_103, positions=(SINUSOIDS,), activation=ReLU(), context=1024)
 blenderbot = partial(
     plain,
@@ -50,17 +44,14 @@ def bigbird_pegasus(**sizes: Any) -> ModelSpec:
 nllb = partial(m2m_100, vocab_size=256_206)
 
 
-def large(
-    model: Callable[..., ModelSpec], n_layers: int, d_ff: int = 4096, d_model: int = 1024, n_heads: int = 16
-) -> ModelSpec:
+def large(model: Callable[..., ModelSpec], n_layers: int, d_ff: int = 4096, d_model: int = 1024) -> ModelSpec:
     """As many layers in both stacks."""
-    layers, heads = (n_layers, n_layers), (n_heads, n_heads)
-    return model(d_model=d_model, layers=layers, n_heads=heads, d_ff=(d_ff, d_ff))
+    return model(d_model=d_model, layers=(n_layers, n_layers), n_heads=(16, 16), d_ff=(d_ff, d_ff))
 
 
-def talking(n_encoder: int, n_decoder: int, d_model: int) -> ModelSpec:
-    """A small encoder beside a deep decoder (arXiv:2004.13637, section 2.2)."""
-    return blenderbot(d_model=d_model, layers=(n_encoder, n_decoder), n_heads=(32, 32), d_ff=(4 * d_model, 4 * d_model))
+def talking(n_layers: int, d_model: int) -> ModelSpec:
+    """An encoder of two layers beside a deep decoder (arXiv:2004.13637, section 2.2)."""
+    return blenderbot(d_model=d_model, layers=(2, n_layers), n_heads=(32, 32), d_ff=(4 * d_model, 4 * d_model))
 
 
 PIECES = "SentencePiece, {}"
@@ -125,9 +116,8 @@ BIGBIRD_PEGASUS = Origin("bigbird-pegasus", "pegasus", 2020, "arXiv:2007.14062, 
 )
 BLENDERBOT = Origin("blenderbot", "bart", 2020, "arXiv:2004.13637, section 2.2").lineage(
     "norms before each branch and at the end, two layers beside many, 128 tokens",
-    Preset("blenderbot-400m-distill", talking(2, 12, 1280), "365M", alias="blenderbot"),
-    Preset("blenderbot-3b", talking(2, 24, 2560), "2.7B"),
-    known="blenderbot-3b",
+    Preset("blenderbot-400m-distill", talking(12, 1280), "365M", alias="blenderbot"),
+    Preset("blenderbot-3b", talking(24, 2560), "2.7B"),
     family="mbart",
     sizes="Roller et al. 2020, arXiv:2004.13637, table 2 (totals from memory); the vocabulary as released",
     tokenizer="byte-level BPE, 8,008",

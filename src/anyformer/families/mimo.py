@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, window, with_layers
+from anyformer.families.compose import changed, window, with_layers_of
 from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import AttentionSpec, FactorSpec, GQASpec, RotarySpec, RouterSpec
-from anyformer.spec import BlockSpec, Count, ModelSpec, Width
+from anyformer.spec import Count, ModelSpec, Width
 
 EVERY, WINDOW, SHARE = 6, 129, 0.334
 
 
-def near(layer: BlockSpec, size: int = WINDOW) -> BlockSpec:
-    """The layer with a window, sinks, theta 10,000 and twice as many heads of keys and values."""
-    layer = changed(layer, AttentionSpec, mask=window(size), sink=True)
-    heads = next(layer.nested(GQASpec))
-    return changed(changed(layer, RotarySpec, theta=1e4), GQASpec, n_kv_heads=Count(2 * heads.kv_heads))
+def near(model: ModelSpec) -> ModelSpec:
+    """The model with a window, sinks, theta 10,000 and twice as many heads of keys and values."""
+    model = changed(model, AttentionSpec, mask=window(WINDOW), sink=True)
+    heads = next(model.nested(GQASpec))
+    return changed(changed(model, RotarySpec, theta=1e4), GQASpec, n_kv_heads=Count(2 * heads.kv_heads))
 
 
 def mimo(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
@@ -26,9 +26,8 @@ def mimo(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
     model = changed(
         changed(model, RotarySpec, fraction=SHARE), GQASpec, value_dim=Width(128), norm_value=FactorSpec(factor=0.707)
     )
-    full = model.stack.blocks[0]
-    blocks = (near(full) if i and (i + 1) % EVERY else full for i in range(model.n_layers))
-    return experts_after(with_layers(model, blocks), 1, choice, d_expert)
+    full = (0, *range(EVERY - 1, model.n_layers, EVERY))
+    return experts_after(with_layers_of(near(model), model, full), 1, choice, d_expert)
 
 
 MIMO = Origin("mimo-v2", "deepseek-v3", 2025, "the release of MiMo-V2-Flash, December 2025, from memory").lineage(

@@ -23,15 +23,15 @@ def by_depth(share: float) -> AddByDepthSpec:
     return AddByDepthSpec(power=0.0, branch=ScaleSpec(factor=share * 2**0.5, power=-0.5))
 
 
-def minicpm3(*sizes: int, base: float = 256.0) -> ModelSpec:
-    """Youtu-LLM's layers with smaller latents, in halves that turn; logits of a model of `base` features, whatever its width."""
+def minicpm3(*sizes: int) -> ModelSpec:
+    """Youtu-LLM's layers with smaller latents, in halves that turn; logits of a model of 256 features, whatever its width."""
     model = youtu(*sizes, vocab_size=73_448)
     model = changed(model, RMSNormSpec, eps=1e-5)
     latent, turning = RMSNormSpec(eps=1e-6), RotarySpec(scaling=LONGROPE)
     dims = {"kv_rank": Width(256), "query_rank": Width(768), "head_dim": Width(64), "rotary_dim": Width(32)}
     dims |= {"value_dim": Width(64), "norm_kv": latent, "norm_query": latent}
     model = changed(changed(model, MLASpec, rotary=turning, **dims), TokensSpec, scale=ScaleSpec(factor=12.0))
-    model = changed(model, HeadSpec, scale=ScaleSpec(factor=base, power=-1.0))
+    model = changed(model, HeadSpec, scale=ScaleSpec(factor=256.0, power=-1.0))
     start = Normal(scale=0.1)
     return model.but(
         stack=model.stack.but(residual=by_depth(1.4)), init=ByRole(table=start, matrix=start), context=Length(32_768)

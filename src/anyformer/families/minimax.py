@@ -3,7 +3,7 @@ M3, to blocks that an indexer chooses (2026)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, every, with_layers
+from anyformer.families.compose import changed, edited, every, with_layers_of
 from anyformer.families.gemma import NORM
 from anyformer.families.glm import experts_after
 from anyformer.families.lineage import Origin, Preset
@@ -55,15 +55,14 @@ def minimax_m3(*sizes: int, d_expert: int, n_dense: int = 3) -> ModelSpec:
     beside a shared one, and attention to the best 16 blocks of 128 keys."""
     model = llama(*sizes, head_dim=128, vocab_size=200_064, theta=5e6, context=524_288)
     model = changed(changed(model, GQASpec, norm_query=NORM, norm_key=NORM), RotarySpec, fraction=0.5)
-    model = changed(model, RMSNormSpec, **NORM.values())
+    model = edited(model, RMSNormSpec, lambda _: NORM)
     model = changed(model, GatedFeedForwardSpec, activation=GELU(form="quick"), limit=7.0, up_offset=1.0)
-    blocks = experts_after(model, n_dense, ROUTER.but(factor=2.0), d_expert, d_expert).stack.blocks
+    model = experts_after(model, n_dense, ROUTER.but(factor=2.0), d_expert, d_expert)
     heads = next(model.nested(GQASpec))
     indexer = BlockIndexerSpec(
         n_heads=Count(heads.kv_heads), head_dim=Width(128), top_k=Window(16), norm_query=NORM, norm_key=NORM
     )
-    choosing = [changed(block, AttentionSpec, indexer=indexer) for block in blocks[n_dense:]]
-    return with_layers(model, (*blocks[:n_dense], *choosing))
+    return with_layers_of(changed(model, AttentionSpec, indexer=indexer), model, range(n_dense))
 
 
 MINIMAX = Origin("minimax-01", "mixtral", 2025, "arXiv:2501.08313, section 2").lineage(

@@ -6,10 +6,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from anyformer.families.compose import layered, serial, windowed
+from anyformer.families.compose import edited, layered, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.layers import MoESpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, MoESpec, RouterSpec
 from anyformer.spec import Count, MixerSpec, ModelSpec
 
 SIZES = (32, 4096, 32, 14_336, 8)  # as LLaMA's, with 8 key/value heads and a d_ff of 3.5 d_model (table 1)
@@ -37,7 +37,7 @@ MISTRAL_V0_2 = Origin("mistral-v0.2", "mistral", 2024, "the releases of 2024, fr
 def ministral(*sizes: int) -> ModelSpec:
     """Mistral with three windows to a full layer (the release of October 2024, from memory)."""
     model = mistral(*sizes, vocab_size=131_072, theta=1e8, context=131_072)
-    return layered(model, *[windowed(model, 32_768).stack.blocks[0]] * 3, model.stack.blocks[0])
+    return layered(model, *[windowed(model, 32_768)] * 3, model)
 
 
 MINISTRAL = Origin("ministral", "mistral-v0.2", 2024, "the release of October 2024, from memory").lineage(
@@ -53,17 +53,16 @@ def with_experts(
     model: ModelSpec, router: RouterSpec, shared: MixerSpec | None = None, *, gate: bool = False
 ) -> ModelSpec:
     """The model with its feed-forwards as the experts of a mixture, beside one for all tokens where there is one."""
-    attention, feed = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
-    mixture = MoESpec(router=router, expert=feed, shared_expert=shared, shared_gate=gate)
-    assert model.stack.norm is not None
-    return layered(model, serial(model.stack.norm, attention, mixture))
+
+    def mixture(feed: GatedFeedForwardSpec) -> MoESpec:
+        return MoESpec(router=router, expert=feed, shared_expert=shared, shared_gate=gate)
+
+    return edited(model, GatedFeedForwardSpec, mixture)
 
 
-def mixtral(
-    *, n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int = 8, top_k: int = 2, **fields: Any
-) -> ModelSpec:
+def mixtral(*sizes: int, top_k: int = 2, **fields: Any) -> ModelSpec:
     """LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
-    dense = mistral(n_layers, d_model, n_heads, d_ff, n_kv_heads, head_dim=d_model // n_heads, theta=1e6, **fields)
+    dense = mistral(*sizes, theta=1e6, **fields)
     return with_experts(dense, RouterSpec(n_experts=Count(8), top_k=top_k, renormalise=True))
 
 
@@ -71,7 +70,7 @@ MIXTRAL = Origin("mixtral", "mistral", 2024, "arXiv:2401.04088, section 2").line
     "eight experts for each feed-forward, two for a token, no window",
     Preset(
         "mixtral-8x7b",
-        mixtral(n_layers=32, d_model=4096, n_heads=32, d_ff=14_336),
+        mixtral(*SIZES),
         "46.7B",
         source="Jiang et al. 2024, arXiv:2401.04088, table 1; active parameters: 12.9B",
         tokenizer=BPE.format("32,000"),
@@ -79,7 +78,7 @@ MIXTRAL = Origin("mixtral", "mistral", 2024, "arXiv:2401.04088, section 2").line
     ),
     Preset(
         "mixtral-8x22b",
-        mixtral(n_layers=56, d_model=6144, n_heads=48, d_ff=16_384, vocab_size=32_768, context=65_536),
+        mixtral(56, 6144, 48, 16_384, 8, vocab_size=32_768, context=65_536),
         "141B",
         source="Mistral AI, April 2024, the released configuration (from memory); active parameters: 39B",
         tokenizer=BPE.format("32,768"),

@@ -3,7 +3,9 @@ are learned, no positions in every fourth layer (Mistral AI 2026)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, with_layers
+from typing import TypeVar
+
+from anyformer.families.compose import changed, edited, with_layers_of
 from anyformer.families.deepseek import choosing, deepseek
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
@@ -19,36 +21,34 @@ from anyformer.layers import (
     SSMaxSpec,
     YaRN,
 )
-from anyformer.spec import BlockSpec, Count, HeadSpec, Length, ModelSpec, Width
+from anyformer.spec import Count, HeadSpec, Length, ModelSpec, Spec, Width
 
+S = TypeVar("S", bound=Spec)
 LEARNED = LearnedFrequenciesSpec(shared="frequencies")
 STRETCHED = YaRN(factor=2048.0, original_context=Length(512), attention_factor=1.0)
 
 
-def unturned(layer: BlockSpec) -> BlockSpec:
-    """A layer whose heads have the features that would turn among their own."""
+def unturned(value: S) -> S:
+    """A model or a layer whose heads have the features that would turn among their own."""
 
     def whole(latent: MLASpec) -> MLASpec:
         width = Width(latent.head_dim + latent.turning)
         return latent.but(head_dim=width, rotary_dim=None, rotary=None)
 
-    return edited(layer, MLASpec, whole)
+    return edited(value, MLASpec, whole)
 
 
 def mistral_large4(*sizes: int, d_expert: int, n_experts: int, top_k: int, n_dense: int = 1) -> ModelSpec:
     """Mistral Small 4's experts and latent attention, with queries made of the stream; learned frequencies, stretched from 512
     tokens to 1,048,576, and Scalable-Softmax; an indexer that reads the stream; capped logits (transformers' class)."""
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, group_score="top2-sum", renormalise=True)
-    plain = {"n_dense": n_dense, "n_shared": 1, "query_rank": None, "mscale": None, "vocab_size": 204_800}
+    plain = {"n_dense": n_dense, "query_rank": None, "vocab_size": 204_800, "context": 1_048_576, "init": ByRole()}
     model = choosing(deepseek(*sizes, d_expert=d_expert, router=router, **plain), 32)
     model = changed(changed(model, MLASpec, head_dim=64), RotarySpec, scaling=STRETCHED, learned=LEARNED)
     model = changed(changed(model, AttentionSpec, query_scale=SSMaxSpec()), RMSNormSpec, eps=1e-5)
     model = changed(model, IndexerSpec, norm_read=LayerNormSpec(eps=1e-6), query_scale=SSMaxSpec())
-    model = changed(model, HeadSpec, softcap=30.0).but(init=ByRole(), context=Length(1_048_576))
-    other = {key: unturned(block) for key, block in {id(block): block for block in model.stack.blocks}.items()}
-    return with_layers(
-        model, (block if (i + 1) % 4 else other[id(block)] for i, block in enumerate(model.stack.blocks))
-    )
+    model = changed(model, HeadSpec, softcap=30.0)
+    return with_layers_of(model, unturned(model), range(3, model.n_layers, 4))
 
 
 MISTRAL_LARGE4 = Origin("mistral-large-4", "mistral4", 2026, "transformers' class of Mistral Large 4").lineage(

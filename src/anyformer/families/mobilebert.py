@@ -8,7 +8,6 @@ from anyformer.families.heads import row_classes
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     BottleneckSpec,
-    ByRole,
     ChainSpec,
     Everything,
     GainSpec,
@@ -47,11 +46,9 @@ def layer(n_heads: int, d_ff: int, width: int, n_feeds: int) -> BlockSpec:
     return block(*(post_norm(NO_NORM, mixer) for mixer in sublayers)).but(connection=connection)
 
 
-def mobilebert(
-    n_layers: int, d_model: int, n_heads: int, d_ff: int, *, width: int, n_feeds: int, vocab_size: int = 30_522
-) -> ModelSpec:
+def mobilebert(n_layers: int, d_model: int, n_heads: int, d_ff: int, *, width: int, n_feeds: int) -> ModelSpec:
     """The model without heads; its table of tokens is as wide as the bottlenecks, and three tokens are projected as one."""
-    table = TableSpec(rows=Vocab(vocab_size), width=Width(width), shared="tokens")
+    table = TableSpec(rows=Vocab(30_522), width=Width(width), shared="tokens")
     terms = (
         TokensSpec(table=table, span=3, projection=LinearSpec(bias=True)),
         LearnedPositionsSpec(n_positions=Length(512)),
@@ -62,7 +59,7 @@ def mobilebert(
         embedding=EmbeddingSpec(terms=terms, norm=NO_NORM),
         blocks=repeat(layer(n_heads, d_ff, width, n_feeds), n_layers),
     )
-    return ModelSpec(stack=stack, heads=(), init=ByRole(), context=Length(512))
+    return ModelSpec(stack=stack, context=Length(512))
 
 
 def masked_words(model: ModelSpec, activation: MapSpec) -> HeadSpec:

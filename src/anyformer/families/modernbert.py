@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, edited, gated, language_model, repeat, serial, window
+from anyformer.families.compose import attend, causal, gated, language_model, repeat, serial
 from anyformer.families.heads import masked_words
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
-    AttentionSpec,
-    Causal,
     Everything,
     LayerNormSpec,
     LinearSpec,
@@ -50,14 +48,8 @@ def modernbert(n_layers: int, d_model: int, n_heads: int, d_ff: int) -> ModelSpe
 
 def with_causal_masks(model: ModelSpec) -> ModelSpec:
     """The model as a decoder: nobody sees ahead, the head is of the next word."""
-
-    def causal(attention: AttentionSpec) -> AttentionSpec:
-        seen = attention.mask
-        # So many keys with its own, where both ways it sees so many beside its own.
-        return attention.but(mask=window(seen.radius) if isinstance(seen, SymmetricWindow) else Causal())
-
     (head,) = model.heads
-    return edited(model, AttentionSpec, causal).but(heads=(head.but(name="lm"),))
+    return model.but(stack=causal(model.stack), heads=(head.but(name="lm"),))
 
 
 MODERNBERT = Origin("modernbert", "bert", 2024, "arXiv:2412.13663, section 2").lineage(

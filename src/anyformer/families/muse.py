@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed
-from anyformer.families.exaone import hybrid
+from anyformer.families.compose import changed, turning_windows
 from anyformer.families.gemma import NORM
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -11,7 +10,7 @@ from anyformer.layers import AttentionSpec, GQASpec, OutputGateSpec, RMSNormSpec
 from anyformer.spec import BranchSpec, EmbeddingSpec, HeadSpec, ModelSpec, ScaleSpec, SublayerSpec
 
 
-def muse_glimmer(*sizes: int, window: int = 2048, logits: float = 26**-0.5) -> ModelSpec:
+def muse_glimmer(*sizes: int) -> ModelSpec:
     """LLaMA with gated values, sandwich norms of gains around 0, and norms without gains of tokens' vectors and of each head's
     queries and keys, whose scores are multiplied; three windows to a layer that sees everything and rotates nothing."""
     bare = RMSNormSpec(eps=1e-5, weight=False)
@@ -20,8 +19,8 @@ def muse_glimmer(*sizes: int, window: int = 2048, logits: float = 26**-0.5) -> M
     plain = changed(plain, BranchSpec, norm_out=NORM.but(eps=1e-8))
     plain = changed(plain, GQASpec, norm_query=bare, norm_key=bare)
     plain = changed(plain, AttentionSpec, gate=OutputGateSpec(), scale=ScaleSpec(factor=3.87, power=-0.5))
-    plain = changed(changed(plain, EmbeddingSpec, norm=bare), HeadSpec, scale=ScaleSpec(factor=logits), softcap=20.0)
-    return hybrid(plain.but(stack=plain.stack.but(norm=bare.but(weight=True, cast="after"))), window)
+    plain = changed(changed(plain, EmbeddingSpec, norm=bare), HeadSpec, scale=ScaleSpec(factor=26**-0.5), softcap=20.0)
+    return turning_windows(plain.but(stack=plain.stack.but(norm=bare.but(weight=True, cast="after"))), 2048)
 
 
 MUSE = Origin("muse-glimmer", "trinity", 2026, "transformers' class of Muse Glimmer").lineage(

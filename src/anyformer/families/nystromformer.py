@@ -17,7 +17,7 @@ from anyformer.layers import (
     NystromAttentionSpec,
     ValueConvolutionSpec,
 )
-from anyformer.spec import BranchSpec, Count, ModelSpec, Window
+from anyformer.spec import Count, ModelSpec, Window
 
 GELU_TANH = GELU(form="tanh")
 
@@ -37,15 +37,7 @@ def nystromformer(
 
     Positions begin with row 2, as RoBERTa's.
     """
-    model = bert(
-        n_layers=n_layers,
-        d_model=d_model,
-        n_heads=n_heads,
-        vocab_size=vocab_size,
-        n_segments=n_segments,
-        eps=1e-5,
-        context=context,
-    )
+    model = bert(n_layers, d_model, n_heads, vocab_size=vocab_size, n_segments=n_segments, eps=1e-5, context=context)
     model = changed(model, LearnedPositionsSpec, offset=2)
     model = changed(model, FeedForwardSpec, activation=GELU_TANH)
     model = changed(model, AttentionSpec, convolution=ValueConvolutionSpec(size=Window(size)))
@@ -55,15 +47,11 @@ def nystromformer(
 def through_landmarks(model: ModelSpec, n: int) -> ModelSpec:
     """The model whose attention is through n landmarks of a text."""
 
-    def approached(branch: BranchSpec) -> BranchSpec:
-        own = branch.mixer
-        if not isinstance(own, AttentionSpec) or not isinstance(own.projection, GQASpec):
-            return branch
-        return branch.but(
-            mixer=NystromAttentionSpec(projection=own.projection, n_landmarks=Count(n), convolution=own.convolution)
-        )
+    def approached(own: AttentionSpec) -> NystromAttentionSpec:
+        assert isinstance(own.projection, GQASpec)
+        return NystromAttentionSpec(projection=own.projection, n_landmarks=Count(n), convolution=own.convolution)
 
-    return edited(model, BranchSpec, approached)
+    return edited(model, AttentionSpec, approached)
 
 
 base = partial(nystromformer, 12, 768, 12)

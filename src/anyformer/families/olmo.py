@@ -3,16 +3,14 @@ et al. 2024, arXiv:2409.02060), FlexOlmo (Shi et al. 2025, arXiv:2507.07024)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, edited, layered, mixing, windowed
+from anyformer.families.compose import changed, layered, mixing, normed, windowed
 from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
 from anyformer.layers import (
     GatedDeltaNetSpec,
-    GatedFeedForwardSpec,
     GQASpec,
     LayerNormSpec,
-    MoESpec,
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
@@ -25,7 +23,7 @@ def olmo(*sizes: int, clip: float | None = None, tied: bool = False, context: in
     """LLaMA with LayerNorms without weights; later q, k and v are clamped to ± clip (2402.00838, section 2.1)."""
     model = llama(*sizes, vocab_size=50_304, tied=tied, context=context)
     norm = LayerNormSpec(eps=1e-5, weight=False, bias=False)
-    return changed(changed(changed(model, SublayerSpec, norm_in=norm), StackSpec, norm=norm), GQASpec, clip=clip)
+    return changed(normed(model, norm), GQASpec, clip=clip)
 
 
 def olmo2(*sizes: int, vocab_size: int = 100_352, context: int = 4096) -> ModelSpec:
@@ -43,7 +41,7 @@ def olmo3(*sizes: int) -> ModelSpec:
     """OLMo 2 with three windows of 4,096 to a full layer, the full ones stretched by YaRN (the report of 2025, from memory)."""
     model = olmo2(*sizes, vocab_size=100_278, context=65_536)
     full = changed(model, RotarySpec, scaling=YaRN(factor=8.0, original_context=Length(8192)))
-    return layered(model, *[windowed(model, 4096).stack.blocks[0]] * 3, full.stack.blocks[0])
+    return layered(model, *[windowed(model, 4096)] * 3, full)
 
 
 def olmoe(*sizes: int, n_experts: int = 64, top_k: int = 8) -> ModelSpec:
@@ -56,8 +54,7 @@ def olmoe(*sizes: int, n_experts: int = 64, top_k: int = 8) -> ModelSpec:
 
 def flex_olmo(*sizes: int, n_experts: int = 7, top_k: int = 7) -> ModelSpec:
     """OLMo 2 with experts, trained apart and each on data of its own, for the feed-forwards (2507.07024, section 3)."""
-    router = RouterSpec(n_experts=Count(n_experts), top_k=top_k)
-    return edited(olmo2(*sizes), GatedFeedForwardSpec, lambda feed: MoESpec(router=router, expert=feed))
+    return with_experts(olmo2(*sizes), RouterSpec(n_experts=Count(n_experts), top_k=top_k))
 
 
 DELTA_NORM = RMSNormSpec(eps=1e-5)  # of each head's values
@@ -73,7 +70,7 @@ def olmo_hybrid(*sizes: int) -> ModelSpec:
     delta = GatedDeltaNetSpec(key_dim=Width(key_dim), value_dim=Width(2 * key_dim), **heads)
     before = changed(model.stack.blocks[0], BranchSpec, norm_out=None)
     before = mixing(changed(before, SublayerSpec, norm_in=model.stack.norm), delta)
-    return layered(model, *[before] * 3, model.stack.blocks[0])
+    return layered(model, *[before] * 3, model)
 
 
 OF_2024 = "the release of {} and its configuration"

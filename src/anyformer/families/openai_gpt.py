@@ -8,7 +8,7 @@ from anyformer.layers import GELU, LayerNormSpec, LearnedPositionsSpec
 from anyformer.spec import Length, ModelSpec
 
 
-def openai_gpt(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def openai_gpt(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The decoder of 2017 without its encoder: norms after each sum and none at the end, positions learned."""
     attention, after = attend(n_heads, bias=True), feed(4 * d_model, GELU(form="tanh"))
     layer = serial(LayerNormSpec(eps=1e-5), attention, after, placed=post_norm)
@@ -20,7 +20,7 @@ def openai_gpt(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
 
 GPT = Origin("gpt", "transformer-lm", 2018, "Radford et al. 2018, section 4.1").lineage(
     "learned positions, GELU, a larger stack",
-    Preset("gpt", openai_gpt(n_layers=12, d_model=768, n_heads=12), "117M"),
+    Preset("gpt", openai_gpt(12, 768, 12), "117M"),
     family="openai-gpt",
     sizes="Radford et al. 2018, section 4.1; the total as in the literature after it",
     tokenizer="BPE with 40,000 merges, 40,478",

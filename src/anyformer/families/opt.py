@@ -14,19 +14,14 @@ def opt(
     n_heads: int,
     *,
     vocab_size: int = 50_272,
-    d_ff: int | None = None,
     table_width: int | None = None,
-    norm: LayerNormSpec | None = None,
     norm_first: bool = True,
     final_norm: bool = True,
-    bias: bool = True,
     activation: ActivationSpec | None = None,
-    tied: bool = True,
     context: int = 2048,
 ) -> ModelSpec:
     """GPT-3's shape with ReLU; positions are learned, the first two rows of their table never read."""
-    norm = norm or LayerNormSpec()
-    attention, after = attend(n_heads, bias=bias), feed(d_ff or 4 * d_model, activation or ReLU(), bias=bias)
+    norm, attention, after = LayerNormSpec(), attend(n_heads, bias=True), feed(4 * d_model, activation or ReLU())
     layer = serial(norm, attention, after, placed=pre_norm if norm_first else post_norm)
     # The paper starts matrices at 0.006 and outputs at 0.006 / √(2 n_layers); the released files say 0.02.
     return language_model(
@@ -34,7 +29,7 @@ def opt(
         d_model,
         repeat(layer, n_layers),
         norm if norm_first and final_norm else None,
-        tied=tied,
+        tied=True,
         positions=(LearnedPositionsSpec(n_positions=Length(context), offset=2),),
         table_width=table_width,
         context=context,

@@ -11,7 +11,7 @@ from anyformer.layers import GELU, LayerNormSpec, LongRoPE, RotarySpec
 from anyformer.spec import Length, ModelSpec
 
 
-def phi2(*, n_layers: int, d_model: int, n_heads: int, fraction: float = 0.4) -> ModelSpec:
+def phi2(n_layers: int, d_model: int, n_heads: int, *, fraction: float = 0.4) -> ModelSpec:
     """GPT-J's parallel layers with biases everywhere, in the head too, and a share of each head rotating."""
     norm, rotary = LayerNormSpec(eps=1e-5), RotarySpec(fraction=fraction)
     attention = attend(n_heads, head_dim=d_model // n_heads, bias=True, rotary=rotary)
@@ -35,7 +35,7 @@ PHI_4_MINI = phi3(32, 3072, 24, 8192, 8, vocab_size=200_064, tied=True, context=
 
 PHI = Origin("phi", "gptj", 2023, "the release of Phi-2, from memory").lineage(
     "a share of each head rotates, biases everywhere",
-    Preset("phi-2", phi2(n_layers=32, d_model=2560, n_heads=32), "2.7B", "2.78B, which the release cuts"),
+    Preset("phi-2", phi2(32, 2560, 32), "2.7B", "2.78B, which the release cuts"),
     sizes="Javaheripi et al. 2023, the release of Phi-2 and its configuration",
     tokenizer="byte-level BPE (CodeGen's), 50,295 padded to 51,200",
 )

@@ -11,32 +11,32 @@ from anyformer.families.compose import changed, layered, serial
 from anyformer.families.heads import with_masked_words
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import LayerNormSpec
-from anyformer.spec import EmbeddingSpec, ModelSpec, Vocab
+from anyformer.spec import EmbeddingSpec, ModelSpec
 
 
 def norm_first(model: ModelSpec, eps: float, *, of_embedding: bool) -> ModelSpec:
     """The post-norm model with a norm before each branch and at the end, and with that of its embedding or without."""
     norm = LayerNormSpec(eps=eps)
-    model = layered(model, serial(norm, *(sub.branches[0].mixer for sub in model.stack.blocks[0].sublayers)))
+    model = layered(model, serial(norm, *model.stack.blocks[0].mixers))
     model = model.but(stack=model.stack.but(norm=norm))
     return model if of_embedding else changed(model, EmbeddingSpec, norm=None)
 
 
-def megatron_bert(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 29_056) -> ModelSpec:
+def megatron_bert(*sizes: int) -> ModelSpec:
     """BERT without heads, pre-norm, its embedding without a norm (section 5.3)."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size)
+    model = bert(*sizes, vocab_size=29_056)
     return norm_first(model, 1e-12, of_embedding=False)
 
 
-def xlm_roberta_xl(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def xlm_roberta_xl(*sizes: int) -> ModelSpec:
     """XLM-R without heads, pre-norm, its embedding without a norm."""
-    model = xlm_roberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=Vocab(250_880))
+    model = xlm_roberta(*sizes, vocab_size=250_880)
     return norm_first(model, 1e-5, of_embedding=False)
 
 
-def prenorm_roberta(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def prenorm_roberta(*sizes: int) -> ModelSpec:
     """RoBERTa without heads, pre-norm, its embedding with a norm."""
-    return norm_first(roberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads), 1e-5, of_embedding=True)
+    return norm_first(roberta(*sizes), 1e-5, of_embedding=True)
 
 
 MEGATRON_BERT = Origin("megatron-bert", "bert", 2019, "arXiv:1909.08053, section 5.3").lineage(

@@ -80,20 +80,9 @@ QWEN2 = Origin("qwen2", "qwen", 2024, "arXiv:2407.10671, section 2.2; arXiv:2412
 )
 
 
-def qwen_moe(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    n_kv_heads: int,
-    *,
-    n_experts: int,
-    top_k: int,
-    d_expert: int,
-    d_shared: int,
-    context: int,
-) -> ModelSpec:
+def qwen_moe(*sizes: int, n_experts: int, top_k: int, d_shared: int, context: int) -> ModelSpec:
     """LLaMA with biases of queries, keys and values, and experts whose weights are not made to sum to 1."""
-    dense = llama(n_layers, d_model, n_heads, d_expert, n_kv_heads, vocab_size=151_936, theta=1e6, context=context)
+    dense = llama(*sizes, vocab_size=151_936, theta=1e6, context=context)
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k)
     return with_experts(with_qkv_biases(dense), router, gated(d_shared, SiLU()), gate=True)
 
@@ -102,13 +91,13 @@ QWEN_MOE = Origin("qwen-moe", "qwen2", 2024, "arXiv:2407.10671, section 2.2.2").
     "experts, beside a shared one behind a gate",
     Preset(
         "qwen1.5-moe-a2.7b",
-        qwen_moe(24, 2048, 16, 16, n_experts=60, top_k=4, d_expert=1408, d_shared=5632, context=8192),
+        qwen_moe(24, 2048, 16, 1408, 16, n_experts=60, top_k=4, d_shared=5632, context=8192),
         "14.3B",
         source="Qwen team 2024, Qwen1.5-MoE blog and released configuration (from memory); active parameters: 2.7B",
     ),
     Preset(
         "qwen2-57b-a14b",
-        qwen_moe(28, 3584, 28, 4, n_experts=64, top_k=8, d_expert=2560, d_shared=20_480, context=131_072),
+        qwen_moe(28, 3584, 28, 2560, 4, n_experts=64, top_k=8, d_shared=20_480, context=131_072),
         "57B",
         source="Yang et al. 2024, arXiv:2407.10671, table 1 (from memory); active parameters: 14B",
     ),

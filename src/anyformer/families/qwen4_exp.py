@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, with_layers
+from anyformer.families.compose import changed, edited, with_layers
+from anyformer.families.gemma import NORM
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.qwen3_next import TOKENIZER, hybrid, qwen3_next_moe
 from anyformer.layers import (
@@ -14,12 +15,11 @@ from anyformer.layers import (
     GatedResidualSpec,
     GatedStreamsSpec,
     IndexerSpec,
-    RMSNormSpec,
     Sigmoid,
 )
 from anyformer.spec import BlockSpec, BranchSpec, Count, ModelSpec, SublayerSpec, Vocab, Width, Window
 
-NORM = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")
+RANK = Width(320)  # of the streams' gates
 INDEXER = IndexerSpec(
     n_heads=Count(4),
     head_dim=Width(128),
@@ -31,19 +31,16 @@ INDEXER = IndexerSpec(
 )
 
 
-def streamed(model: ModelSpec, n: int = 4, rank: int = 320) -> ModelSpec:
-    """The model with gated residual streams, whose norms stand in the place of all others of the stream."""
-    connection = GatedResidualSpec(rank=Width(rank), norm=NORM)
+def streamed(model: ModelSpec) -> ModelSpec:
+    """The model with four gated residual streams, whose norms stand in the place of all others of the stream."""
+    connection = GatedResidualSpec(rank=RANK, norm=NORM)
 
     def connected(block: BlockSpec) -> BlockSpec:
         bare = tuple(sublayer.but(norm_in=None) for sublayer in block.sublayers)
         return block.but(sublayers=bare, connection=connection)
 
-    each = {id(block): connected(block) for block in model.stack.blocks}
-    model = with_layers(model, (each[id(block)] for block in model.stack.blocks))
-    return model.but(
-        stack=model.stack.but(residual=GatedStreamsSpec(n=Count(n), rank=Width(rank), norm=NORM), norm=None)
-    )
+    streams = GatedStreamsSpec(n=Count(4), rank=RANK, norm=NORM)
+    return model.but(stack=edited(model.stack, BlockSpec, connected).but(residual=streams, norm=None))
 
 
 def with_ngrams(block: BlockSpec, engram: EngramSpec) -> BlockSpec:
@@ -53,9 +50,9 @@ def with_ngrams(block: BlockSpec, engram: EngramSpec) -> BlockSpec:
     return block.but(sublayers=(first, *block.sublayers), connection=block.connection.but(whole=1))
 
 
-def qwen4_exp(*sizes: int, n_heads: int = 48, **fields: Any) -> ModelSpec:
-    """Qwen3.5's mixture so connected, whose attention takes the best blocks of four keys; `n_heads` of gated DeltaNet."""
-    model = hybrid(qwen3_next_moe(*sizes, **fields), n_heads=n_heads)
+def qwen4_exp(*sizes: int, **fields: Any) -> ModelSpec:
+    """Qwen3.5's mixture so connected, whose attention takes the best blocks of four keys."""
+    model = hybrid(qwen3_next_moe(*sizes, **fields), n_heads=48)
     model = changed(model, GatedDeltaNetSpec, activation=Sigmoid())
     return streamed(changed(model, AttentionSpec, indexer=INDEXER))
 

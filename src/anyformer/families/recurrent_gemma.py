@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, language_model, mixing, pre_norm, repeat, window
+from anyformer.families.compose import attend, changed, gated, language_model, mixing, repeat, serial, window
+from anyformer.families.gemma import NORM
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import GELU, GatedFeedForwardSpec, GQASpec, RGLRUSpec, RMSNormSpec, RotarySpec
-from anyformer.spec import Count, ModelSpec, ScaleSpec, Width
+from anyformer.layers import GELU, GQASpec, RGLRUSpec, RotarySpec
+from anyformer.spec import Count, HeadSpec, ModelSpec, ScaleSpec, Width
 
 
-def recurrent_gemma(
-    n_layers: int, d_model: int, n_heads: int, d_ff: int, width: int, *, n_kv_heads: int = 1, size: int = 2048
-) -> ModelSpec:
+def recurrent_gemma(n_layers: int, d_model: int, n_heads: int, d_ff: int, width: int) -> ModelSpec:
     """Gemma's norms, GeGLU with biases, RG-LRU of `width` in as many blocks as there are heads (arXiv:2404.07839, table 1)."""
-    norm = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")
-    feed = GatedFeedForwardSpec(d_ff=Width(d_ff), activation=GELU(form="tanh"), bias_in=True, bias_out=True)
-    attention = attend(n_heads, n_kv_heads, rotary=RotarySpec(fraction=0.5), mask=window(size))
-    projection = attention.projection
-    assert isinstance(projection, GQASpec)
-    attention = attention.but(projection=projection.but(bias_output=True))
-    attending = block(pre_norm(norm, attention), pre_norm(norm, feed))
+    feed = gated(d_ff, GELU(form="tanh")).but(bias_in=True, bias_out=True)
+    attention = attend(n_heads, 1, rotary=RotarySpec(fraction=0.5), mask=window(2048))
+    attention = changed(attention, GQASpec, bias_output=True)
+    attending = serial(NORM, attention, feed)
     recurrent = mixing(attending, RGLRUSpec(width=Width(width), n_blocks=Count(n_heads)))
     blocks = repeat((recurrent, recurrent, attending), n_layers)
     model = language_model(
-        256_000, d_model, blocks, norm, tied=True, token_scale=ScaleSpec(power=0.5, rounded="bfloat16"), context=8192
+        256_000, d_model, blocks, NORM, tied=True, token_scale=ScaleSpec(power=0.5, rounded="bfloat16"), context=8192
     )
-    return model.but(heads=(model.heads[0].but(softcap=30.0),))
+    return changed(model, HeadSpec, softcap=30.0)
 
 
 RECURRENT_GEMMA = Origin("recurrent-gemma", "gemma", 2024, "arXiv:2404.07839, section 2").lineage(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from anyformer.families.compose import attend, embedding, repeat, serial
+from anyformer.families.compose import attend, embedding, feed, repeat, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     AdjacentBlocks,
     AxialPositionsSpec,
-    ByRole,
     Causal,
-    FeedForwardSpec,
     LayerNormSpec,
     LSHAttentionSpec,
     ReLU,
@@ -47,8 +45,7 @@ def reformer(
             n_heads=Count(n_heads), head_dim=Width(head_dim), n_hashes=n_hashes, n_buckets=n_buckets, chunk=hashed
         ),
     }
-    feed = FeedForwardSpec(d_ff=Width(d_ff), activation=ReLU())
-    layers = {kind: serial(norm, mixer, feed) for kind, mixer in mixers.items()}
+    layers = {kind: serial(norm, mixer, feed(d_ff, ReLU())) for kind, mixer in mixers.items()}
     table = TableSpec(rows=Vocab(vocab_size))
     stack = StackSpec(
         d_model=Width(d_model),
@@ -57,7 +54,7 @@ def reformer(
         residual=ReversibleSpec(output="both"),
         norm=norm,
     )
-    return ModelSpec(stack=stack, heads=(HeadSpec(table=table, bias=True),), init=ByRole(), context=Length(prod(shape)))
+    return ModelSpec(stack=stack, heads=(HeadSpec(table=table, bias=True),), context=Length(prod(shape)))
 
 
 ENWIK8 = reformer(

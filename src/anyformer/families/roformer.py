@@ -14,7 +14,7 @@ roformer = partial(bert, vocab_size=50_000, rotary=RotarySpec(layout="interleave
 
 ROFORMER = Origin("roformer", "bert", 2021, "arXiv:2104.09864, section 3").lineage(
     "rotary positions for the learned ones, 50,000 tokens of Chinese",
-    Preset("roformer-base", with_masked_words(roformer(n_layers=12, d_model=768, n_heads=12)), "124M"),
+    Preset("roformer-base", with_masked_words(roformer(12, 768, 12)), "124M"),
     sizes="Su et al. 2021, arXiv:2104.09864, section 4.5 (from memory), vocabulary and context as released",
     tokenizer="WordPiece on words, 50,000",
 )

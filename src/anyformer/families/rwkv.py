@@ -11,12 +11,12 @@ from anyformer.layers import ChannelMixSpec, LayerNormSpec, WKVSpec
 from anyformer.spec import ModelSpec, Width
 
 
-def rwkv(n_layers: int, d_model: int, *, d_ff: int | None = None, vocab_size: int = 50_277) -> ModelSpec:
+def rwkv(n_layers: int, d_model: int) -> ModelSpec:
     """Pre-norm LayerNorms, one more behind the embedding, time mixing and channel mixing in turn (section 3)."""
     norm = LayerNormSpec(eps=1e-5)
-    layer = serial(norm, WKVSpec(), ChannelMixSpec(d_ff=Width(d_ff or 4 * d_model)))
+    layer = serial(norm, WKVSpec(), ChannelMixSpec(d_ff=Width(4 * d_model)))
     blocks = repeat(layer, n_layers)
-    return language_model(vocab_size, d_model, blocks, norm, tied=False, embedding_norm=norm, context=1024)
+    return language_model(50_277, d_model, blocks, norm, tied=False, embedding_norm=norm, context=1024)
 
 
 RWKV = Origin("rwkv", "gpt2", 2023, "arXiv:2305.13048, section 3").lineage(

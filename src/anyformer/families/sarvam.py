@@ -15,16 +15,13 @@ VOCABULARY = 262_144
 
 def sarvam_moe(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
     """GLM-4.5 with QK-norm, heads of 64, all of which turn, and no biases (transformers' class)."""
-    plain = llama(*sizes, head_dim=64, vocab_size=VOCABULARY, eps=1e-6, theta=8e6, context=131_072)
+    plain = llama(*sizes, head_dim=64, vocab_size=VOCABULARY, theta=8e6, context=131_072)
     return experts_after(with_qk_norms(plain), 1, choice, d_expert, d_expert)
 
 
 def sarvam_mla(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
     """DeepSeek-V3 whose queries come from no latent, and whose experts are not grouped (transformers' class)."""
-    n_layers, d_model, n_heads, d_ff = sizes
-    return deepseek(
-        n_layers, d_model, n_heads, d_ff, d_expert, choice, n_shared=1, query_rank=None, vocab_size=VOCABULARY
-    )
+    return deepseek(*sizes, d_expert=d_expert, router=choice, query_rank=None, mscale=1.0, vocab_size=VOCABULARY)
 
 
 SIZES = "Sarvam AI 2026, the sizes of transformers' class"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, changed, with_layers
+from anyformer.families.compose import block, changed, layered, normed, pre_norm
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.layers import GQASpec, LayerNormSpec, RotarySpec
-from anyformer.spec import BranchSpec, ModelSpec, StackSpec, SublayerSpec
+from anyformer.spec import ModelSpec
 
 NORM = LayerNormSpec(eps=1e-5)
 
@@ -15,17 +15,15 @@ NORM = LayerNormSpec(eps=1e-5)
 def stablelm(*sizes: int, vocab_size: int = 100_352) -> ModelSpec:
     """LLaMA with LayerNorms, a quarter of each head's features rotating (arXiv:2402.17834, section 2.3)."""
     model = llama(*sizes, vocab_size=vocab_size, context=4096)
-    model = changed(changed(model, SublayerSpec, norm_in=NORM), StackSpec, norm=NORM)
-    return changed(model, RotarySpec, fraction=0.25)
+    return changed(normed(model, NORM), RotarySpec, fraction=0.25)
 
 
 def side_by_side(model: ModelSpec) -> ModelSpec:
     """The model with both branches on one norm, and a LayerNorm of its own, without shift, for each head of queries and keys."""
     norm = NORM.but(bias=False)
-    attention, feed = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
+    attention, feed = model.stack.blocks[0].mixers
     attention = changed(attention, GQASpec, norm_query=norm, norm_key=norm, norm_over="heads")
-    layer = block(SublayerSpec(branches=(BranchSpec(mixer=attention), BranchSpec(mixer=feed)), norm_in=NORM))
-    return with_layers(model, (layer,) * model.n_layers)
+    return layered(model, block(pre_norm(NORM, attention, feed)))
 
 
 STABLELM = Origin("stablelm", "llama", 2023, "the report of StableLM-3B-4E1T, 2023, from memory").lineage(

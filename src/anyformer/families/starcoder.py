@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, changed, feed, language_model, repeat, serial, windowed
+from anyformer.families.compose import attend, changed, feed, language_model, repeat, serial, window
 from anyformer.families.gpt2 import gpt2
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, GQASpec, LayerNormSpec, RotarySpec
@@ -21,10 +21,9 @@ def starcoder2(
 ) -> ModelSpec:
     """GPT-2 with rotary positions, grouped queries and a window of 4,096 (arXiv:2402.19173, section 6)."""
     norm = LayerNormSpec(eps=1e-5)
-    attention = attend(n_heads, n_kv_heads, bias=True, rotary=RotarySpec(theta=theta))
+    attention = attend(n_heads, n_kv_heads, bias=True, rotary=RotarySpec(theta=theta), mask=window(4096))
     layer = serial(norm, attention, feed(4 * d_model, GELU(form="tanh")))
-    model = language_model(49_152, d_model, repeat(layer, n_layers), norm, tied=tied, context=16_384)
-    return windowed(model, 4096)
+    return language_model(49_152, d_model, repeat(layer, n_layers), norm, tied=tied, context=16_384)
 
 
 STARCODER = Origin("starcoder", "gpt2", 2023, "arXiv:2305.06161, section 5").lineage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed, layered, windowed, with_layers
+from anyformer.families.compose import changed, edited, layered, windowed, with_layers
 from anyformer.families.gemma import NORM
 from anyformer.families.glm import experts_after, router
 from anyformer.families.lineage import Origin, Preset
@@ -30,11 +30,11 @@ def step(*sizes: int, n_near: int, d_expert: int, choice: RouterSpec, n_dense: i
     """LLaMA with gains around 0, QK-norm and a gate of each head; after each layer that sees everything, of whose heads half
     turns, three windows of `n_near` heads; experts beside a shared one after `n_dense` layers."""
     plain = llama(*sizes, head_dim=128, vocab_size=128_896, theta=5e6, context=262_144)
-    plain = changed(with_qk_norms(plain), RMSNormSpec, **NORM.but(eps=1e-5).values())
+    plain = edited(with_qk_norms(plain), RMSNormSpec, lambda _: NORM.but(eps=1e-5))
     plain = changed(plain, AttentionSpec, gate=OutputGateSpec(over="heads"))
     near = windowed(changed(plain, GQASpec, n_heads=Count(n_near), rotary=RotarySpec(theta=1e4)), window)
     plain = changed(plain, RotarySpec, fraction=0.5, scaling=STRETCHED)
-    plain = layered(plain, *plain.stack.blocks[:1], *near.stack.blocks[:3])
+    plain = layered(plain, plain, near, near, near)
     return experts_after(plain, n_dense, choice, d_expert, d_expert)
 
 

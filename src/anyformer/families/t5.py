@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from anyformer.families.compose import attend, block, feed, gated, language_model, pre_norm
 from anyformer.families.lineage import Origin, Preset
@@ -71,12 +72,10 @@ def original(n_layers: int, d_model: int, n_heads: int, d_ff: int, head_dim: int
     return t5(d_model=d_model, n_heads=n_heads, encoder=feeds, decoder=feeds, head_dim=head_dim)
 
 
-def v1_1(n_layers: int, d_model: int, n_heads: int, d_ff: int, *, vocab_size: int = 32_128) -> ModelSpec:
+def v1_1(n_layers: int, d_model: int, n_heads: int, d_ff: int, **fields: Any) -> ModelSpec:
     """Version 1.1: GEGLU (arXiv:2002.05202), with GELU's tanh form, and a table of the head's own, not scaled."""
     feeds = (gated(d_ff, GELU(form="tanh")),) * n_layers
-    return t5(
-        d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, encoder=feeds, decoder=feeds, tied=False, scaled=False
-    )
+    return t5(d_model=d_model, n_heads=n_heads, encoder=feeds, decoder=feeds, tied=False, scaled=False, **fields)
 
 
 TOKENIZER = "SentencePiece, 32,000 pieces and 100 sentinels; the table has 32,128 rows"

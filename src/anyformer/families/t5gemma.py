@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import bidirectional, edited, untied
+from anyformer.families.compose import bidirectional, changed, edited, untied
 from anyformer.families.gemma import gemma2
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import AttentionSpec, Everything, GQASpec
-from anyformer.spec import BlockSpec, ModelSpec, StackSpec
-
-
-def _seeing(stack: StackSpec) -> StackSpec:
-    """The stack as an encoder: tokens see ahead too, as far as they saw back, and its table of tokens is its own."""
-    return untied(bidirectional(stack))
+from anyformer.spec import BlockSpec, ModelSpec
 
 
 def _listening(layer: BlockSpec) -> BlockSpec:
@@ -19,17 +14,15 @@ def _listening(layer: BlockSpec) -> BlockSpec:
     first, *rest = layer.sublayers
 
     def cross(attention: AttentionSpec) -> AttentionSpec:
-        projection = edited(attention.projection, GQASpec, lambda heads: heads.but(rotary=None))
+        projection = changed(attention.projection, GQASpec, rotary=None)
         return attention.but(reads="memory", mask=Everything(), projection=projection)
 
     return layer.but(sublayers=(first, edited(first, AttentionSpec, cross), *rest))
 
 
 def t5gemma(encoder: ModelSpec, decoder: ModelSpec) -> ModelSpec:
-    """The decoder with these layers of an encoder before it, and its own listening to it (section 2)."""
-    once = {id(layer): _listening(layer) for layer in decoder.stack.blocks}
-    stack = decoder.stack.but(blocks=tuple(once[id(layer)] for layer in decoder.stack.blocks))
-    return decoder.but(stack=stack, encoder=_seeing(encoder.stack))
+    """The decoder listening to an encoder, whose tokens see ahead as far as back and have a table of their own (section 2)."""
+    return decoder.but(stack=edited(decoder.stack, BlockSpec, _listening), encoder=untied(bidirectional(encoder.stack)))
 
 
 _2B, _9B = gemma2(26, 2304, 8, 9216, 4), gemma2(42, 3584, 16, 14_336, 8)

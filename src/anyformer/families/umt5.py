@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import gated
+from functools import partial
+
 from anyformer.families.lineage import Origin, Preset
-from anyformer.families.t5 import BASE, ROUNDED, SMALL, XL, XXL, t5
-from anyformer.layers import GELU
-from anyformer.spec import ModelSpec
+from anyformer.families.t5 import BASE, ROUNDED, SMALL, XL, XXL, v1_1
 
-
-def umt5(n_layers: int, d_model: int, n_heads: int, d_ff: int) -> ModelSpec:
-    """T5 1.1 at 256,384 tokens whose every layer tells distances apart by a table of its own."""
-    feeds = (gated(d_ff, GELU(form="tanh")),) * n_layers
-    sizes = {"d_model": d_model, "n_heads": n_heads, "vocab_size": 256_384}
-    return t5(**sizes, encoder=feeds, decoder=feeds, tied=False, scaled=False, one_table=False)
-
+umt5 = partial(v1_1, vocab_size=256_384, one_table=False)
 
 UMT5 = Origin("umt5", "mt5", 2023, "arXiv:2304.09151").lineage(
     "a table of distances for each layer, 256,384 tokens of 107 languages",

@@ -6,10 +6,11 @@ BioGPT: Luo et al. 2022, arXiv:2210.10341. XGLM: Lin et al. 2021, arXiv:2112.106
 from __future__ import annotations
 
 from anyformer.families.compose import attend, changed, feed, language_model, repeat, serial
+from anyformer.families.fsmt import POSITIONS
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.opt import opt
 from anyformer.families.transformer import ROOT
-from anyformer.layers import GELU, LayerNormSpec, SinusoidSpec, TokensSpec
+from anyformer.layers import GELU, LayerNormSpec, TokensSpec
 from anyformer.spec import ModelSpec
 
 
@@ -20,7 +21,7 @@ def biogpt(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
 
 
 def xglm(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
-    """Pre-norm decoder with GELU; the first token's position is 2, as after fairseq's id of padding."""
+    """Pre-norm decoder with GELU and fairseq's positions."""
     norm = LayerNormSpec(eps=1e-5)
     return language_model(
         256_008,
@@ -28,7 +29,7 @@ def xglm(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
         repeat(serial(norm, attend(n_heads, bias=True), feed(4 * d_model, GELU())), n_layers),
         norm,
         tied=True,
-        positions=(SinusoidSpec(layout="concatenated", frequencies="half-1", start=2),),
+        positions=(POSITIONS,),
         token_scale=ROOT,
         context=2048,
     )

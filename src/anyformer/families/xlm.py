@@ -20,10 +20,10 @@ TABLES = 2048**-0.5  # the deviation that tables start with, whatever the width
 
 
 def xlm(
-    *,
     n_layers: int,
     d_model: int,
     n_heads: int,
+    *,
     vocab_size: int,
     n_languages: int = 0,
     causal: bool = False,
@@ -55,26 +55,26 @@ def xlm(
 
 def flaubert_base(vocab_size: int) -> ModelSpec:
     """As large as BERT's."""
-    return xlm(n_layers=12, d_model=768, n_heads=12, vocab_size=vocab_size)
+    return xlm(12, 768, 12, vocab_size=vocab_size)
 
 
 XLM = Origin("xlm", "bert", 2019, "arXiv:1901.07291, sections 3 and 4").lineage(
     "several languages, each with a vector, in one vocabulary; hidden tokens or the next one, no pooler, no segments",
-    Preset("xlm-mlm-en-2048", xlm(n_layers=12, d_model=2048, n_heads=16, vocab_size=30_145)),
+    Preset("xlm-mlm-en-2048", xlm(12, 2048, 16, vocab_size=30_145)),
     Preset(
         "xlm-clm-enfr-1024",
-        xlm(n_layers=6, d_model=1024, n_heads=8, vocab_size=64_139, n_languages=2, causal=True),
+        xlm(6, 1024, 8, vocab_size=64_139, n_languages=2, causal=True),
     ),
     Preset(
         "xlm-mlm-xnli15-1024",
-        xlm(n_layers=12, d_model=1024, n_heads=8, vocab_size=95_000, n_languages=15),
+        xlm(12, 1024, 8, vocab_size=95_000, n_languages=15),
         "250M",
         "249.1M, which Conneau et al. 2019, arXiv:1911.02116, table 7, round",
         alias="xlm",
     ),
     Preset(
         "xlm-mlm-100-1280",
-        xlm(n_layers=16, d_model=1280, n_heads=16, vocab_size=200_000),
+        xlm(16, 1280, 16, vocab_size=200_000),
         "570M",
         "571.7M, which Conneau et al. 2019, arXiv:1911.02116, table 7, cut; its languages have no vectors",
     ),
@@ -84,12 +84,12 @@ XLM = Origin("xlm", "bert", 2019, "arXiv:1901.07291, sections 3 and 4").lineage(
 )
 FLAUBERT = Origin("flaubert", "xlm", 2019, "arXiv:1912.05372, section 3").lineage(
     "one language, French; the large one has norms before its branches",
-    Preset("flaubert-small-cased", xlm(n_layers=6, d_model=512, n_heads=8, vocab_size=68_729), "54M"),
+    Preset("flaubert-small-cased", xlm(6, 512, 8, vocab_size=68_729), "54M"),
     Preset("flaubert-base-uncased", flaubert_base(67_542), "137M"),
     Preset("flaubert-base-cased", flaubert_base(68_729), "138M", alias="flaubert"),
     Preset(
         "flaubert-large-cased",
-        xlm(n_layers=24, d_model=1024, n_heads=16, vocab_size=68_729, norm_first=True, eps=1e-6),
+        xlm(24, 1024, 16, vocab_size=68_729, norm_first=True, eps=1e-6),
         "373M",
     ),
     known="flaubert-base-cased",

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial
+from anyformer.families.heads import words_of_table
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, BlanksSpec, BySegmentSpec, LayerNormSpec, RelativeSinusoidSpec, TwoStreams
 from anyformer.spec import EmbeddingSpec, HeadSpec, ModelSpec, TableSpec
 
 
-def xlnet(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def xlnet(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The model without heads (section 2): Transformer-XL's distances, either way, and segments in the scores."""
     scores = (RelativeSinusoidSpec(bidirectional=True), BySegmentSpec())
     attention = attend(n_heads, mask=TwoStreams(), scores=scores)
     layer = serial(LayerNormSpec(eps=1e-12), attention, feed(4 * d_model, GELU()), placed=post_norm)
     model = language_model(32_000, d_model, repeat(layer, n_layers), None, tied=True, context=512).but(heads=())
-    return changed(model, EmbeddingSpec, terms=(BlanksSpec(table=table_of(model)),))
-
-
-def table_of(model: ModelSpec) -> TableSpec:
-    """The table of tokens."""
-    return next(model.stack.embedding.nested(TableSpec))
+    (table,) = model.stack.embedding.nested(TableSpec)
+    return changed(model, EmbeddingSpec, terms=(BlanksSpec(table=table),))
 
 
 def permuted_words(model: ModelSpec) -> HeadSpec:
     """The head that predicts words: the embedding's table, and a bias."""
-    return HeadSpec(name="plm", table=table_of(model), bias=True)
+    return words_of_table(model).but(name="plm")
 
 
-def trained(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+def trained(*sizes: int) -> ModelSpec:
     """The model with the head that it is trained with."""
-    model = xlnet(n_layers=n_layers, d_model=d_model, n_heads=n_heads)
+    model = xlnet(*sizes)
     return model.but(heads=(permuted_words(model),))
 
 

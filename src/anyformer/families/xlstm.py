@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import language_model, repeat, serial
+from anyformer.families.compose import changed, gated, language_model, repeat, serial
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import GatedFeedForwardSpec, MLSTMSpec, RMSNormSpec, SiLU
-from anyformer.spec import Count, ModelSpec, Width
+from anyformer.layers import MLSTMSpec, RMSNormSpec, SiLU
+from anyformer.spec import Count, HeadSpec, ModelSpec, Width
 
 
-def xlstm(n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: int = 50_304) -> ModelSpec:
+def xlstm(n_layers: int, d_model: int, n_heads: int, d_ff: int) -> ModelSpec:
     """Pre-norm RMSNorm, mLSTM whose keys are half as wide as its values, SwiGLU; capped logits (section 3)."""
     norm = RMSNormSpec(eps=1e-6)
     value_dim = d_model // n_heads
     mixer = MLSTMSpec(n_heads=Count(n_heads), key_dim=Width(value_dim // 2), value_dim=Width(value_dim))
-    layer = serial(norm, mixer, GatedFeedForwardSpec(d_ff=Width(d_ff), activation=SiLU()))
-    model = language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=False)
-    return model.but(heads=(model.heads[0].but(softcap=30.0),))
+    layer = serial(norm, mixer, gated(d_ff, SiLU()))
+    model = language_model(50_304, d_model, repeat(layer, n_layers), norm, tied=False)
+    return changed(model, HeadSpec, softcap=30.0)
 
 
 XLSTM = Origin("xlstm", "llama", 2025, "arXiv:2503.13427, section 3").lineage(

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError, RunFailed
-from anyformer.generation.decode import growing_cache, next_logits
+from anyformer.generation.compiled import next_logits
+from anyformer.generation.decode import growing_cache
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.prefixes import Prefixes
 from anyformer.generation.prompt import check_prompts, prompt_types
@@ -114,7 +115,7 @@ class Batch:
             ]
             logits = all_logits[:, -1]
         else:
-            logits = next_logits(self.model, start[:, row.known :], None, types, cache, read)
+            logits = next_logits(self.model, start[:, row.known :], types, cache, encoder_ids=read)
         self._keep(wanted.token_ids, cache, 0)
         if not wanted.max_new_tokens:
             row.ended = True
@@ -139,7 +140,7 @@ class Batch:
         assert self.cache is not None
         ids = torch.tensor([row.written[-1:] for row in self.rows], device=self.cache.last.device)
         types = None if prompt_types(self.model.spec, ids) is None else torch.ones_like(ids)
-        return self._choose(next_logits(self.model, ids, None, types, self.cache, None), self.rows)
+        return self._choose(next_logits(self.model, ids, types, self.cache), self.rows)
 
     def clear(self) -> None:
         """Leave all rows, as after an error in the midst of a step."""

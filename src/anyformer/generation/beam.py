@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.decode import cache_for, next_logits
+from anyformer.generation.compiled import next_logits
+from anyformer.generation.decode import cache_for
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.prompt import check_prompts, prompt_types
 from anyformer.generation.sampling import GREEDY, Sampling, numbers
@@ -118,7 +119,7 @@ def search_ids(
         )
     start = input_ids if decoder_input_ids is None else decoder_input_ids
     cache, types = cache_for(model, start, max_new_tokens), prompt_types(model.spec, start)
-    logits = next_logits(model, start, attention_mask, types, cache, input_ids)
+    logits = next_logits(model, start, types, cache, attention_mask, input_ids)
     mask = attention_mask if model.encoder is None else None
     penalties = Penalties(sampling, start, mask, model.spec.n_scored, closing_ids, max_new_tokens)
     all_rows = rows = [_Row() for _ in input_ids]
@@ -144,7 +145,7 @@ def search_ids(
         totals = totals.new_tensor([total for total, _, _ in chosen]).view(len(rows), -1)
         ids = input_ids.new_tensor([token for _, _, token in chosen])[:, None]
         penalties.add(ids)
-        logits = next_logits(model, ids, None, None if types is None else torch.ones_like(ids), cache, None)
+        logits = next_logits(model, ids, None if types is None else torch.ones_like(ids), cache)
     return [row.ended for row in all_rows]
 
 

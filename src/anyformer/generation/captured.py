@@ -20,7 +20,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from anyformer.capacity import free_nbytes
-from anyformer.generation.compiled import not_in_slots, step_logits
+from anyformer.generation.compiled import next_logits, not_in_slots
 from anyformer.generation.reading import Reading
 from anyformer.generation.static_cache import StaticCache, static_nbytes
 from anyformer.generation.tape import taped
@@ -90,17 +90,17 @@ class CapturedStep:
             self._text = lambda: None
         cache.take_room(n)
         if n > 1:
-            return step_logits(self.model, ids, types, cache)
+            return next_logits(self.model, ids, types, cache)
         first = self._text() is not cache
         if first:
             self._text, self._replay = ref(cache), None
         # A graph would go on with the weights that autocast has cast, and lets go where it ends.
         if self.model in _READ_ON_THE_WAY or autocast_dtype(ids) is not None:
-            return step_logits(self.model, ids, types, cache)
+            return next_logits(self.model, ids, types, cache)
         with recording():
             if first and self.looks:
                 with Reading() as seen:
-                    logits = step_logits(self.model, ids, types, cache)
+                    logits = next_logits(self.model, ids, types, cache)
                 if seen.reads:
                     _READ_ON_THE_WAY.add(self.model)
                 return logits
@@ -109,10 +109,10 @@ class CapturedStep:
                 try:
                     with torch.cuda.device_of(ids):  # others' streams would not record a thing
                         logits, self._replay = self.record(
-                            partial(step_logits, self.model, self._ids, self._types, cache)
+                            partial(next_logits, self.model, self._ids, self._types, cache)
                         )
                 except RuntimeError:  # CUDA's, for a reason that the first step did not show
-                    logits = step_logits(self.model, ids, types, cache)
+                    logits = next_logits(self.model, ids, types, cache)
                 if self._replay is None:
                     _READ_ON_THE_WAY.add(self.model)
                 return logits
@@ -140,17 +140,13 @@ def _recorded(step: Replay) -> tuple[Tensor, Replay]:
     return replay(), replay
 
 
-def _held_here(weight: Tensor) -> bool:
-    return weight.is_cpu and isinstance(weight, HeldWeight)
-
-
 def _plain(model: Transformer, device: torch.device) -> bool:
     """Whether a replayed graph is all that a step does: whole weights on one device, nobody who watches modules or operators."""
     if _get_current_dispatch_mode() is not None or _has_any_global_hook():
         return False
     weights = (*model.parameters(), *model.buffers())
-    kinds = (nn.Parameter, Tensor)
-    if any(each.device != device or not (type(each) in kinds or _held_here(each)) for each in weights):
+    known = (type(each) in (nn.Parameter, Tensor) or (each.is_cpu and isinstance(each, HeldWeight)) for each in weights)
+    if not all(known) or any(each.device != device for each in weights):
         return False
     return not any(
         each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in model.modules()

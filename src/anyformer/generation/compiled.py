@@ -99,7 +99,7 @@ def _graphs(model: Transformer, backend: str | Callable[..., Any]) -> Callable[.
         if next(model.parameters()).is_cuda:
             options["triton.cudagraphs"] = True
     # Graphs are kept by the code that they are of, and these are of one model.
-    own = FunctionType(step_logits.__code__.replace(), step_logits.__globals__)
+    own = FunctionType(next_logits.__code__.replace(), next_logits.__globals__, argdefs=next_logits.__defaults__)
     graphs = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
     _GRAPHS[model] = state, graphs
     return graphs
@@ -126,10 +126,20 @@ def not_in_slots(spec: ModelSpec) -> list[str]:
     return [mixer.kind for mixer in kept if not isinstance(mixer, AttentionSpec)]
 
 
-def step_logits(model: Transformer, ids: Tensor, types: Tensor | None, cache: KVCache) -> Tensor:
-    """Logits [batch, vocab] of the token after `ids` [batch, 1], which the cache does not hold yet."""
-    read, written = (ids, None) if model.encoder is None else (None, ids)
-    out = model(read, token_type_ids=types, decoder_input_ids=written, cache=cache, logits_to_keep=1)
+def next_logits(
+    model: Transformer,
+    ids: Tensor,
+    types: Tensor | None,
+    cache: KVCache | None,
+    mask: Tensor | None = None,
+    encoder_ids: Tensor | None = None,
+) -> Tensor:
+    """Logits [batch, vocab] of the token after `ids` [batch, token], those that the cache does not hold yet.
+
+    `mask` is of the encoder's ids [batch, source token] where the model has one; they may be None once the cache holds it.
+    """
+    read, written = (ids, None) if model.encoder is None else (encoder_ids, ids)
+    out = model(read, mask, token_type_ids=types, decoder_input_ids=written, cache=cache, logits_to_keep=1)
     return out.logits[:, -1]
 
 

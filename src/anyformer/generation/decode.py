@@ -11,7 +11,7 @@ from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import CacheError, UsageError
 from anyformer.generation.captured import CapturedStep, captured
-from anyformer.generation.compiled import CompiledStep
+from anyformer.generation.compiled import CompiledStep, next_logits
 from anyformer.generation.penalties import Penalties
 from anyformer.generation.prompt import check_begun, check_prompts, competing, prompt_types, rotating_by_length
 from anyformer.generation.sampling import GREEDY, Sampling, check_numbers, generators
@@ -137,7 +137,7 @@ class Decoding(Iterator[dict[int, int]]):
         """Logits [batch, vocab] of each row's next token."""
         if self.graph is None or self.cache is None or not self._begun:
             self._begun = True
-            return next_logits(self.model, self.ids, self.mask, self.types, self.cache, self.encoder_ids)
+            return next_logits(self.model, self.ids, self.types, self.cache, self.mask, self.encoder_ids)
         if not isinstance(self.cache, StaticCache):
             self.cache = StaticCache(self.cache)
         return self.graph(self.ids, self.types, self.cache)
@@ -250,20 +250,3 @@ def growing_cache(
         return model.new_cache(rows, slots, longest=length, slack=slack, spec=spec)
     begun.make_room(slots)
     return begun
-
-
-def next_logits(
-    model: Transformer,
-    ids: Tensor,
-    mask: Tensor | None,
-    types: Tensor | None,
-    cache: KVCache | None,
-    encoder_ids: Tensor | None,
-) -> Tensor:
-    """Logits [batch, vocab] of the token after `ids` [batch, token], those that the cache does not hold yet.
-
-    `mask` is of the encoder's ids [batch, source token] where the model has one; they may be None once the cache holds it.
-    """
-    read, written = (ids, None) if model.encoder is None else (encoder_ids, ids)
-    out = model(read, mask, token_type_ids=types, decoder_input_ids=written, cache=cache, logits_to_keep=1)
-    return out.logits[:, -1]

@@ -52,24 +52,24 @@ def lay_out_for_decoding(model: Transformer, *, several: bool = False, compiled:
     for module in model.modules():
         if (type(module) is Linear and module not in joined) or module in tables:
             weight: Any = module.weight
-            lay(module, _by_columns(weight.data) if module in folded else _arranged(weight.data, several))
+            lay(module, by_columns(weight.data) if module in folded else _arranged(weight.data, several))
         elif isinstance(module, StackedLinear) and not several:
             # Of several rows an expert has two or three, which read rows faster.
-            lay(module, _by_columns(module.weight.data))
+            lay(module, by_columns(module.weight.data))
     return model
 
 
 def _arranged(weight: Tensor, several: bool) -> Tensor:
     """The same numbers, as products read them fastest."""
     if weight.numel() < LEAST:
-        return _by_columns(weight)
+        return by_columns(weight)
     if isinstance(weight, PackedWeight):
         blocks = weight.scheme.in_blocks(weight.held) if weight.dim() == 2 else None
         return weight if blocks is None else whole(blocks)
-    return in_blocks(weight) if several and can_reorder(weight) else _by_columns(weight)
+    return in_blocks(weight) if several and can_reorder(weight) else by_columns(weight)
 
 
-def _by_columns(weight: Tensor) -> Tensor:
+def by_columns(weight: Tensor) -> Tensor:
     """Column by column, where it is of float32 on a CPU and wide."""
     wide = weight.dtype == torch.float32 and weight.is_cpu and weight.shape[-2] > weight.shape[-1]
     return weight.mT.contiguous().mT if wide and not isinstance(weight, HeldWeight) else weight

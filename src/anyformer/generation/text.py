@@ -75,30 +75,18 @@ def generate_text(
             "what was read before serves one prompt of a decoder alone, through the cache and without beam search"
         )
     check_writes(model.spec)
-    reads_source = model.encoder is not None
-    ids = [encode_read(model, tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
+    ids = _ids_of(prompts, model, tokenizer)
     if not ids:
         return []
-    if not all(ids):
-        raise InputError("a prompt without a token cannot be continued; give it at least one")
-    limit = model.spec.vocab_size
-    if tokenizer.vocab_size > limit and max(max(row) for row in ids) >= limit:
-        raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens and the model {limit}; they do not belong together"
-        )
     device = model.head().table.weight.device
     width = max(map(len, ids))
     input_ids = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device)
-    texts = [GrowingText(tokenizer, [] if reads_source else row, stop, i, on_text) for i, row in enumerate(ids)]
     given = (model, input_ids, None if bool(mask.all()) else mask)
-    answer = None
-    if reads_source:
-        if not tokenizer.answer_opening:
-            raise InputError(
-                "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
-            )
-        answer = torch.tensor([tokenizer.answer_opening] * len(ids), device=device)
+    before, answer = ids, None
+    if model.encoder is not None:
+        before, answer = [[] for _ in ids], torch.tensor([_opening(tokenizer)] * len(ids), device=device)
+    texts = [GrowingText(tokenizer, row, stop, i, on_text) for i, row in enumerate(before)]
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "decoder_input_ids": answer,
@@ -135,6 +123,28 @@ def generate_text(
         for each, passes in zip(written, steps.passes, strict=True):
             each.passes = passes
     return written
+
+
+def _ids_of(prompts: Sequence[str | Sequence[int]], model: Transformer, tokenizer: Tokenizer) -> list[list[int]]:
+    """The ids of each prompt. Raises InputError for one without a token, and for a tokenizer of another model."""
+    ids = [encode_read(model, tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
+    if not all(ids):
+        raise InputError("a prompt without a token cannot be continued; give it at least one")
+    limit = model.spec.vocab_size
+    if tokenizer.vocab_size > limit and any(max(row) >= limit for row in ids):
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model {limit}; they do not belong together"
+        )
+    return ids
+
+
+def _opening(tokenizer: Tokenizer) -> Sequence[int]:
+    """The tokens that begin an answer beside an encoder. Raises InputError where nothing says which."""
+    if not tokenizer.answer_opening:
+        raise InputError(
+            "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
+        )
+    return tokenizer.answer_opening
 
 
 def encode_read(model: Transformer, tokenizer: Tokenizer, text: str) -> list[int]:

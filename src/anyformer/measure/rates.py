@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.costs.hardware.rates import Curve, Grid, Rates
 from anyformer.families import preset
+from anyformer.generation.layout import by_columns
 from anyformer.measure.calibrate import Say, dtype_name, fastest
 from anyformer.measure.runs import decoding_step, training_step
 from anyformer.model import build
@@ -60,7 +61,7 @@ def measured_rates(device: torch.device, dtypes: Iterable[torch.dtype], say: Say
         reading=reading,
         copying=copying,
         update_seconds=update,
-        one_query=_one_query(device, ONE_QUERY_TOKENS),
+        one_query=_one_query(device),
         overhead_seconds={"forward": forward[0], "training": training[0]},
         pass_seconds={"forward": forward[1], "training": training[1]},
         asynchronous=cuda,
@@ -73,7 +74,7 @@ def _grid(device: torch.device, dtype: torch.dtype, axes: tuple[tuple[int, ...],
         for n in rows_out:
             for k in widths:
                 x, w = (torch.randn(rows, k, device=device).to(dtype) for rows in (m, n))
-                w = _for_one_row(w) if m == 1 else w
+                w = by_columns(w) if m == 1 else w
                 values.append(fastest(lambda x=x, w=w: F.linear(x, w), device, SECONDS) / (2 * m * n * k))
     return Grid(rows_in, rows_out, widths, tuple(values))
 
@@ -144,7 +145,7 @@ def _reading(device: torch.device) -> Curve:
     narrow, wide, found = 512, 1024, []
     for nbytes in READ_NBYTES:
         pairs = [
-            (_for_one_row(torch.ones(wide, narrow, device=device)), torch.ones(narrow, wide, device=device))
+            (by_columns(torch.ones(wide, narrow, device=device)), torch.ones(narrow, wide, device=device))
             for _ in range(nbytes // (8 * narrow * wide))
         ]
         x = torch.randn(1, narrow, device=device)
@@ -155,12 +156,6 @@ def _reading(device: torch.device) -> Curve:
 
         found.append((float(nbytes), nbytes / fastest(work, device, 4 * SECONDS)))
     return tuple(found)
-
-
-def _for_one_row(weight: Tensor) -> Tensor:
-    """A matrix laid out as `generation.layout` does for decoding: a wide one of a processor column by column."""
-    wide = weight.is_cpu and weight.dtype == torch.float32 and weight.shape[0] > weight.shape[1]
-    return weight.t().contiguous().t() if wide else weight
 
 
 def _copying(device: torch.device) -> Curve:
@@ -209,11 +204,11 @@ def _overheads(device: torch.device, *, training: bool) -> tuple[float, float]:
     return sum(each) / len(each), sum(besides) / len(besides)
 
 
-def _one_query(device: torch.device, lengths: tuple[int, ...]) -> Curve:
+def _one_query(device: torch.device) -> Curve:
     """The seconds a cached byte of attention with one query a row, of eight heads in two groups' rows."""
     batch, groups, kv_heads, width, room, found = 2, 2, 4, 64, 1.25, []
     with torch.inference_mode():
-        for n in lengths:
+        for n in ONE_QUERY_TOKENS:
             k, v = (torch.randn(batch, kv_heads, int(room * n), width, device=device)[:, :, :n] for _ in range(2))
             q = torch.randn(batch, kv_heads, groups, width, device=device)
             one, many = (

@@ -138,10 +138,8 @@ OLMO_1B_0724 = _recipe(
 arXiv:2402.00838, section 3). Gradients are reduced and the optimiser's state is kept in float32, as here always."""
 
 
-def _deepseek(
-    lr: float, tokens: int, rows: int, first: float, second: float, least: float, balance: float = 0.0
-) -> Recipe:
-    """The peak until `first` of the tokens, then √0.1 of it, from `second` on `least` of it.
+def _deepseek(lr: float, tokens: int, rows: int, first: float, least: float, balance: float = 0.0) -> Recipe:
+    """The peak until `first` of the tokens, then √0.1 of it, for their last tenth `least` of it.
 
     DeepSeek-AI 2024, arXiv:2401.02954, section 2.3 and table 2; arXiv:2405.04434, section 3.1.2.
     """
@@ -149,7 +147,7 @@ def _deepseek(
         Warmup(steps=STEPS),
         Constant(tokens=round(first * tokens) - STEPS * rows * 4096),
         LinearDecay(to=0.316, steps=1),
-        Constant(tokens=round((second - first) * tokens)),
+        Constant(tokens=round((0.9 - first) * tokens)),
         LinearDecay(to=least, steps=1),
         Constant(),
     )
@@ -223,10 +221,10 @@ RECIPES: Mapping[str, Recipe] = {
     "llama3.1-405b": _LLAMA_3_405B,
     "olmo-1b": _olmo(4e-4, 2 * T, 2048, STEPS),
     "olmo-7b": _olmo(3e-4, 2460 * B, 2160, 5000),
-    "deepseek-7b": _deepseek(4.2e-4, 2 * T, 2304, 0.8, 0.9, 0.1),
-    "deepseek-67b": _deepseek(3.2e-4, 2 * T, 4608, 0.8, 0.9, 0.1),
-    "deepseek-v2-lite": _deepseek(4.2e-4, 5700 * B, 4608, 0.8, 0.9, 0.316**2, 1e-3),
-    "deepseek-v2": _deepseek(2.4e-4, 8100 * B, 9216, 0.6, 0.9, 0.316**2, 3e-3),
+    "deepseek-7b": _deepseek(4.2e-4, 2 * T, 2304, 0.8, 0.1),
+    "deepseek-67b": _deepseek(3.2e-4, 2 * T, 4608, 0.8, 0.1),
+    "deepseek-v2-lite": _deepseek(4.2e-4, 5700 * B, 4608, 0.8, 0.316**2, 1e-3),
+    "deepseek-v2": _deepseek(2.4e-4, 8100 * B, 9216, 0.6, 0.316**2, 3e-3),
     "deepseek-v3": _DEEPSEEK_V3,
 }
 """The default ones, and those of presets, by the preset's name."""

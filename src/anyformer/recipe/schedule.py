@@ -106,10 +106,7 @@ def lengths(pieces: tuple[Stretch, ...], run_steps: int, batch_tokens: int, what
 
 def factor_at(step: int, pieces: tuple[PieceSpec, ...], steps: tuple[int, ...]) -> float:
     """The factor of the peak at `step`, counted from 1; after the last piece, its last factor."""
-    ends = [0]
-    for n in steps:
-        ends.append(ends[-1] + n)
-    level = 1.0
+    level, ends = 1.0, accumulate(steps, initial=0)
     for piece, n, (before, end) in zip(pieces, steps, pairwise(ends), strict=True):
         if n and step <= end:
             return piece.factor(step - before, n, level, before)

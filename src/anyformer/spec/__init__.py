@@ -34,6 +34,6 @@ from anyformer.spec.ranges import Rate as Rate, Share as Share, SomeShare as Som
 from anyformer.spec.ranges import Vocab as Vocab, Whole as Whole, Width as Width, Window as Window
 from anyformer.spec.sizes import Sizes as Sizes
 from anyformer.spec.structure import BlockSpec as BlockSpec, BranchSpec as BranchSpec, EmbeddingSpec as EmbeddingSpec
-from anyformer.spec.structure import StackSpec as StackSpec, SublayerSpec as SublayerSpec
 from anyformer.spec.structure import branches_of as branches_of, check_lent as check_lent
 from anyformer.spec.structure import check_residual as check_residual
+from anyformer.spec.structure import StackSpec as StackSpec, SublayerSpec as SublayerSpec, period as period

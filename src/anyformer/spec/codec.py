@@ -18,6 +18,7 @@ from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Spec, is_needed
 from anyformer.spec.phrase import is_phrase, parse
 from anyformer.spec.ranges import MOST_LAYERS
+from anyformer.spec.structure import period
 from anyformer.spec.within import replaced, the_place, type_at
 
 HEADER = "anyformer"  # the file's first key; its value is the version of the language
@@ -172,8 +173,7 @@ def _encode_pattern(values: tuple[Any, ...], declared: Any) -> dict[str, Any] | 
         return None
     names = dict(zip(distinct, LETTERS, strict=False))
     letters = [names[value] for value in values]
-    period = next(p for p in range(1, len(letters) + 1) if all(x == letters[i % p] for i, x in enumerate(letters)))
-    runs = ((len(list(run)), letter) for letter, run in groupby(letters[:period]))
+    runs = ((len(list(run)), letter) for letter, run in groupby(letters[: period(letters)]))
     pattern = " ".join(f"{n}{letter}" if n > 1 else letter for n, letter in runs)
     return {"n": len(values), "pattern": pattern, **{name: encode(value, declared) for value, name in names.items()}}
 

@@ -164,7 +164,7 @@ class Spec:
     @cache
     def _ranges(cls) -> dict[str, Refuse]:
         """What refuses a value of each field, by its type; a list that must be given is not empty."""
-        needed = {each.name for each in dataclasses.fields(cls) if each.default is dataclasses.MISSING}  # type: ignore[arg-type]
+        needed = {each.name for each in dataclasses.fields(cls) if is_needed(each)}  # type: ignore[arg-type]
         refusals = {name: refuse(cls._hints()[name]) for name in cls._names}
         return {name: filled(each) if name in needed else each for name, each in refusals.items()}
 

@@ -179,6 +179,11 @@ def check_residual(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:
             raise SpecError(f"Stack.residual = {residual.kind} has no one stream that a skip could read; take Add")
 
 
+def period(values: Sequence[object]) -> int:
+    """After how many values they repeat, the last time perhaps cut short; as many as there are where they do not."""
+    return next(p for p in range(1, len(values) + 1) if all(each == values[i % p] for i, each in enumerate(values)))
+
+
 class StackSpec(PartSpec):
     """Embedding, blocks, final norm."""
 

@@ -11,7 +11,7 @@ from anyformer.resizing import cut
 from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, TermSpec, Vocab
 from anyformer.variants import layers
 from anyformer.variants.layers import Absent, Impossible, LayerChange, only
-from anyformer.variants.parts import is_tied, norms, with_layers, with_maps
+from anyformer.variants.parts import is_tied, norms, with_maps
 
 Terms = tuple[TermSpec, ...]
 StackChange = Callable[[StackSpec, StackSpec], StackSpec]
@@ -141,7 +141,7 @@ def norm(a: StackSpec, b: StackSpec) -> StackSpec:
     def replaced(value: object) -> object:
         return theirs if isinstance(value, NormSpec) and value in before else value
 
-    return with_layers(a, lambda block: with_maps(block, replaced)).but(norm=replaced(a.norm))
+    return edited(a, BlockSpec, lambda block: with_maps(block, replaced)).but(norm=replaced(a.norm))
 
 
 def placement(a: ModelSpec, b: ModelSpec) -> ModelSpec:
@@ -192,7 +192,7 @@ def sharing(a: StackSpec, b: StackSpec) -> StackSpec:
     name = only(block.shared for block in b.blocks)
     if name is not None and len(set(a.blocks)) > 1:
         raise Impossible("layers that are all alike")
-    return with_layers(a, lambda block: block.but(shared=name))
+    return changed(a, BlockSpec, shared=name)
 
 
 def depth(a: StackSpec, b: StackSpec) -> StackSpec:

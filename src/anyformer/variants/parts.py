@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.layers import AttentionSpec, MoESpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, MapSpec, MixerSpec, ModelSpec, Spec, StackSpec, TableSpec
+from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, MapSpec, MixerSpec, ModelSpec, StackSpec, TableSpec
 
 GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "Identity": "bilinear"}
 """What a gated feed-forward is called, by its activation. Shazeer 2020, arXiv:2002.05202."""
@@ -33,12 +33,6 @@ def with_maps(block: BlockSpec, change: Callable[[MapSpec | None], Any]) -> Bloc
     return block.but(sublayers=tuple(around))
 
 
-def with_layers(stack: StackSpec, change: Callable[[BlockSpec], BlockSpec]) -> StackSpec:
-    """The stack with every layer changed, one that is tiled once."""
-    made = {id(block): change(block) for block in layers(stack)}
-    return stack.but(blocks=tuple(made[id(block)] for block in stack.blocks))
-
-
 def attentions(block: BlockSpec, *, reads: str | None = "self") -> list[AttentionSpec]:
     """The attentions of a layer to its own stack, by keys of its own or of another layer; all of them with `reads=None`."""
     found = [m for m in block.mixers if isinstance(m, AttentionSpec)]
@@ -58,18 +52,6 @@ def mixing(block: BlockSpec) -> list[MixerSpec]:
 def layers(stack: StackSpec) -> list[BlockSpec]:
     """The layers, one that is tiled once."""
     return list({id(block): block for block in stack.blocks}.values())
-
-
-def every(spec: Spec) -> Iterator[Spec]:
-    """A specification and every value inside it, a value that stands in several places once."""
-    seen, waiting = set[int](), [spec]
-    while waiting:
-        value = waiting.pop()
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield value
-            fields = (each if isinstance(each, tuple) else (each,) for each in value.values().values())
-            waiting += [item for items in fields for item in reversed(items) if isinstance(item, Spec)][::-1]
 
 
 def norms(part: StackSpec | BlockSpec) -> Iterator[NormSpec]:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from anyformer.errors import SpecError, among, did_you_mean
-from anyformer.families.compose import block, changed, language_model, pre_norm
+from anyformer.families.compose import block, changed, language_model, pre_norm, repeat
 from anyformer.layers import (
     ActivationSpec,
     AttentionSpec,
@@ -51,13 +51,14 @@ from anyformer.spec import (
     Vocab,
     Width,
     encode,
+    period,
 )
 from anyformer.spec.ranges import MOST_LAYERS
 from anyformer.variants import change as models
 from anyformer.variants import layers
 from anyformer.variants.change import Change, StackChange
 from anyformer.variants.layers import BIASES, LayerChange, only
-from anyformer.variants.parts import GATED, attentions, every, feeds, mixing, norms
+from anyformer.variants.parts import GATED, attentions, feeds, mixing, norms
 from anyformer.variants.parts import layers as distinct
 from anyformer.variants.values import folded, read, text_of
 
@@ -187,8 +188,7 @@ def _mixer(a: ModelSpec, data: Any) -> ModelSpec:
     if not said:
         raise SpecError("the list is empty; name what mixes tokens in each layer of the pattern")
     pattern = [block(pre_norm(NORM, one(each)), pre_norm(NORM, FEED)) for each in said]
-    blocks = tuple(pattern[i % len(pattern)] for i in range(a.n_layers))
-    return _model(a, blocks=blocks).but(encoder=None)
+    return _model(a, blocks=repeat(pattern, a.n_layers)).but(encoder=None)
 
 
 def _mixer_text(a: ModelSpec) -> str:
@@ -196,7 +196,7 @@ def _mixer_text(a: ModelSpec) -> str:
     each = [
         "attention" if isinstance(m := only(mixing(layer)), AttentionSpec) else text_of(m) for layer in a.stack.blocks
     ]
-    n = next(n for n in range(1, len(each) + 1) if all(one == each[i % n] for i, one in enumerate(each)))
+    n = period(each)
     return each[0] if n == 1 else f"[{','.join(each[:n])}]"
 
 
@@ -294,8 +294,8 @@ def _vocab_size(a: ModelSpec, data: Any) -> ModelSpec:
 def _context(a: ModelSpec, data: Any) -> ModelSpec:
     """The model; learned positions that are as many as the context go with it."""
     n, old = read(data, Length | None, "context"), a.context
-    tables = {each for each in every(a) if isinstance(each, LearnedPositionsSpec) and each.n_positions == old}
-    return (changed(a, LearnedPositionsSpec, n_positions=n) if tables and n else a).but(context=n)
+    fits = any(each.n_positions == old for each in a.nested(LearnedPositionsSpec))
+    return (changed(a, LearnedPositionsSpec, n_positions=n) if fits and n else a).but(context=n)
 
 
 def _texts(find: Callable[[BlockSpec], list[Any]], field: str | None = None) -> Text:

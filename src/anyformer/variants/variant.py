@@ -11,7 +11,6 @@ from anyformer.families.compose import changed
 from anyformer.spec import ModelSpec, PartSpec, Spec, encode, is_path
 from anyformer.spec.architecture import sized
 from anyformer.spec.phrase import parse
-from anyformer.variants.parts import every
 from anyformer.variants.rows import FIELDS, ROWS
 from anyformer.variants.values import read, text_of
 
@@ -83,7 +82,7 @@ def _model(value: Any, find: Find) -> ModelSpec | None:
 def _with_field(spec: ModelSpec, name: str, data: Any) -> ModelSpec:
     """The model with a field changed in every part that has it, or, as `Kind.field`, in every part of that kind."""
     kind, _, field = name.rpartition(".")
-    kinds = dict.fromkeys(type(value) for value in every(spec))
+    kinds = dict.fromkeys(type(value) for value in spec.nested())
     if kind and kind not in (known := {each.kind: each for each in kinds}):
         where = (
             "there is none in the model" if kind in Spec.kinds else f"there is no such kind{did_you_mean(kind, known)}"

@@ -14,7 +14,6 @@ from anyformer.descriptions.facts import (
     maps,
     n_shared_experts,
     norm_places,
-    one_map,
     position_parts,
     position_terms,
 )
@@ -154,6 +153,10 @@ def _head_dim(found: Sequence[Any], place: Place) -> int | None:
 def _value_dim(found: Sequence[Any], place: Place) -> int | None:
     sizes = _sizes(found, place)
     return None if sizes is None or sizes[2] == _head_dim(found, place) else sizes[2]
+
+
+def _heads(attention: AttentionSpec) -> str:
+    return ", ".join([words.heads(attention.projection), *options.of_heads(attention.projection)])
 
 
 def _cross(block: BlockSpec, _: Place) -> str:
@@ -324,7 +327,7 @@ HEADS: Mapping[str, tuple[str, Heads]] = {
 }
 ATTENTION = (
     *(Reading(key, name, _of(read)) for key, (name, read) in HEADS.items()),
-    Reading("attention", "attention", _each(lambda a: words.heads(a.projection) + one_map(a.projection)), str),
+    Reading("attention", "attention", _each(_heads), str),
     Reading("direction", "direction", _each(lambda a: words.direction(a.mask)), str),
     Reading("keys_seen", "keys seen", _each(lambda a: words.mask(a.mask)), str),
     Reading("shared_keys", "keys and values", _each(options.keys), str),

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from anyformer.amounts import gibibytes
 from anyformer.cache import STATE_NBYTES
-from anyformer.descriptions.facts import Attention, attentions, masks_by_head, own_parts, parts, where
+from anyformer.descriptions.facts import Attention, every_attention, masks_by_head, own_parts, parts, where
 from anyformer.errors import SpecError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import class_of, fitting
@@ -39,7 +39,7 @@ def consequences(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 def _kernels(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     said: dict[str, list[Attention]] = {}
-    for attention in attentions(spec):
+    for attention in every_attention(spec):
         said.setdefault(_kernel(attention, spec), []).append(attention)
     for text, found in said.items():
         yield "kernel", f"attention in {where(found, spec)} runs on {text}"
@@ -96,7 +96,7 @@ def _unblocked(attention: Attention, spec: ModelSpec, taken: str) -> str:
 
 
 def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    own = (a for a in attentions(spec) if a.stack != "encoder" and a.spec.reads != "memory")
+    own = (a for a in every_attention(spec) if a.stack != "encoder" and a.spec.reads != "memory")
     if ahead := [a for a in own if sees_later_tokens(a.spec.mask, after_prefix=True)]:
         yield "cache", f"tokens are not decoded one by one: attention in {where(ahead, spec)} sees what comes after"
         return
@@ -126,7 +126,7 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "cache", f"{len(blocks)} layers keep one for {every:,} tokens: {nbytes:,} bytes each in bfloat16"
     if made_once := sum(call.how == "memory" for call in calls):
         yield "cache", f"keys and values of the encoder's output are made once, in {made_once} layers"
-    for projection in dict.fromkeys(attention.spec.projection for attention in attentions(spec)):
+    for projection in dict.fromkeys(attention.spec.projection for attention in every_attention(spec)):
         if isinstance(projection, MLASpec):
             latent = f"{projection.kv_rank + projection.turning:,} numbers"
             heads = projection.n_heads * (projection.head_dim + projection.turning + projection.value_width)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from anyformer.descriptions.facts import attentions, maps, own_parts, place_in, reduced, where
+from anyformer.descriptions.facts import every_attention, maps, own_parts, place_in, reduced, where
 from anyformer.errors import AnyformerError
 from anyformer.layers import LearnedPositionsSpec, TokensSpec
 from anyformer.layers.causality import sees_later_tokens
@@ -84,7 +84,7 @@ def errors(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     yield from _no_keys(spec)
     yield from _positions(spec)
     yield from _vocabulary(spec)
-    reads = any(attention.spec.reads == "memory" for attention in attentions(spec) if attention.stack == "decoder")
+    reads = any(attention.spec.reads == "memory" for attention in every_attention(spec) if attention.stack == "decoder")
     if spec.encoder is not None and not reads:
         remedy = "give its layers an Attention that reads 'memory', or leave the encoder out"
         yield "encoder", f"no layer of the decoder reads the encoder's output; {remedy}"
@@ -104,7 +104,7 @@ def _later_tokens(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     if not any(head.name == "lm" for head in spec.heads):
         return
     main = "decoder" if spec.encoder else ""
-    own = (each for each in attentions(spec) if each.stack == main and each.spec.reads != "memory")
+    own = (each for each in every_attention(spec) if each.stack == main and each.spec.reads != "memory")
     if seeing := [each for each in own if sees_later_tokens(each.spec.mask, after_prefix=True)]:
         kinds = ", ".join(dict.fromkeys(attention.spec.mask.kind for attention in seeing))
         yield (
@@ -117,7 +117,7 @@ def _later_tokens(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 def _no_keys(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """A mask that leaves the last token without a key."""
     n = min(spec.context or FARTHEST, FARTHEST)
-    own = [each for each in attentions(spec) if each.spec.reads != "memory"]
+    own = [each for each in every_attention(spec) if each.spec.reads != "memory"]
     for mask in dict.fromkeys(each.spec.mask for each in own if isinstance(each.spec.mask, And | Or | Not)):
         blind = [each for each in own if each.spec.mask == mask]
         if not counted(mask, 1, n - 1, max(each.sizes[0] if each.sizes else 1 for each in blind)):

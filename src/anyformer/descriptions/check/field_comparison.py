@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from anyformer.amounts import three_digits
-from anyformer.descriptions.facts import attentions
+from anyformer.descriptions.facts import every_attention
 from anyformer.descriptions.grouping import distinct_layers
 from anyformer.descriptions.words import number
 from anyformer.families import PRESETS
@@ -140,19 +140,19 @@ def _of_heads(read: Callable[[int, int, int], float]) -> Read:
     """What is read of the first attention's number of heads, width of a query, and d_model."""
 
     def ratio(spec: ModelSpec) -> float | None:
-        sizes = next((attention.sizes for attention in attentions(spec) if attention.stack != "encoder"), None)
+        sizes = next((attention.sizes for attention in every_attention(spec) if attention.stack != "encoder"), None)
         return sizes and read(*sizes[:2], spec.stack.d_model)
 
     return ratio
 
 
 def _sharing(spec: ModelSpec) -> float | None:
-    projections = (a.spec.projection for a in attentions(spec) if a.stack != "encoder")
+    projections = (a.spec.projection for a in every_attention(spec) if a.stack != "encoder")
     return next((p.n_heads / p.kv_heads for p in projections if hasattr(p, "kv_heads")), None)  # type: ignore[attr-defined]
 
 
 def _theta(spec: ModelSpec) -> float | None:
-    found = [r.theta for a in attentions(spec) if (r := getattr(a.spec.projection, "rotary", None)) is not None]
+    found = [r.theta for a in every_attention(spec) if (r := getattr(a.spec.projection, "rotary", None)) is not None]
     return max(found) / spec.context if found and spec.context else None
 
 

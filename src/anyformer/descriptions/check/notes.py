@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from anyformer.descriptions.facts import attentions, norm_places, parts, position_terms, where
+from anyformer.descriptions.facts import every_attention, norm_places, parts, position_terms, where
 from anyformer.layers import AttentionSpec, FeedForwardSpec, RotarySpec, ScoreSpec, SlidingWindow
 from anyformer.layers.causality import sees_later_tokens
 from anyformer.spec import ModelSpec, StackSpec
@@ -32,7 +32,7 @@ def notes(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 def _windows(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     wide: dict[int, list[Any]] = {}
-    for attention in attentions(spec):
+    for attention in every_attention(spec):
         for mask in attention.spec.mask.nested(SlidingWindow):
             if spec.context and mask.size >= spec.context:
                 wide.setdefault(mask.size, []).append(attention)
@@ -43,7 +43,7 @@ def _windows(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 def _widths(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     odd: dict[int, list[Any]] = {}
-    for attention in attentions(spec):
+    for attention in every_attention(spec):
         for width in (attention.sizes or ())[1:]:
             if width % EIGHT and attention not in odd.setdefault(width, []):
                 odd[width].append(attention)
@@ -65,7 +65,7 @@ def _rotary(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 def _biases(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """Biases of the feed-forwards alone: those that one gets who says nothing of them."""
     biased = any(value.bias_in or value.bias_out for value in parts(spec) if isinstance(value, FeedForwardSpec))
-    maps = [attention.spec.projection.values() for attention in attentions(spec)]
+    maps = [attention.spec.projection.values() for attention in every_attention(spec)]
     others = [value for fields in maps for name, value in fields.items() if name.startswith("bias_")]
     if biased and others and not any(others):
         yield (

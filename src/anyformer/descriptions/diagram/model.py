@@ -26,7 +26,6 @@ from anyformer.descriptions.facts import (
     head_sizes,
     looks_up,
     n_shared_experts,
-    one_map,
     place_in,
     position_parts,
 )
@@ -280,7 +279,7 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
         said += [words.kind(rotary.scaling)] if rotary and rotary.scaling else []
     if not isinstance(projection, MLASpec) and getattr(projection, "norm_query", None) is not None:
         said.append("QK-norm")
-    said += one_map(projection).split(", ")[1:]
+    said += options.of_heads(projection)
     said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
     said += ["sink"] if mixer.sink else []
     blocks = mixer.compressor or mixer.transient

@@ -196,7 +196,8 @@ def _fields(spec: ModelSpec, specs: list[ModelSpec]) -> str:
 def _effect(part: str, a: ModelSpec, b: ModelSpec, base: Mapping[str, Measured], seq_len: int) -> Effect | None:
     if part not in BY_PART:
         return None
-    for side, ours, theirs in (("a", a, b), ("b", b, a)):
+    sides: tuple[tuple[Literal["a", "b"], ModelSpec, ModelSpec], ...] = (("a", a, b), ("b", b, a))
+    for side, ours, theirs in sides:
         try:
             model = BY_PART[part].change(ours, theirs)
             if ROWS[part](model) == ROWS[part](ours):
@@ -208,8 +209,7 @@ def _effect(part: str, a: ModelSpec, b: ModelSpec, base: Mapping[str, Measured],
         count: Counter[str] = Counter()
         for key in key_changes(before[1], after[1]):
             count[key.change] += key.count
-        measured_in: Literal["a", "b"] = "a" if side == "a" else "b"
-        return Effect(measured_in, after[0] - before[0], count["added"], count["removed"], count["reshaped"])
+        return Effect(side, after[0] - before[0], count["added"], count["removed"], count["reshaped"])
     return None
 
 

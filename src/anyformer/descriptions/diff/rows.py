@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from anyformer.descriptions import feed_forwards, options, words
-from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
+from anyformer.descriptions.facts import head_sharing, maps, norm_places, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
 from anyformer.layers import AttentionSpec, GQASpec, GroupsSpec, MLASpec, MoASpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
@@ -118,16 +118,14 @@ def _attention(attention: AttentionSpec) -> str:
         said = f"multi-head latent (MLA), keys and values from {projection.kv_rank:,}{queries}, {norm} of latents"
         return ", ".join([said, *words.scale_correction(projection)])
     if isinstance(projection, MoASpec):
-        said = f"mixture of heads (MoA), {projection.kv_heads} key/value heads{one_map(projection)}"
-        return f"{said}, a bias" if projection.bias else said
+        said = ["mixture of heads (MoA)", f"{projection.kv_heads} key/value heads", *options.of_heads(projection)]
+        return ", ".join([*said, *(["a bias"] if projection.bias else [])])
     sharing = head_sharing(projection)
     if sharing is None or not isinstance(projection, GQASpec):
         return words.phrase(projection)
-    said = f"{words.SHARING[sharing]} ({sharing})"
-    said += f", {projection.kv_heads} key/value heads" if sharing == "GQA" else ""
-    said += one_map(projection)
-    whose = options.keys(attention)
-    return said if whose is None else f"{said}, {whose}"
+    said = [f"{words.SHARING[sharing]} ({sharing})"]
+    said += [f"{projection.kv_heads} key/value heads"] if sharing == "GQA" else []
+    return ", ".join(filter(None, [*said, *options.of_heads(projection), options.keys(attention)]))
 
 
 def _scores(attention: AttentionSpec) -> str:
@@ -141,7 +139,6 @@ def _scores(attention: AttentionSpec) -> str:
     said += filter(None, [options.blocks(attention)])
     said += [options.indexer(indexer)] if indexer else []
     said += [f"{words.norm(indexer.norm_key, exact=True)} of its keys"] if indexer and indexer.norm_key else []
-    said += [f"{words.norm(indexer.norm_query, exact=True)} of its queries"] if indexer and indexer.norm_query else []
     said += filter(None, [options.output(attention)])
     value = getattr(attention.projection, "norm_value", None)
     said += [f"{words.norm(value, exact=True)} of values"] if value else []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from torch import Tensor
+from operator import itemgetter
 
 from anyformer.families.compose import changed, untied
 from anyformer.families.gguf.dialect import (
@@ -31,8 +29,8 @@ from anyformer.families.gguf.keys import (
     PATTERNED_BY_6,
     PATTERNED_FROM_FULL,
     ROTARY_BY_TYPE,
+    WINDOW,
     WINDOWED,
-    WINDOWED_AROUND,
     only,
 )
 from anyformer.families.hf import table
@@ -80,14 +78,10 @@ def counted_from_0(spec: ModelSpec) -> Adapted:
     plain = headless(spec)
     for i, term in enumerate(spec.stack.embedding.terms):
         if isinstance(term, LearnedPositionsSpec) and term.offset:
-            cut = partial(_rows_from, first=term.offset)
+            cut = itemgetter(slice(term.offset, None))
             positions = changed(plain.spec, LearnedPositionsSpec, offset=0, padding=None)
             return plain._replace(spec=positions, changes={f"stack.embedding.terms.{i}.weight": cut})
     return plain
-
-
-def _rows_from(table: Tensor, first: int) -> Tensor:
-    return table[first:]
 
 
 def without_words(spec: ModelSpec) -> Adapted:
@@ -147,8 +141,9 @@ ENCODERS = (
             **without(SIZES, GROUPED, "rms_norm_eps"),
             "attention.layer_norm_rms_epsilon": "norm_eps",
             LAYER_NORM: "norm_eps",
+            WINDOW: "local_attention",  # to either side together
         },
-        (NOT_CAUSAL, WINDOWED_AROUND, PATTERNED_FROM_FULL, ROTARY_BY_TYPE),
+        (NOT_CAUSAL, PATTERNED_FROM_FULL, ROTARY_BY_TYPE),
         {**NORMS, table.QKV: "attn_qkv", GATE_AND_UP: "ffn_up", **WRITTEN},
         {"stack.norm": "output_norm", "stack.embedding.norm": "token_embd_norm"},
         fixed={"architectures": ["ModernBertModel"]},

@@ -63,23 +63,22 @@ def _kv_heads(said: Said) -> list[int]:
     return heads
 
 
-def periodic(attends: str, head_count: str) -> Keys:
-    """Which layers attend, by a configuration's period and offset: those that do have heads of keys and values."""
+def _attending(said: Said, _: Said) -> Said:
+    heads = _kv_heads(said)
+    first, *later = [i for i, n in enumerate(heads) if n]
+    period = later[0] - first if later else max(first, len(heads) - 1) + 1
+    if [i for i in range(len(heads)) if i % period == first] != [first, *later]:
+        raise ValueError("has heads in layers that do not come periodically")
+    return {"num_key_value_heads": max(heads), "attn_layer_period": period, "attn_layer_offset": first}
 
-    def read(said: Said, _: Said) -> Said:
-        heads = _kv_heads(said)
-        first, *later = [i for i, n in enumerate(heads) if n]
-        period = later[0] - first if later else max(first, len(heads) - 1) + 1
-        if [i for i in range(len(heads)) if i % period == first] != [first, *later]:
-            raise ValueError("has heads in layers that do not come periodically")
-        return {head_count: max(heads), f"{attends}_period": period, f"{attends}_offset": first}
 
-    def write(config: Said) -> Said:
-        period, first = config[f"{attends}_period"], config[f"{attends}_offset"]
-        heads = int(config[head_count])
-        return {KV_HEADS: [heads if i % period == first else 0 for i in range(config["num_hidden_layers"])]}
+def _heads_by_layer(config: Said) -> Said:
+    period, first, heads = config["attn_layer_period"], config["attn_layer_offset"], int(config["num_key_value_heads"])
+    return {KV_HEADS: [heads if i % period == first else 0 for i in range(config["num_hidden_layers"])]}
 
-    return Keys((KV_HEADS,), read, write)
+
+# Which layers attend, by a configuration's period and offset: those that do have heads of keys and values.
+PERIODIC = Keys((KV_HEADS,), _attending, _heads_by_layer)
 
 
 # How many features of a head turn.
@@ -173,8 +172,8 @@ def heads_of_states(n_heads: str, head_dim: str, *, expand: str | None = None, w
 
     def read(said: Said, config: Said) -> Said:
         width, n = int(said[INNER]), int(said[RANK])
-        together = {whole: width} if whole else {expand: width // int(config["hidden_size"])}
-        return {n_heads: n, head_dim: width // n, **{name: value for name, value in together.items() if name}}
+        together = {whole: width} if whole else {f"{expand}": width // int(config["hidden_size"])}
+        return {n_heads: n, head_dim: width // n, **together}
 
     return Keys(
         (INNER, RANK),
@@ -190,11 +189,6 @@ ROTARY_OR_NONE = Keys(
     lambda config: {TURNS: config["position_embedding_type"] == "rope"},
 )
 
-# A window that reaches as far to either side, and every how many layers one sees all, the first among them.
-WINDOWED_AROUND = Keys(
-    (WINDOW,), lambda said, _: {"local_attention": said[WINDOW]}, lambda config: {WINDOW: config["local_attention"]}
-)
-
 
 def _every(said: Said, config: Said) -> Said:
     if isinstance(said[PATTERN], list):
@@ -208,6 +202,7 @@ def _how_often(config: Said) -> Said:
     return {PATTERN: every if slides == [bool(i % every) for i in range(len(slides))] else slides}
 
 
+# Every how many layers one sees all, the first among them.
 PATTERNED_FROM_FULL = Keys((PATTERN,), _every, _how_often)
 
 

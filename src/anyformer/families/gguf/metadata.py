@@ -16,7 +16,7 @@ from anyformer.families.gguf.keys import USUAL
 from anyformer.families.gguf.tables import DIALECTS
 from anyformer.families.hf import windows
 from anyformer.families.hf.settings import Settings
-from anyformer.layers.rope_scaling import sharpening
+from anyformer.layers.rope_scaling import Llama3Scaling, sharpening
 
 # Keys that change no number of the model, below the architecture's name; the sizes among them must be those of the tensors.
 HARMLESS = re.compile(
@@ -217,8 +217,6 @@ def llama3_scaling(factors: Tensor, theta: float, where: str) -> dict[str, Any]:
 
     Raises CheckpointError where LLaMA 3's constants (1, 4, 8192: arXiv:2407.21783) do not give these factors.
     """
-    from anyformer.layers import Llama3Scaling
-
     n = factors.numel()
     if not bool(((factors >= 1) & (factors < 1e6)).all()):
         raise CheckpointError(f"{where}: rope_freqs.weight holds what no wavelength is divided by; copy it again")

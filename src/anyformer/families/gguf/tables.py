@@ -33,6 +33,7 @@ from anyformer.families.gguf.keys import (
     NO_ATTENTION,
     PARTIAL,
     PATTERNED,
+    PERIODIC,
     PLAIN_STEPS,
     ROTARY_BY_TYPE,
     ROTARY_OR_NONE,
@@ -43,7 +44,6 @@ from anyformer.families.gguf.keys import (
     heads_of_states,
     hybrid,
     only,
-    periodic,
 )
 from anyformer.families.hf import table
 
@@ -109,6 +109,8 @@ STATE_SIZES = {
     "ssm.conv_kernel": "conv_kernel",
     "ssm.state_size": "state_size",
 }
+MAMBA_SIZES = {"ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state"}
+MAMBA2_SIZES = {**MAMBA_SIZES, "ssm.group_count": "mamba_n_groups"}
 SHORT_SIZES = {**with_epsilon(without(SIZES, GROUPED), "norm_eps"), "shortconv.l_cache": "conv_L_cache"}
 SIGMOID = 2  # by which experts are chosen
 STATE_LAYER: Block = {"0.norm_in": "attn_norm", **STATES}
@@ -153,9 +155,7 @@ ROWS = (
             **MULTIPLIERS,
             **LOCAL_EXPERTS,
             SHARED_WIDTH: "shared_intermediate_size",
-            "ssm.conv_kernel": "mamba_d_conv",
-            "ssm.state_size": "mamba_d_state",
-            "ssm.group_count": "mamba_n_groups",
+            **MAMBA2_SIZES,
         },
         (
             hybrid("full_attention", "linear_attention"),
@@ -170,12 +170,7 @@ ROWS = (
     Dialect(
         "falcon-h1",
         "falcon_h1",
-        {
-            **HEAD_DIM,
-            "ssm.conv_kernel": "mamba_d_conv",
-            "ssm.state_size": "mamba_d_state",
-            "ssm.group_count": "mamba_n_groups",
-        },
+        {**HEAD_DIM, **MAMBA2_SIZES},
         (heads_of_states("mamba_n_heads", "mamba_d_head", whole="mamba_d_ssm"),),
         {**BESIDE_STATES, **STATES, "1.norm_in.weight": "ffn_norm"},  # by this name alone
         turns=OF_HEADS,
@@ -269,11 +264,10 @@ ROWS = (
         {
             **without(SIZES, GROUPED, "rope_theta"),
             **EXPERTS,
-            "ssm.conv_kernel": "mamba_d_conv",
-            "ssm.state_size": "mamba_d_state",
+            **MAMBA_SIZES,
             "ssm.time_step_rank": "mamba_dt_rank",
         },
-        (periodic("attn_layer", "num_key_value_heads"), EXPANDED_IN_A_HYBRID),
+        (PERIODIC, EXPANDED_IN_A_HYBRID),
         {**LAYER, **STATES, **{f"{MIXER}.{x}": f"ssm_{y}_norm" for x, y in NORMS_OF_STATES}},
         turns={**CONVOLVED, r".*ssm_a": RATE},
         fixed={"expert_layer_period": 2, "expert_layer_offset": 1},

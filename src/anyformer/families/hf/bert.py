@@ -76,7 +76,7 @@ IGNORED = (
 )
 BERT = encoder_family(
     "bert",
-    bert(n_layers=1, d_model=8, n_heads=1),
+    bert(1, 8, 1),
     (*SIZES, SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     laid_out(LAYER),
@@ -84,7 +84,7 @@ BERT = encoder_family(
 )
 ERNIE = encoder_family(
     "ernie",
-    bert(n_layers=1, d_model=8, n_heads=1),
+    bert(1, 8, 1),
     # A table of tasks beside that of segments is not read here.
     (*SIZES, SEGMENTS, eps(1e-12), n_positions(), table.only(use_task_id=False)),
     bert_heads("Ernie", "ernie.", "ForMaskedLM"),
@@ -109,7 +109,7 @@ def roberta_heads(name: str, prefix: str = "roberta.") -> headings.HeadNames:
 ROBERTA, XLM_ROBERTA, CAMEMBERT, DATA2VEC = (
     encoder_family(
         hf_type,
-        bert(n_layers=1, d_model=8, n_heads=1, n_segments=1),
+        bert(1, 8, 1, n_segments=1),
         (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
         roberta_heads(name, prefix),
         laid_out(LAYER),
@@ -156,7 +156,7 @@ REMBERT_HEADS = headings.usual_classes(
 )
 REMBERT = encoder_family(
     "rembert",
-    rembert(n_layers=1, d_model=8, n_heads=1, width=4).but(heads=()),
+    rembert(1, 8, 1, width=4).but(heads=()),
     (*SIZES, width(256, always=True, name="input_embedding_size"), SEGMENTS, eps(1e-12), n_positions()),
     REMBERT_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "encoder.embedding_hidden_mapping_in"}),
@@ -182,7 +182,7 @@ DISTILBERT_HEADS = headings.usual_classes(
 )
 DISTILBERT = encoder_family(
     "distilbert",
-    bert(n_layers=1, d_model=8, n_heads=1, n_segments=0),
+    bert(1, 8, 1, n_segments=0),
     (*sizes("dim", "hidden_dim", "n_heads", "activation", "n_layers"), n_positions()),
     DISTILBERT_HEADS,
     laid_out(LAYER_OF_DISTILBERT, terms=("position",), layer="transformer.layer"),
@@ -213,7 +213,7 @@ ELECTRA_HEADS = headings.usual_classes(
 )
 ELECTRA = encoder_family(
     "electra",
-    bert(n_layers=1, d_model=8, n_heads=1, width=4),
+    bert(1, 8, 1, width=4),
     (*SIZES, width(128, always=False), SEGMENTS, eps(1e-12), n_positions()),
     ELECTRA_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "embeddings_project"}),
@@ -238,7 +238,7 @@ ROFORMER_HEADS = headings.usual_classes(
 )
 ROFORMER = encoder_family(
     "roformer",
-    roformer(n_layers=1, d_model=8, n_heads=1),
+    roformer(1, 8, 1),
     (
         *SIZES,
         width(None, always=False),
@@ -260,7 +260,7 @@ GENERATION_HEADS = headings.HeadNames(
 )
 BERT_GENERATION = encoder_family(
     "bert-generation",
-    bert(n_layers=1, d_model=8, n_heads=1, n_segments=0),
+    bert(1, 8, 1, n_segments=0),
     (*SIZES, eps(1e-12), n_positions(), causal("is_decoder")),
     GENERATION_HEADS,
     laid_out(LAYER, terms=("position",)),

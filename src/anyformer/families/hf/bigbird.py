@@ -63,7 +63,7 @@ def further(spec: ModelSpec) -> Iterator[TensorRow]:
 
 BIGBIRD = encoder_family(
     "big_bird",
-    bigbird(n_layers=1, d_model=8, n_heads=1),
+    bigbird(1, 8, 1),
     (*sizes(usual="gelu_new"), SEGMENTS, eps(1e-12), n_positions(default=4096), BIASES, SCALE, ATTENTION),
     HEADS,
     laid_out(LAYER),

@@ -131,7 +131,7 @@ def heads(name: str) -> headings.HeadNames:
 
 DEBERTA = encoder_family(
     "deberta",
-    deberta(n_layers=1, d_model=8, n_heads=1),
+    deberta(1, 8, 1),
     (*SIZES, eps(1e-7), relative(), *POOLED),
     heads("Deberta"),
     laid_out({**LAYER, **within(OF_V1, theirs="attention.self.")}),
@@ -199,7 +199,7 @@ def convolution() -> Pair:
 
 DEBERTA_V2 = encoder_family(
     "deberta-v2",
-    deberta_v2(n_layers=1, d_model=8, n_heads=1),
+    deberta_v2(1, 8, 1),
     (*SIZES, eps(1e-7), relative(), *DISTANCES, convolution(), *POOLED),
     heads("DebertaV2"),
     laid_out({**LAYER, **within(OF_V2, theirs="attention.self.")}),

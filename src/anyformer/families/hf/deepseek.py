@@ -241,7 +241,7 @@ def _family(
     first: tuple[table.Pair, ...] = (),
 ) -> Family:
     """The family of a class; the sizes are its defaults."""
-    template = deepseek(n_layers=1, n_dense=0, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
+    template = deepseek(n_layers=1, n_dense=0, d_model=8, n_heads=1, d_ff=8, d_expert=8, mscale=1.0, router=router)
     pairs = (
         *first,
         *WIDTHS,

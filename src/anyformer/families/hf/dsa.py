@@ -142,7 +142,7 @@ def _family(
 DEEPSEEK_V32 = _family(
     "deepseek_v32",
     "DeepseekV32ForCausalLM",
-    choosing(deepseek(1, 8, 1, 8, 8, V3_ROUTER, n_dense=0, n_shared=1), 1, layout="half"),
+    choosing(deepseek(1, 8, 1, 8, 8, V3_ROUTER, n_dense=0, mscale=1.0), 1, layout="half"),
     18_432,
     {},
     1e-6,

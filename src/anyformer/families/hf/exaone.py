@@ -5,8 +5,8 @@ EXAONE 3's files have GPT-2's names. Full layers rotate nothing where there are 
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, with_layers
-from anyformer.families.exaone import exaone4, exaone_moe, hybrid
+from anyformer.families.compose import changed, turning_windows, with_layers
+from anyformer.families.exaone import exaone4, exaone_moe
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.deepseek import LAYER, n_shared, v3_routing
@@ -72,7 +72,7 @@ EXAONE = table.family("exaone", "LlamaForCausalLM", TEMPLATE, SETTINGS, OF_LLAMA
 EXAONE4 = table.family(
     "exaone4",
     "Exaone4ForCausalLM",
-    windows.two_kinds(hybrid(exaone4(4, 8, 1, 8), 1)),
+    windows.two_kinds(turning_windows(exaone4(4, 8, 1, 8), 1)),
     (
         *WIDTHS,
         table.heads(),

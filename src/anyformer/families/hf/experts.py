@@ -64,7 +64,7 @@ def expert_width(name: str, field: str, default: int) -> Pair:
     return Pair(read, write)
 
 
-TEMPLATE = mixtral(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
+TEMPLATE = mixtral(1, 8, 1, 8, 1, head_dim=8, top_k=1)
 
 
 def n_chosen(default: int) -> Pair:
@@ -95,9 +95,7 @@ MIXTRAL = table.family(
     apart=(HELD, OF_MIXTRAL),
 )
 
-TEMPLATE_OF_QWEN = qwen_moe(
-    n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, n_experts=64, top_k=1, d_expert=8, d_shared=8, context=32_768
-)
+TEMPLATE_OF_QWEN = qwen_moe(1, 8, 1, 8, 1, n_experts=64, top_k=1, d_shared=8, context=32_768)
 SHARED = {
     **gated(f"{table.FEED}.shared_expert", "mlp.shared_expert"),
     f"{table.FEED}.shared_gate": "mlp.shared_expert_gate",

@@ -111,7 +111,7 @@ def _write_activation(spec: ModelSpec) -> dict[str, Any]:
 OPENAI_GPT = gpt_family(
     "openai-gpt",
     "OpenAIGPTLMHeadModel",
-    openai_gpt(n_layers=1, d_model=8, n_heads=1),
+    openai_gpt(1, 8, 1),
     (
         RENAMED,
         table.VOCABULARY,

@@ -120,7 +120,7 @@ of_gptj = partial(gpt_family, buffers=MASKS, ignored=("n_ctx",))
 GPTJ = of_gptj(
     "gptj",
     "GPTJForCausalLM",
-    gptj(n_layers=1, d_model=8, n_heads=1, vocab_size=8),
+    gptj(1, 8, 1, vocab_size=8),
     SETTINGS_OF_GPTJ,
     {**LAYER_OF_GPTJ, **{f"{table.PROJECTION}.{x}": f"attn.{x}_proj" for x in "qkv"}},
 )
@@ -136,7 +136,7 @@ def _shared_out(settings: Settings, spec: ModelSpec) -> ModelSpec:
 CODEGEN = of_gptj(
     "codegen",
     "CodeGenForCausalLM",
-    gptj(n_layers=1, d_model=8, n_heads=1, vocab_size=8),
+    gptj(1, 8, 1, vocab_size=8),
     (*SETTINGS_OF_GPTJ, table.Pair(_shared_out)),
     {**LAYER_OF_GPTJ, tuple(f"{table.PROJECTION}.{x}" for x in "qvk"): Theirs("attn.qkv_proj", by=SHARES)},
 )

@@ -49,7 +49,7 @@ def unread(spec: ModelSpec) -> Iterator[TensorRow]:
 
 IBERT = encoder_family(
     "ibert",
-    bert(n_layers=1, d_model=8, n_heads=1, n_segments=1),
+    bert(1, 8, 1, n_segments=1),
     (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True), table.only(quant_mode=False)),
     HEADS,
     laid_out(LAYER),

@@ -20,7 +20,7 @@ from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
 from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.zaya import WORDS
-from anyformer.families.inkling import ROUTER, inkling
+from anyformer.families.inkling import inkling
 from anyformer.layers import AttentionSpec, CausalConvolutionSpec, DistanceProfilesSpec, GQASpec, LogN, RouterSpec
 from anyformer.spec import BlockSpec, Count, HeadSpec, Length, ModelSpec, TableSpec, Vocab, Width, Window
 
@@ -191,7 +191,7 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
     plain = table.family(
         "inkling_text",
         "InklingForCausalLM",
-        inkling(2, 8, 1, 8, 1, choice=ROUTER, of_window=(1, 1), every=2),
+        inkling(2, 8, 1, 8, 1, n_near=1, every=2),
         (
             table.Pair(_names),
             *SPARSE_WIDTHS,

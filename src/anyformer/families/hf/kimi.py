@@ -11,7 +11,7 @@ from anyformer.families.hf.llama import GATED, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import DELTA, layer_kinds
-from anyformer.families.kimi import ROUTER, kimi_linear
+from anyformer.families.kimi import kimi_linear
 from anyformer.layers import CausalConvolutionSpec, GatedDeltaNetSpec, RouterSpec
 from anyformer.spec import ModelSpec
 
@@ -100,7 +100,7 @@ IN_FILES = {
     **{ours: theirs.replace("mlp.", "block_sparse_moe.") for ours, theirs in SHARED.items()},
     **OF_MIXTRAL,
 }
-SMALL = kimi_linear(3, 8, 1, 8, 8, router=ROUTER, attending=(2,))
+SMALL = kimi_linear(3, 8, 1, 8, 8, attending=(2,))
 KIMI_LINEAR = table.family(
     "kimi_linear",
     "KimiLinearForCausalLM",

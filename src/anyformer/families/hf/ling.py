@@ -14,7 +14,7 @@ from anyformer.families.hf.llama import WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import DELTA, full_each, layer_kinds
-from anyformer.families.kimi import LING_ROUTER, ling3
+from anyformer.families.kimi import ling3
 from anyformer.layers import (
     CausalConvolutionSpec,
     GatedDeltaNetSpec,
@@ -84,7 +84,7 @@ def _filed(spec: ModelSpec) -> dict[Any, Any]:
     }
 
 
-SMALL = ling3(6, 8, 1, 8, 8, router=LING_ROUTER, head_dim=8)
+SMALL = ling3(6, 8, 1, 8, 8, head_dim=8)
 LING = table.family(
     "bailing_hybrid",
     "BailingHybridForCausalLM",

@@ -73,7 +73,7 @@ HEADS = usual_classes(
 )
 LONGFORMER = encoder_family(
     "longformer",
-    longformer(n_layers=1, d_model=8, n_heads=1),
+    longformer(1, 8, 1),
     (
         *sizes(heads=LocalAndGlobalSpec, even=table.Pair(_divided)),
         WINDOWS,

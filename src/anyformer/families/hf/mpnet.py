@@ -23,7 +23,7 @@ HEADS = headings.usual_classes(
 ATTENTION = {f"{table.PROJECTION}.{x}": f"attention.attn.{x}" for x in "qkvo"} | {"0.norm_sum": "attention.LayerNorm"}
 MPNET = encoder_family(
     "mpnet",
-    mpnet(n_layers=1, d_model=8, n_heads=1),
+    mpnet(1, 8, 1),
     (
         *SIZES,
         eps(1e-12),

@@ -42,7 +42,7 @@ def _write_original(spec: ModelSpec) -> dict[str, Any]:
 PHI = table.family(
     "phi",
     "PhiForCausalLM",
-    phi2(n_layers=1, d_model=8, n_heads=1, fraction=1.0),
+    phi2(1, 8, 1, fraction=1.0),
     (
         *table.STREAM,
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),

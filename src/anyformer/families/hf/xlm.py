@@ -117,7 +117,7 @@ def heads(name: str) -> HeadNames:
     )
 
 
-TEMPLATE = xlm(n_layers=1, d_model=8, n_heads=1, vocab_size=8)
+TEMPLATE = xlm(1, 8, 1, vocab_size=8)
 PAIRS = (
     table.renamed(n_words="vocab_size"),
     # An adaptive softmax, decoders beside encoders and other summaries are not computed here.

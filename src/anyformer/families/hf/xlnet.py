@@ -103,7 +103,7 @@ HEADS = HeadNames(
 )
 XLNET = encoder_family(
     "xlnet",
-    xlnet(n_layers=1, d_model=8, n_heads=1),
+    xlnet(1, 8, 1),
     (
         *sizes("d_model", "d_inner", "n_head", "ff_activation", "n_layer"),
         eps(1e-12),

@@ -57,7 +57,7 @@ judging_options = one_after_the_other(  # how a trained model is judged by data
     click.option(
         "--objective",
         metavar="NAME",
-        help="sft (the answers of conversations) or causal-lm, of any decoder.  [default: as trained]",
+        help="sft (the answers of conversations), causal-lm, simpo or orpo (preferences), of any decoder.  [default: as trained]",
     ),
     click.option(
         "--chat-template",

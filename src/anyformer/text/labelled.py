@@ -150,8 +150,8 @@ class LabelledRows(NamedTuple):
 class EncodedLabelled:
     """Examples as ids, in memory. `lengths` is [example, 1] int64: tokens, special ones included; `cut` counts those cut.
 
-    Raises TextError, with a remedy, for an example of more than `longest` tokens unless it may be cut (`truncate`), for a label that is
-    none of `names`, and for a word that no token stands for.
+    Raises TextError, with the remedy, for an example of more than `longest` tokens unless it may be cut (`truncate`), for a
+    label that is none of `names`, and for a word that no token stands for.
     """
 
     def __init__(

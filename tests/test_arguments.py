@@ -116,6 +116,14 @@ def test_numbers_that_no_float_holds_are_refused() -> None:
             af.generate("x", None, "a", temperature=n)
 
 
+def test_a_tokenizer_is_not_written_over_a_file(tmp_path: Path) -> None:
+    """Which is said before the text is read."""
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UsageError, match="out is a file; name a directory for the tokenizer"):
+        af.tokenizer(tmp_path / "no text", out=tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_going_on_needs_a_run() -> None:
     with pytest.raises(CheckpointError, match="--resume: no run is named by --out; leave --resume out"):
         af.train(SPEC, "none", resume=True)

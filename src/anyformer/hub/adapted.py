@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -34,8 +35,8 @@ def joined(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
     for name, weight in model.named_parameters():
         place, wrapped, end = name.rpartition(BASE)
         before, side, _ = name.rpartition(".lora_")
-        layer = model.get_submodule(place if wrapped else before) if wrapped or side else None
-        sides = [getattr(layer, each, {}) for each in ("lora_A", "lora_B")]
+        layer: Any = model.get_submodule(place if wrapped else before) if wrapped or side else None
+        sides: list[Any] = [getattr(layer, each, {}) for each in ("lora_A", "lora_B")]
         if not all(list(each) == ["default"] for each in sides):
             found[name] = partial(numbers, weight)
         elif wrapped and end == "weight":

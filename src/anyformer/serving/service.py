@@ -153,7 +153,9 @@ class Service:
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 return JSONResponse(
-                    refusal.as_json(), refusal.status, {"Retry-After": "1"} if refusal.status == 429 else None
+                    refusal.as_json(),
+                    refusal.status,
+                    {"Retry-After": str(refusal.seconds)} if refusal.status == 429 else None,
                 )
             if not isinstance(response, StreamingResponse):  # which is counted at its end
                 self._count(request, response.status_code)

@@ -50,6 +50,20 @@ SPEC = af.shrink("llama2-7b")
         (lambda: af.generate("x", None, 3), "generate: prompt = 3 must be a text, or a list"),
         (lambda: af.generate("x", None, "a", on_text=3), "on_text = 3 must be a function, or None"),
         (lambda: af.generate("x", None, "a", length_penalty=0.5), "length_penalty and stopping are of a search"),
+        (lambda: af.plan(SPEC, "H100", law="mine.json"), "plan: law = 'mine.json' must be a ScalingLaw, or None"),
+        (lambda: af.embed("x", None, ["a", 3]), r"embed: texts\[1\] = 3 must be a text$"),
+        (
+            lambda: af.embed("x", None, torch.zeros(2)),
+            r"embed: texts\[0\] = a value of the class Tensor must be a text",
+        ),
+        (lambda: af.classify("x", None, ["a", None]), r"classify: texts\[1\] = None must be a text, or a list$"),
+        (lambda: af.generate("x", None, [None]), r"generate: prompt\[0\] = None must be a text$"),
+        (lambda: af.generate("x", None, "a", stop=[3]), r"generate: stop\[0\] = 3 must be a text$"),
+        (
+            lambda: af.compare_tokenizers([None], "x"),
+            r"tokenizers\[0\] = None must be a Tokenizer, or a text, or a path",
+        ),
+        (lambda: af.train(SPEC, "none", log=[1]), r"train: log\[0\] = 1 must be a text"),
         (lambda: af.train(SPEC, "none", mixture=3), "the mixture of a run is what it reads; give it as data"),
     ],
 )
@@ -64,6 +78,24 @@ def test_numbers_are_as_python_has_them() -> None:
     assert af.resize(SPEC, vocab_size=np.int32(50)) == af.resize(SPEC, vocab_size=50)
     assert af.vary(SPEC, d_ff=np.int64(48)) == af.vary(SPEC, d_ff=48)
     assert torch.equal(*(next(af.build(SPEC, seed=seed).parameters()) for seed in (np.uint8(3), 3)))
+
+
+def small() -> tuple[Any, Any]:
+    return af.build(af.resize(SPEC, vocab_size=257), seed=0), af.Tokenizer.train(["to be or not to be"], 257)
+
+
+def test_what_gives_texts_is_a_list_of_them() -> None:
+    """An array of NumPy's, whose truth is not asked for, and a generator, which has no length."""
+    model, tokenizer = small()
+    listed = af.embed(model, tokenizer, ["to be", "not"])
+    assert torch.equal(af.embed(model, tokenizer, np.array(["to be", "not"])), listed)
+    assert torch.equal(af.embed(model, tokenizer, (each for each in ("to be", "not"))), listed)
+
+
+def test_a_number_of_any_size_is_taken_where_a_fraction_is() -> None:
+    model, tokenizer = small()
+    texts = [af.generate(model, tokenizer, "to", max_new_tokens=3, presence_penalty=n) for n in (10**30, 1e30)]
+    assert texts[0] == texts[1]
 
 
 def test_zero_is_what_was_asked_for(tmp_path: Path) -> None:
@@ -82,6 +114,14 @@ def test_numbers_that_no_float_holds_are_refused() -> None:
             UsageError, match=r"generate: temperature = a whole number of [\d,]+ bits must be a finite number"
         ):
             af.generate("x", None, "a", temperature=n)
+
+
+def test_a_tokenizer_is_not_written_over_a_file(tmp_path: Path) -> None:
+    """Which is said before the text is read."""
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UsageError, match="out is a file; name a directory for the tokenizer"):
+        af.tokenizer(tmp_path / "no text", out=tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
 
 
 def test_going_on_needs_a_run() -> None:

@@ -47,7 +47,7 @@ LEFT_OUT = {
     "NllbMoeForConditionalGeneration": "runs its experts 0 and 1 alone, whatever the router says, so that there is no oracle",
     "NystromformerForMaskedLM with landmarks": "takes rows of one length alone, padding among them; here texts have any",
     "`FunnelForMaskedLM`, `BltForCausalLM`": (
-        "layers on fewer tokens are here (`Shortened`), but not attention from them to the tokens around, nor blocks cut by content"
+        "layers on fewer tokens are here (`Shortened`), but no attention from them to tokens around, nor blocks cut by content"
     ),
     "DogeForCausalLM": "masks all but the best keys; with experts, the class lets a token's hang on later tokens",
     "LukeForMaskedLM": "reads entities beside words; without them it is RoBERTa",

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -20,8 +20,8 @@ WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True o
 def held(function: F, module: str) -> F:
     """The function, found in a module, whose arguments are first held to its annotations; numpy's numbers become Python's.
 
-    Only what a type can say is looked at, and that numbers are finite: a list's items, and the range of a number, are the
-    function's own affair.
+    Only what a type can say is looked at, and that numbers are finite: the range of a number is the function's own affair.
+    What is no list and gives items one after the other (an array, a generator) becomes one where a list is asked for.
     """
     signature = inspect.signature(function)
 
@@ -43,6 +43,9 @@ def held(function: F, module: str) -> F:
                 given.arguments[name] = value = _plain(value, options)
                 if options and not any(_is(value, option) for option in options):
                     raise UsageError(f"{function.__name__}: {name} = {_said(value)} must be {_wanted(value, options)}")
+                for listed in filter(_is_list, options):
+                    if _is(value, listed):
+                        given.arguments[name] = _of_items(value, listed, f"{function.__name__}: {name}")
         return function(*given.args, **given.kwargs)
 
     checked.__module__ = module  # so that it is pickled as what is found there
@@ -52,13 +55,29 @@ def held(function: F, module: str) -> F:
 def _options(annotation: Any, function: Any) -> tuple[Any, ...]:
     """The types of which a value must have one; none where one of them is no class that a value can be asked for."""
     try:
-        hint = eval(annotation, function.__globals__) if isinstance(annotation, str) else annotation
+        hint = eval(annotation, inspect.unwrap(function).__globals__) if isinstance(annotation, str) else annotation
     except NameError:  # imported for type checkers alone
         return ()
+    return _types(hint)
+
+
+def _types(hint: Any) -> tuple[Any, ...]:
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if isinstance(hint, TypeVar):
         options = hint.__constraints__
     return options if all(map(_can_be_asked, options)) else ()
+
+
+def _of_items(value: Any, listed: Any, where: str) -> Any:
+    """A list whose items were held to what they are declared as; what may be gone through once alone is left as it is."""
+    if not isinstance(value, Sequence) and issubclass(get_origin(listed), Sequence):
+        value = list(value)
+    kinds = set(get_args(listed)) - {...}
+    types = _types(kinds.pop()) if len(kinds) == 1 else ()
+    for i, each in enumerate(value if types and isinstance(value, Collection) else ()):
+        if not any(_is(_pythons(each), option) for option in types):
+            raise UsageError(f"{where}[{i}] = {_said(each)} must be {_wanted(each, types)}")
+    return value
 
 
 def _can_be_asked(option: Any) -> bool:
@@ -69,12 +88,14 @@ def _can_be_asked(option: Any) -> bool:
 
 
 def _plain(value: Any, options: tuple[Any, ...]) -> Any:
-    """Numbers as Python has them, where numbers are asked for: whole ones that come as 3e6 too."""
+    """Numbers as Python has them, where numbers are asked for: whole ones that come as 3e6 too, and others of any size."""
     if not {int, float, bool} & set(options):
         return value
     value = _pythons(value)
-    whole = int in options and float not in options and isinstance(value, float) and value.is_integer()
-    return int(value) if whole else value
+    if int in options and float not in options:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+    fractional = float in options and int not in options and _is(value, float)
+    return float(value) if fractional else value
 
 
 def _pythons(value: Any) -> Any:
@@ -92,9 +113,14 @@ def _is(value: Any, option: Any) -> bool:
         return isinstance(value, os.PathLike)
     if origin is Callable:
         return callable(value)
-    if origin is not None and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
+    if _is_list(option):
         return hasattr(value, "__iter__") and not isinstance(value, str | bytes)
     return isinstance(value, origin or option)
+
+
+def _is_list(option: Any) -> bool:
+    origin = get_origin(option)
+    return isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping)
 
 
 def _wanted(value: Any, options: tuple[Any, ...]) -> str:

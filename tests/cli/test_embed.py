@@ -162,7 +162,10 @@ def test_bad_input_is_one_line(case: str, sentences: Path, tmp_path: Path, monke
     ("given", "says"),
     [
         (("--micro-tokens", "64"), "fewer negatives"),
-        (("--batch-tokens", "16"), "one alone has nothing to be told apart from"),
+        (
+            ("--batch-tokens", "16"),
+            "one alone has nothing to be told apart from; make the batch larger (--batch-tokens)",
+        ),
         (("--seq-len", "4"), "tokens long, and a row has 4"),
         (("--validation-data", "SOURCE"), "use --validation-source and --validation-target"),
     ],

@@ -46,6 +46,8 @@ pytestmark = pytest.mark.usefixtures("_quick")
             ),
             ("ep = 8 beside tp = 2", "--mesh dp=64,zero=3"),
         ),
+        (("plan", "gpt2", "--hardware", "H100", "--write", "nowhere/r.yaml"), ("there is no folder nowhere",)),
+        (("plan", "gpt2", "--hardware", "H100", "--precision", ""), ("precision = '' is unknown",)),
         (("plan", "gpt2", "--hardware", "H100", "--precision", "bf17"), ("did you mean 'bf16'",)),
         (("plan", "gpt2"), ("--hardware",)),
         (("profile", "llama3-70b"), ("GB are free", "--params")),

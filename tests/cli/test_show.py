@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -74,6 +75,22 @@ def test_a_narrow_terminal_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     assert "wider than 50 columns; --diagram FILE.svg" in shown
 
 
+def test_a_disk_that_takes_no_picture_ends_as_any_command_does_that_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("anyformer.disk.atomic.write_all", full)
+    for command in (("show", "gpt2", "--diagram"), ("plan", "gpt2", "--hardware", "H100", "--write")):
+        file = tmp_path / ("gpt2.svg" if command[0] == "show" else "gpt2.yaml")
+        result = run(*command, file)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("error: could not write the ")
+        assert result.stderr.endswith(f"{file}: No space left on device; choose another place\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_not_public_has_no_picture(tmp_path: Path) -> None:
     assert "not public" in succeeded(run("show", "gpt-4")).stdout
     result = run("show", "gpt-4", "--diagram", tmp_path / "x.svg")
@@ -86,7 +103,7 @@ def test_what_is_not_public_has_no_picture(tmp_path: Path) -> None:
     [
         (("gemma3-27", ""), ("no preset 'gemma3-27'", "did you mean 'gemma3-27b'")),
         (("gpt2", "--diagram", "gpt2.gif"), ("--diagram gpt2.gif", "ends in one of these")),
-        (("gpt2", "--diagram", "nowhere/gpt2.svg"), ("--diagram nowhere/gpt2.svg", "No such file", "can be written")),
+        (("gpt2", "--diagram", "nowhere/gpt2.svg"), ("--diagram nowhere/gpt2.svg: there is no folder nowhere",)),
         (("gpt2", "--diagram", "."), ("ends in one of these",)),
         (("gpt2", "--spec", "yaml", "--json"), ("--spec", "--json", "give one")),
     ],

@@ -127,7 +127,11 @@ def test_settings_that_our_parts_express() -> None:
         ({**LLAMA, "partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not computed here; only 1.0 is"),
         ({**LLAMA, "hidden_act": "xielu"}, "hidden_act = 'xielu' is none of the activations"),
         ({**LLAMA, "num_attention_heads": 5}, "num_attention_heads = 5 does not divide hidden_size = 32"),
-        ({**LLAMA, "num_key_value_heads": 3}, "GQA.n_heads = 4 must be a multiple of n_kv_heads = 3"),
+        (
+            {**LLAMA, "num_key_value_heads": 3},
+            "multiple of n_kv_heads = 3; the file says num_attention_heads = 4, num_key_value_heads = 3",
+        ),
+        ({**LLAMA, "rms_norm_eps": 0}, "RMSNorm.eps = 0.0 must be above 0; the file says rms_norm_eps = 0"),
         ({**LLAMA, "quantization_config": {"bits": 4}}, "quantization_config = .* is unknown here and might change"),
         ({**LLAMA, "sliding_window": 512}, "sliding_window = 512 is unknown here"),
         ({**LLAMA, "hidden_size": "32"}, "hidden_size = '32' must be of type int"),

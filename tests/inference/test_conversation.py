@@ -229,6 +229,20 @@ def test_templates_that_are_none(template: str | None, says: str, tmp_path: Path
     refused(run("generate", "hello", "--model", tmp_path / "fox", "--chat"), says)
 
 
+def test_a_template_is_named_where_a_model_brings_none(tmp_path: Path) -> None:
+    found = opened(None)
+    af.save(found.model, tmp_path / "fox", tokenizer=found.tokenizer)
+    (tmp_path / "chat.jinja").write_text(TEMPLATE)
+    named = ("--chat-template", tmp_path / "chat.jinja", "--temperature", "0", "--max-new-tokens", "5")
+    wanted = visible(written(found, "user: the fox?\nassistant:", 5))
+    for told in (
+        run("chat", tmp_path / "fox", *named, typed="the fox?\n"),
+        run("generate", "the fox?", "--model", tmp_path / "fox", "--chat", *named),
+    ):
+        assert succeeded(told).stdout.rstrip("\n") == wanted.rstrip("\n")
+    refused(run("generate", "the fox?", "--model", tmp_path / "fox", *named), "--chat-template writes a conversation")
+
+
 def test_a_line_that_is_no_text_does_not_end_a_chat(directory: Path) -> None:
     command = [sys.executable, "-m", "anyformer", "chat", str(directory), "--max-new-tokens", "8", "--temperature", "0"]
     result = subprocess.run(command, input=b"caf\xe9\nthe fox?\n", capture_output=True, check=True)

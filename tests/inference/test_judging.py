@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
 import anyformer as af
 from anyformer.errors import UsageError
+from anyformer.inference.evaluation import PreferenceEvaluation
 from anyformer.inference.judging import goal_of, judging
 from anyformer.inference.opened import Opened
 from anyformer.recipe import (
     DPO,
+    IPO,
     ORPO,
     CausalLM,
     Classification,
@@ -21,6 +26,7 @@ from anyformer.recipe import (
     ObjectiveSpec,
     Recipe,
     Seq2Seq,
+    SimPO,
     SpanCorruption,
 )
 from anyformer.text import Tokenizer
@@ -117,8 +123,13 @@ def run(name: str, learnt: ObjectiveSpec, *specials: str) -> Opened:
         ("bert-base", Contrastive(), TEXT, "this run learnt by Contrastive, from pairs; give --source and --target"),
         ("t5-small", Seq2Seq(), TEXT, "this run learnt by Seq2Seq, from pairs; give --source and --target"),
         ("llama2", CausalLM(), PAIRS, "this run learnt by CausalLM, not from pairs; give --data"),
-        ("llama2", DPO(), TEXT, r"learnt from preferences \(DPO\).*; say what to judge these data by: --objective sft"),
-        ("llama2", ORPO(), TEXT, r"learnt from preferences \(ORPO\)"),
+        (
+            "llama2",
+            DPO(),
+            TEXT,
+            r"beside the model that it began with \(DPO\).*; say what to judge .*: --objective simpo",
+        ),
+        ("llama2", IPO(), TEXT, r"beside the model that it began with \(IPO\)"),
     ],
 )
 def test_a_run_says_what_it_learnt_from(name: str, learnt: ObjectiveSpec, given: Sources, says: str) -> None:
@@ -131,3 +142,38 @@ def test_a_run_is_judged_otherwise_where_that_can_be() -> None:
     assert goal_of(run("t5-small", Seq2Seq(), *specials), TEXT) == SpanCorruption()
     assert goal_of(run("t5-small", SpanCorruption(), *specials), PAIRS) == Seq2Seq()
     assert goal_of(run("llama2", DPO()), TEXT, "sft").kind == "SFT"
+    assert goal_of(run("llama2", ORPO(weight=0.2)), TEXT, "orpo") == ORPO(weight=0.2)
+
+
+@pytest.mark.parametrize("learnt", [SimPO(), ORPO()], ids=lambda each: each.kind)
+def test_preferences_without_another_model_are_judged_by_what_the_model_says(
+    tmp_path: Path, learnt: SimPO | ORPO
+) -> None:
+    asked, answers = "a text", [(" of ten", " of twenty"), (" a", " a text"), (" text", " a text a text")]
+    file = tmp_path / "preferences.jsonl"
+    file.write_text("".join(json.dumps({"prompt": asked, "chosen": a, "rejected": b}) + "\n" for a, b in answers))
+    found = run("llama2", learnt)
+    model, tokenizer = found.model, found.tokenizer
+    end = tokenizer.end_of_text
+    assert end is not None
+
+    def nats(answer: str) -> tuple[float, int]:
+        """Of an answer's tokens and of the one that ends a text, which opens one too; and how many these are."""
+        before, behind = [end, *tokenizer.encode(asked)], [*tokenizer.encode(answer), end]
+        ids = torch.tensor([*before, *behind])
+        with torch.no_grad():
+            logs = model(ids[None]).logits[0].double().log_softmax(-1)
+        return -float(logs[len(before) - 1 : -1].gather(1, ids[len(before) :, None]).sum()), len(behind)
+
+    def reward(answer: str) -> float:
+        mean = -nats(answer)[0] / nats(answer)[1]
+        return learnt.beta * mean if isinstance(learnt, SimPO) else mean - math.log(1 - math.exp(mean))
+
+    margins, chosen = [reward(a) - reward(b) for a, b in answers], [nats(a) for a, _ in answers]
+    judged = af.evaluate(model, file, tokenizer=tokenizer, objective=learnt.kind.lower())
+    assert isinstance(judged, PreferenceEvaluation)
+    assert judged.pairs == 3
+    assert judged.accuracy == sum(margin > 0 for margin in margins) / 3
+    assert judged.margin == pytest.approx(sum(margins) / 3, rel=1e-3)
+    assert judged.loss == pytest.approx(sum(math.log1p(math.exp(-margin)) for margin in margins) / 3, rel=1e-4)
+    assert judged.chosen_loss == pytest.approx(sum(each for each, _ in chosen) / sum(n for _, n in chosen), rel=1e-5)

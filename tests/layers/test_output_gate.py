@@ -121,8 +121,9 @@ def test_layers_may_share_such_a_norm() -> None:
     model = randomised(spec)
     names = [name for name in model.state_dict() if "norms" in name]
     assert names == [f"shared.norms.{each}.weight" for each in ("norm", "down", "up")]
-    before = model(ids_for(spec, 1, 7)).logits
-    model.shared["norms"].up.weight.data.zero_()
+    before, norm = model(ids_for(spec, 1, 7)).logits, model.shared["norms"]
+    assert isinstance(norm, GatedRMSNorm)
+    norm.up.weight.data.zero_()
     assert distance(model(ids_for(spec, 1, 7)).logits, before.detach()) > 1e-3
 
 

@@ -51,6 +51,7 @@ from anyformer.training.run import RunOptions, train
 from anyformer.training.step import Trainer
 from anyformer.training.step.trainer import rows_of
 from tests.cli.running import refused, run, succeeded
+from tests.test_docs import keys_of
 from tests.training.models import decoder, encoder_decoder
 from tests.training.test_objectives import CPU, sharpened
 from tests.training.test_run import Crash, Watching, crash
@@ -406,15 +407,21 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     assert math.isclose(again["loss"], found["loss"], rel_tol=1e-6)
     assert again | {"loss": 0, "nats": 0, "perplexity": 0} == found | {"loss": 0, "nats": 0, "perplexity": 0}
     assert json.loads(succeeded(run("evaluate", tmp_path / "better", *judged)).stdout)["tokens"] == found["tokens"]
-    refused(run("evaluate", hf, "--data", talk, "--objective", "dpo"), "a text is judged by sft or causal-lm")
+    refused(
+        run("evaluate", hf, "--data", talk, "--objective", "dpo"), "a text is judged by sft, causal-lm, simpo or orpo"
+    )
     (tmp_path / "plain.txt").write_text("who is ann? ann is a friend")
     text = ("--data", tmp_path / "plain.txt", "--objective", "causal-lm", "--json")
     assert json.loads(succeeded(run("evaluate", tmp_path / "tuned", *text)).stdout)["objective"] == "CausalLM"
     refused(
         run("evaluate", tmp_path / "better", "--data", prefs),
-        "which it judges itself while it learns",
-        "--objective sft where they are conversations",
+        "and judges itself while it learns",
+        "--objective simpo where they are preferences, sft where they are conversations",
     )
+    as_simpo = ("--data", prefs, "--objective", "simpo", "--seq-len", 64, "--json")
+    of_preferences = json.loads(succeeded(run("evaluate", tmp_path / "better", *as_simpo)).stdout)
+    assert keys_of("evaluate, preferences") == {*of_preferences}
+    assert of_preferences["pairs"] == 40
     plain_tokenizer = Tokenizer(tokenizer()._inner, {"eos_token": "<|endoftext|>"})
     plain_tokenizer.save(tmp_path / "own")
     (tmp_path / "own.jinja").write_text(TEMPLATE + "{# mine #}")

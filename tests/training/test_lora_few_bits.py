@@ -122,7 +122,30 @@ def test_what_was_trained_is_what_is_loaded(base: str, tmp_path: Path) -> None:
     held = {n: p.plain() if isinstance(p, PackedWeight) else p for n, p in first.named_parameters()}
     assert all(torch.equal(weight, held[name]) for name, weight in own.named_parameters())
     with pytest.raises(CheckpointError, match="few bits"):
-        save(result.model, tmp_path / "saved")
+        save(first, tmp_path / "first")
+    save(result.model, tmp_path / "saved")
+    saved, both = (load(tmp_path / name)[0].state_dict() for name in ("saved", "run"))
+    assert saved.keys() == both.keys()
+    assert all(torch.equal(saved[name], both[name]) for name in both)
+
+
+def test_what_others_put_on_a_model_is_saved_with_it_or_refused(tmp_path: Path) -> None:
+    """A LoRA of PEFT's as what both make together; what is no sum with a product of two matrices by its name."""
+    peft, ids = pytest.importorskip("peft"), torch.arange(20)[None]
+    for name, more in (("lora", {}), ("dora", {"use_dora": True})):
+        model = af.build(wide("llama2-7b"), seed=0)
+        config = peft.LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False, **more)
+        peft.inject_adapter_in_model(config, model)
+        if more:
+            with pytest.raises(
+                CheckpointError, match=r"lora_magnitude_vector.* is no tensor of the model's specification"
+            ):
+                save(model, tmp_path / name)
+            assert not (tmp_path / name).exists()
+            continue
+        save(model, tmp_path / name)
+        with torch.no_grad():
+            torch.testing.assert_close(load(tmp_path / name)[0](ids).logits, model(ids).logits, rtol=1e-4, atol=1e-5)
 
 
 @each_base

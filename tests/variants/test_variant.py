@@ -211,7 +211,10 @@ def test_labels_are_without_directories() -> None:
         ),
         ("llama2+mixer=[5]", ("mixer=[5]: ", "must be a Mixer")),
         ("llama2+mixer=Fuorier", ("'Fuorier' is no kind of Mixer (did you mean 'Fourier'?)",)),
-        ("llama2+mixer=FeedForward(d_ff=8,activation=ReLU)", ("FeedForward mixes no tokens; say attention for that",)),
+        (
+            "llama2+mixer=FeedForward(d_ff=8,activation=ReLU)",
+            ("FeedForward, counted as feed-forward, mixes no tokens; say attention for that",),
+        ),
         ("falcon-h1-0.5b+mixer=SSD", ("there is no place for it: that needs one mixer of tokens in a layer",)),
         ("mamba-130m+mixer=attention", ("there is no attention in any layer to stay; name a model",)),
         ("mamba-130m+mask=SlidingWindow(size=8)", ("there is no place for it: that needs attention in both",)),

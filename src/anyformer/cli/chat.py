@@ -18,6 +18,7 @@ from anyformer.cli.options import (
     Amount,
     as_option,
     cache_option,
+    chat_template_option,
     compile_option,
     device_option,
     form_options,
@@ -43,6 +44,7 @@ COMMANDS = {
 @click.command()
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
+@chat_template_option
 @click.option("--tools", type=ONE_FILE, help="JSON list of the tools that it may call, each the schema of a function.")
 @click.option(
     "--max-new-tokens", type=Amount(most=10**9), help="Of an answer.  [default: 1024, or what there is room for]"
@@ -60,6 +62,7 @@ COMMANDS = {
 def command(
     directory: Path,
     system: str | None,
+    chat_template: Path | None,
     tools: Path | None,
     max_new_tokens: int | None,
     sampling: dict[str, Any],
@@ -72,7 +75,7 @@ def command(
     cache_dtype: Any,
     compiled: bool,
 ) -> None:
-    """Talk with the model in DIR, line by line, by the chat template that its checkpoint brings.
+    """Talk with the model in DIR, line by line, by the chat template that its checkpoint brings or that is named.
 
     Answers go to stdout as they are written. A line /reset forgets the conversation, /save FILE writes it as JSON,
     /tool RESULT is what a tool gave that the answer called, /exit ends.
@@ -96,7 +99,7 @@ def command(
     refuse_too_few(sampling.get("min_new_tokens"), USUAL if max_new_tokens is None else max_new_tokens)
     prepare = partial(lay_out_for_decoding, several=bool(guesses), compiled=compiled)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
-    found = opened(directory, **options)
+    found = opened(directory, **options).by_template(chat_template)
     found.model.cache_dtype = cache_dtype
     how = replace(how, grammar=found.grammar(forms))
     if as_released:

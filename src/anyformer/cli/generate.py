@@ -18,6 +18,7 @@ from anyformer.cli.options import (
     Number,
     as_option,
     cache_option,
+    chat_template_option,
     compile_option,
     device_option,
     form_options,
@@ -73,6 +74,7 @@ SEARCH = ("beams", "length_penalty", "stopping")
 )
 @click.option("--chat", is_flag=True, help="PROMPT is what a user says: put it as the checkpoint's chat template does.")
 @click.option("--system", metavar="TEXT", help="With --chat: what the model is told before.")
+@chat_template_option
 @guess_options
 @language_options
 @device_option
@@ -89,6 +91,7 @@ def command(
     data: Path | None,
     chat: bool,
     system: str | None,
+    chat_template: Path | None,
     guesses: dict[str, Any],
     source_language: str | None,
     target_language: str | None,
@@ -116,7 +119,7 @@ def command(
 
       anyformer generate "def area(r):" --suffix "    return a" --model RUN
 
-    With `--chat` PROMPT is answered, by the chat template of the checkpoint.
+    With `--chat` PROMPT is answered, by the chat template of the checkpoint or the one that is named.
 
     With `--draft`, `--lookup` or `--ahead` a pass checks several guesses: the greedy text is the same, a drawn one is another of
     the same distribution. How many tokens came of a pass is said on stderr.
@@ -148,6 +151,8 @@ def command(
         )
     if system is not None and not chat:
         raise UsageError("--system is said in a conversation; give --chat too, or put it into PROMPT")
+    if chat_template is not None and not chat:
+        raise UsageError("--chat-template writes a conversation; give --chat too, or leave it out")
     if suffix is not None and (chat or data is not None):
         raise UsageError(
             "--suffix is what stands behind one PROMPT and a gap; leave --chat and --data out, or --suffix"
@@ -162,7 +167,7 @@ def command(
     several = bool(guesses) or search is not None or data is not None
     prepare = partial(lay_out_for_decoding, several=several, compiled=compiled)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": prepare}
-    found = opened(model, **options).between(source_language, target_language)
+    found = opened(model, **options).between(source_language, target_language).by_template(chat_template)
     found.model.cache_dtype = cache_dtype
     read: str | list[int] = prompt
     if suffix is not None:

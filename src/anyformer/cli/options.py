@@ -52,18 +52,19 @@ pair_options = one_after_the_other(
     click.option("--source", type=FILE, help="For translation: a file of sentences, one a line."),
     click.option("--target", type=FILE, help="Their translations, line by line."),
 )
+chat_template_option = click.option(
+    "--chat-template",
+    type=ONE_FILE,
+    help="Jinja file that writes conversations.  [default: what the tokenizer brings]",
+)
 judging_options = one_after_the_other(  # how a trained model is judged by data
     click.option("--tokenizer", type=FILE, help="Where the model's directory has none."),
     click.option(
         "--objective",
         metavar="NAME",
-        help="sft (the answers of conversations) or causal-lm, of any decoder.  [default: as trained]",
+        help="sft (the answers of conversations), causal-lm, simpo or orpo (preferences), of any decoder.  [default: as trained]",
     ),
-    click.option(
-        "--chat-template",
-        type=FILE,
-        help="Jinja file that writes conversations.  [default: what the tokenizer brings]",
-    ),
+    chat_template_option,
     click.option(
         "--truncate",
         is_flag=True,

@@ -25,6 +25,7 @@ from anyformer.cli.options import (
     vocab_option,
 )
 from anyformer.cli.terminal import console, tell
+from anyformer.disk.atomic import refuse_place, write_named
 from anyformer.errors import AnyformerError, UsageError
 from anyformer.screen import figures, say
 
@@ -86,6 +87,8 @@ def command(
 
     if write is not None and write.suffix.lower() not in (".yaml", ".yml", ".json"):
         raise UsageError(f"--write {write}: a recipe is a file that ends in .yaml or .json; name one")
+    if write is not None:
+        refuse_place("--write", write)
     spec = load_spec(model)
     if n_params is not None or vocab_size is not None:
         from anyformer.resizing import resize
@@ -214,10 +217,7 @@ def _write(plan: Plan, path: Path, model: str, same: Sequence[str]) -> str:
         seq_len=plan.seq_len,
         precision=precision,
     )
-    try:
-        path.write_text(dumps(recipe, "json" if path.suffix == ".json" else "yaml"), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--write {path}: {error.strerror}") from None
+    write_named(path, dumps(recipe, "json" if path.suffix == ".json" else "yaml").encode(), "the recipe ")
     words = ["train", model, "--data", "TEXT", "--recipe", str(path), *same]
     words += ["--micro-tokens", str(best.micro_batch * plan.seq_len)]
     words += ["--recompute", best.recompute] if best.recompute != "none" else []

@@ -18,6 +18,7 @@ from anyformer.cli.options import (
     as_option,
     as_released_option,
     cache_option,
+    chat_template_option,
     device_option,
     language_options,
     weights_option,
@@ -48,6 +49,7 @@ EXTRA = ("starlette", "uvicorn")
 @click.option("--rate", type=Amount(), help="Requests a minute of one client.  [default: any number]")
 @click.option("--timeout", type=Number(0.1, 10**6), default=600.0, show_default=True, help="Seconds of an answer.")
 @click.option("--grace", type=Amount(0, 86400), default=30, show_default=True, help="Seconds to end in.")
+@chat_template_option
 @as_released_option
 @language_options
 @device_option
@@ -70,6 +72,7 @@ def command(
     rate: int | None,
     timeout: float,
     grace: int,
+    chat_template: Path | None,
     as_released: bool,
     source_language: str | None,
     target_language: str | None,
@@ -99,7 +102,7 @@ def command(
     usual, search = said.chosen({}, {}, USUAL)
     refuse_search(search)
     found = opened(directory, device=device, dtype=dtype, prepare=partial(lay_out_for_decoding, several=True))
-    found = found.between(source_language, target_language)
+    found = found.between(source_language, target_language).by_template(chat_template)
     found.model.cache_dtype = cache_dtype
     if as_released:
         say(f"as released: {said}", stderr=True)

@@ -10,6 +10,7 @@ from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import PATH, as_option, json_option
 from anyformer.cli.terminal import console, tell
+from anyformer.disk.atomic import refuse_place, write_named
 from anyformer.errors import UsageError
 from anyformer.screen import facts, say
 
@@ -51,6 +52,8 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
 
     if picture is not None and picture.suffix.lower() not in FORMS:
         raise UsageError(f"--diagram {picture}: pictures are .svg, .png or .pdf; give a name that ends in one of these")
+    if picture is not None:
+        refuse_place("--diagram", picture)
     if form is not None and as_json:
         raise UsageError("--spec prints the specification alone, which is also in what --json prints; give one")
     if model in UNDISCLOSED and form is None:
@@ -80,13 +83,8 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
 
 def _draw(drawn: "Diagram", path: Path, title: str) -> None:
     from anyformer.descriptions import as_picture
-    from anyformer.disk.atomic import replace_file
 
-    content = as_picture(drawn, path.suffix.lower(), title)
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise UsageError(f"--diagram {path}: {error.strerror or error}; give a place that can be written") from None
+    write_named(path, as_picture(drawn, path.suffix.lower(), title), "the diagram ")
 
 
 def _print_diagram(drawn: "Diagram") -> None:

@@ -209,7 +209,7 @@ def cost(
     spec = specification(architecture)
     names = {"convention": (convention, CONVENTIONS), "dtype": (dtype, (*NBYTES, *PACKINGS))}
     names |= {"precision": (precision, get_args(Precision)), "recompute": (recompute, get_args(Recompute))}
-    cached = cache_dtype or (dtype if dtype in NBYTES else "float32")
+    cached = cache_dtype if cache_dtype is not None else dtype if dtype in NBYTES else "float32"
     names["cache_dtype"] = cached, (*NBYTES, "int8")
     for name, (value, known) in names.items():
         if value not in known:

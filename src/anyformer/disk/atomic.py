@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from anyformer.disk.lock import hold
-from anyformer.errors import RunFailed
+from anyformer.errors import RunFailed, UsageError
 
 ASIDE = ".tmp-"  # what begins so is unfinished or on its way out: nobody reads it, and the next writer removes it
 _DAY_SECONDS = 86_400.0
@@ -111,6 +111,12 @@ def replace_file(path: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             error.filename = str(path)  # nobody knows the file aside
         raise
+
+
+def refuse_place(option: str, path: Path) -> None:
+    """Raise UsageError where a file that a user has named by an option would lie in a folder that is not there."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {path.parent}; make it first, or name another")
 
 
 def write_named(path: Path, content: bytes, what: str = "") -> None:

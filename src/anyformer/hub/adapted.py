@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyformer.disk.foreign import read_json
 from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG
 from anyformer.errors import CheckpointError
 from anyformer.hub.weights import Weights, listed
 from anyformer.hub.wrapped import prefix_in
+from anyformer.layers.held import HeldWeight
 
 WRAPPED = "base_model.model."  # what PEFT puts before the names of the class that it wraps
+BASE = ".base_layer."  # between the name of a map and that of its weight, where PEFT has wrapped it
 A, B = ".lora_A.weight", ".lora_B.weight"
 
 
 def merged(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
     """W + B A · scale [out, in], of the type of `weight` [out, in]; a is [r, in], b [out, r]."""
     return (weight.float() + b.float() @ a.float() * scale).to(weight.dtype)
+
+
+def joined(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
+    """What reads each parameter of a model: of a map that a LoRA stands on, by the map's name, what both make together.
+
+    What else was put on a model keeps its names, which are none of the model's.
+    """
+    found: dict[str, Callable[[], Tensor]] = {}
+    for name, weight in model.named_parameters():
+        place, wrapped, end = name.rpartition(BASE)
+        before, side, _ = name.rpartition(".lora_")
+        layer: Any = model.get_submodule(place if wrapped else before) if wrapped or side else None
+        sides: list[Any] = [getattr(layer, each, {}) for each in ("lora_A", "lora_B")]
+        if not all(list(each) == ["default"] for each in sides):
+            found[name] = partial(numbers, weight)
+        elif wrapped and end == "weight":
+            a, b = (each["default"].weight for each in sides)
+            found[f"{place}.{end}"] = partial(_joined, weight, a, b, layer.scaling["default"])
+        elif wrapped:
+            found[f"{place}.{end}"] = partial(numbers, weight)
+        elif not name.endswith((".lora_A.default.weight", ".lora_B.default.weight")):
+            found[name] = partial(numbers, weight)  # such as DoRA's magnitudes
+    return found
+
+
+def numbers(weight: Tensor) -> Tensor:
+    """What a weight holds, row by row."""
+    return weight.plain() if isinstance(weight, HeldWeight) else weight.detach()
+
+
+def _joined(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    return merged(numbers(weight), a.detach(), b.detach(), scale)
 
 
 class AdaptedWeights(Weights):

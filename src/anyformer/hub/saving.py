@@ -20,9 +20,10 @@ from anyformer.disk.atomic import new_directory
 from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, SPEC
 from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, among
 from anyformer.families import FAMILIES, Family
-from anyformer.families.hf.mapping import TensorRow, fitting, same, theirs_of
+from anyformer.families.hf.mapping import TensorRow, fitting, same, shapes, theirs_of
 from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.families.hf.settings import TOKEN_IDS
+from anyformer.hub.adapted import joined
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
 from anyformer.hub.gguf_writing import Quantisation, SavedFile, write_gguf
@@ -36,7 +37,7 @@ from anyformer.hub.sentences import write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, with_adapter
 from anyformer.hub.weights import DTYPES, SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
-from anyformer.layers.held import HeldWeight, row_by_row
+from anyformer.layers.held import HeldWeight
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
@@ -135,25 +136,30 @@ def save(
     `form` None takes "hf" where a class of transformers computes the model, and says which field has none otherwise;
     "transformers" is for `anyformer.integrations.transformers`, whatever the model.
     What lay beside the tokenizer where it was loaded (chat template, defaults for generation) is written too.
-    Raises CheckpointError for a directory in use or a tokenizer with more tokens than the model, SpecError if `form` is
-    "hf" and no class fits, RunFailed where writing fails; nothing half-written stays.
+    A model with an adapter on, as a run trains on weights in few bits, is written as what both make together, in float32.
+    Raises CheckpointError for a directory in use, for weights in few bits alone, for what was put on the model and is no LoRA,
+    or a tokenizer with more tokens than the model, SpecError if `form` is "hf" and no class fits, RunFailed where writing
+    fails; nothing half-written stays.
     """
     path = Path(path)
     refuse_in_use(path)
-    weights = dict(model.named_parameters())
-    if any(isinstance(each, HeldWeight) and each.rounded for each in weights.values()):
+    weights, held = joined(model), dict(model.named_parameters())
+    if held.keys() == weights.keys() and any(isinstance(each, HeldWeight) and each.rounded for each in held.values()):
         raise CheckpointError(
-            "weights in few bits are held as this processor wants them; load the model without dtype, or, where a run has "
-            "trained an adapter on them, the directory that it was given (out)"
+            "weights in few bits are held as this processor wants them; load the model without dtype, and save that"
+        )
+    if odd := weights.keys() - shapes(model.spec).keys():
+        raise CheckpointError(
+            f"{min(odd)} is no tensor of the model's specification; take off what was put on it, and save it"
         )
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)
     with whole(path) as aside:
-        write_tensors(aside, theirs_of(plan.rows(), lambda name: row_by_row(weights[name]).detach()), shard_nbytes)
+        write_tensors(aside, theirs_of(plan.rows(), lambda name: weights[name]()), shard_nbytes)
         if tokenizer is not None:
             with_types(tokenizer, model.spec).save(aside)
-        widest = reduce(torch.promote_types, {each.dtype for each in weights.values() if each.is_floating_point()})
-        beside = {name: row_by_row(weights[name]).detach() for name in plan.beside()}
+        widest = reduce(torch.promote_types, {each.dtype for each in held.values() if each.is_floating_point()})
+        beside = {name: weights[name]() for name in plan.beside()}
         plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels, tokenizer, beside)
     return SavedDirectory(path, plan.form, plan.reason)
 

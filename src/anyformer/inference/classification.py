@@ -160,7 +160,8 @@ def said_of(
         raise UsageError("this model says something of a text, or of a pair; what is given are words")
     names = () if objective.said.labels == "numbers" else label_names(model)
     corpus = LabelledCorpus(tuple(rows), "words" if words else "classes", where)
-    examples = EncodedLabelled(corpus, tokenizer, (), longest or longest_of(model.spec), truncate=truncate)
+    longest = longest or longest_of(model.spec)
+    examples = EncodedLabelled(corpus, tokenizer, (), longest, truncate=truncate, remedy="split it")
     found: list[list[Prediction]] = [[] for _ in rows]
     for numbers, scores in scored(model, objective, LabelledValidation(examples), precision):
         for number, row in zip(numbers.tolist(), scores, strict=True):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.amounts import counted
-from anyformer.disk.atomic import write_named
+from anyformer.disk.atomic import refuse_place, write_named
 from anyformer.errors import InputError, UsageError, among
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.inference.classification import longest_of
@@ -142,8 +142,8 @@ def embedded(
     file = Path(out) if out is not None else None
     if file is not None and file.suffix not in (".safetensors", ".npy"):
         raise UsageError(f"--out {out}: vectors go into a .safetensors or an .npy file; give it one of these endings")
-    if file is not None and not file.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no folder {file.parent}; make it first, or name another")
+    if file is not None:
+        refuse_place("--out", file)
     at_least_one("--batch-tokens", batch_tokens)
     texts = _lines(texts) if isinstance(texts, Path) else texts
     found = opened(model, tokenizer, device=device)

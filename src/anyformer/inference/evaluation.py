@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,10 @@ from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opene
 from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, Labelled, Precision
+from anyformer.recipe import Contrastive, Labelled, Precision, PreferenceSpec
 from anyformer.text import Tokenizer
 from anyformer.training.data.feed import Validation
+from anyformer.training.objectives.answers import CHOSEN, MARGIN
 from anyformer.training.objectives.contrastive.data import ContrastValidation
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
@@ -118,7 +120,28 @@ class PairEvaluation(ShowsItself):
         return f"{losses}, {in_words(vars(self))} ({counted(self.pairs, 'pair')})"
 
 
-Evaluated = TextEvaluation | LabelEvaluation | PairEvaluation
+@dataclass(frozen=True)
+class PreferenceEvaluation(ShowsItself):
+    """How often a model would rather give the answer that people prefer."""
+
+    objective: str
+    unit: str
+    loss: float
+    chance_loss: float
+    accuracy: float  # share of the pairs in which the reward of the preferred answer is the higher one
+    margin: float  # by how much, on average
+    chosen_loss: float  # nats a token of the preferred answers
+    pairs: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"version": VERSION, **{name: value for name, value in vars(self).items() if name != "unit"}}
+
+    def __str__(self) -> str:
+        losses = f"{self.loss:.4f} {self.unit} ({self.chance_loss:.4f} by chance), {in_words(vars(self))}"
+        return f"{losses}; the preferred answers {self.chosen_loss:.4f} nats a token ({counted(self.pairs, 'pair')})"
+
+
+Evaluated = TextEvaluation | LabelEvaluation | PairEvaluation | PreferenceEvaluation
 
 
 def evaluate(
@@ -145,10 +168,10 @@ def evaluate(
 
     `model` is a model, or a directory: a run is judged by the objective that it was trained by, any other model by the one
     that suits its architecture, unless `objective` is "sft", of the answers of conversations, which `chat_template` may write,
-    or "causal-lm". `held_out` takes only what training with such a share of validation set aside. Rows have
-    `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before them. `truncate`
-    cuts labelled texts, pairs or conversations longer than a row. `bleu` translates the source too, searching so, or as
-    the model's files say, and compares.
+    "causal-lm", or, of preferences, "simpo" or "orpo". `held_out` takes only what training with such a share of validation set
+    aside. Rows have `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before
+    them. `truncate` cuts labelled texts, pairs or conversations longer than a row. `bleu` translates the source too, searching
+    so, or as the model's files say, and compares.
     The languages of pairs are special tokens (`Tokenizer.between`). `dtype` is that of the weights of what is loaded, or how
     they are packed.
 
@@ -176,6 +199,8 @@ def evaluate(
         return _labels(found, goal, judge, losses, precision)
     if isinstance(goal, Contrastive):
         return _pairs(found, goal, judge, losses)
+    if isinstance(goal, PreferenceSpec):
+        return _preferences(goal, losses)
     score, search = (None, None) if bleu is None else _translations(found, judge.validation, bleu)
     return TextEvaluation(
         objective=goal.kind,
@@ -209,6 +234,15 @@ def _pairs(found: Opened, goal: Contrastive, judge: Judging, losses: Evaluation)
     chance = sum(float(each.sum()) for each in guesses) / len(pairs)
     places = retrieve(found.model, found.tokenizer, pairs, longest=judge.seq_len, truncate=goal.truncate)
     return PairEvaluation(goal.kind, goal.unit, losses.loss, chance, size, **places._asdict())
+
+
+def _preferences(goal: PreferenceSpec, losses: Evaluation) -> PreferenceEvaluation:
+    margin, chosen = losses.parts[MARGIN], losses.parts[CHOSEN]
+    assert margin.accuracy is not None
+    chance = math.log(2)  # of an even guess
+    return PreferenceEvaluation(
+        goal.kind, goal.unit, losses.loss, chance, margin.accuracy, margin.loss, chosen.loss, losses.tokens
+    )
 
 
 def _translations(found: Opened, validation: Validation, way: BeamSearch | Released) -> tuple[Bleu, BeamSearch]:

@@ -20,6 +20,7 @@ from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import longest_of_text, text_validation
 from anyformer.training.data.vocabulary import serves
 from anyformer.training.objectives.answers.encoded import EncodedConversations
+from anyformer.training.objectives.answers.preferences import EncodedPreferences
 from anyformer.training.objectives.architecture import RESTORED, usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
@@ -29,7 +30,11 @@ from anyformer.training.prepare import Sources
 from anyformer.training.run.checks import check_positions, check_vocabulary, longest_row
 from anyformer.training.step.memories import check_memory
 
-NAMED = ("sft", "causal-lm")  # objectives that a model may be judged by which was not trained by them
+# Objectives that a model may be judged by which was not trained by them.
+NAMED = (
+    *("sft", "causal-lm"),
+    *(name for name, each in OBJECTIVES.items() if isinstance(each, PreferenceSpec) and not each.has_reference),
+)
 LONGEST = 1024  # tokens a row where the model says nothing
 
 
@@ -47,26 +52,26 @@ class Judging(NamedTuple):
 def refuse_unknown(objective: str | None, given: Sources) -> None:
     """Raise UsageError for an objective that no text is judged by because it is named."""
     if objective is not None and (objective not in NAMED or given.reads == "pairs"):
-        said = (
-            f"--objective {objective}: a text is judged by {' or '.join(NAMED)} where it is named, all else as trained"
-        )
+        known = f"{', '.join(NAMED[:-1])} or {NAMED[-1]}"
+        said = f"--objective {objective}: a text is judged by {known} where it is named, all else as trained"
         raise UsageError(f"{said}; leave it out")
 
 
 def goal_of(found: Opened, given: Sources, objective: str | None = None, *, truncate: bool = False) -> ObjectiveSpec:
     """The objective that a run was trained by where the data are of its kind, else what suits the architecture, or is named.
 
-    Raises UsageError for a run that learnt from preferences, or from data of another kind which alone it can be judged by, and
-    for an encoder and a decoder whose vocabulary has no token to hide text by.
+    Raises UsageError for a run that compared answers with the model that it began with, or learnt from data of another kind
+    which alone it can be judged by, and for an encoder and a decoder whose vocabulary has no token to hide text by.
     """
     spec, learnt = found.model.spec, None if found.recipe is None else found.recipe.objective
     goal = learnt if learnt and fits(learnt, given.reads) else usual(spec, given.reads, found.tokenizer)
     if objective is not None and goal.kind != OBJECTIVES[objective].kind:
         goal = OBJECTIVES[objective]
-    if isinstance(goal, PreferenceSpec):
+    if isinstance(goal, PreferenceSpec) and goal.has_reference:
         raise UsageError(
-            f"this run learnt from preferences ({goal.kind}), which it judges itself while it learns (train --validation-data); "
-            "say what to judge these data by: --objective sft where they are conversations, causal-lm where they are text"
+            f"this run learnt from preferences beside the model that it began with ({goal.kind}), and judges itself while it "
+            "learns (train --validation-data); say what to judge these data by: --objective simpo where they are preferences, "
+            "sft where they are conversations, causal-lm where they are text"
         )
     if learnt is not None and not fits(learnt, given.reads):
         try:
@@ -152,10 +157,11 @@ def judging(
 
 
 def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
-    if isinstance(goal := recipe.objective, SFT):
+    if isinstance(goal := recipe.objective, SFT | PreferenceSpec):
         said = given.exchanges(goal.reads)
         said = said if held_out is None else split_exchanges(said, held_out)[1]
-        return ExampleValidation(EncodedConversations(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
+        encoded = EncodedConversations if isinstance(goal, SFT) else EncodedPreferences
+        return ExampleValidation(encoded(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     text = encode_corpus(corpus, tokenizer)

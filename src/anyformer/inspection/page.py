@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 
 from anyformer.amounts import counted
-from anyformer.disk.atomic import write_named
+from anyformer.disk.atomic import refuse_place, write_named
 from anyformer.errors import UsageError
 from anyformer.inspection.page_figures import (
     MEASURES,
@@ -28,8 +28,7 @@ def refuse_page(target: Path) -> None:
     """Raise UsageError for what is no name of a page, such as a model's, and for a folder that is not there."""
     if target.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out {target}: a page is a file that ends in .html; name one")
-    if not target.parent.is_dir():
-        raise UsageError(f"--out {target}: there is no folder {target.parent}; make it first, or name another")
+    refuse_place("--out", target)
 
 
 def write_page(found: Inspection, path: str | Path, *, title: str) -> Path:

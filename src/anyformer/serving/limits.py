@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from anyformer.errors import InputError, bounded
@@ -18,13 +19,16 @@ KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_e
 
 
 class Refusal(Exception):
-    """A request that is refused: `param` is the field at fault, `code` a word that programs look at.
+    """A request that is refused: `param` is the field at fault, `code` a word that programs look at, `seconds` when to ask again.
 
     What no UTF-8 holds, half a character, is spelled out, and what steers a terminal.
     """
 
-    def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None, seconds: int = 1
+    ) -> None:
         super().__init__(visible(bounded(message)))
+        self.seconds = seconds
         self.status, self.param, self.code = status, param and visible(param), code
 
     def as_json(self) -> dict[str, Any]:
@@ -85,4 +89,6 @@ class Rates:
             del self.left[next(iter(self.left))]
         self.left[client] = (left - (left >= 1), now)
         if left < 1:
-            raise Refusal(f"more than {self.a_minute} requests a minute; wait a while", 429, code="rate_limit_exceeded")
+            seconds = ceil((1 - left) * 60 / self.a_minute)
+            said = f"more than {self.a_minute} requests a minute; wait {seconds} s"
+            raise Refusal(said, 429, code="rate_limit_exceeded", seconds=seconds)

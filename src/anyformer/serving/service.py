@@ -77,7 +77,10 @@ class Service:
         asked, messages = read_chat(body, self.usual)
         self._check_model(body)
         if self.chat_template is None:
-            raise Refusal("this model has no chat template; ask /v1/completions", code="no_chat_template")
+            raise Refusal(
+                "this model has no chat template; ask /v1/completions, or have it served with one (--chat-template)",
+                code="no_chat_template",
+            )
         text = await asyncio.to_thread(partial(self.chat_template.text, messages, tools=asked.tools.told))
         prompt = await self._encoded(partial(self.found.tokenizer.encode, specials=True), text, "messages")
         return await self._answer(request, "chat", asked, [prompt], [])
@@ -150,7 +153,9 @@ class Service:
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 return JSONResponse(
-                    refusal.as_json(), refusal.status, {"Retry-After": "1"} if refusal.status == 429 else None
+                    refusal.as_json(),
+                    refusal.status,
+                    {"Retry-After": str(refusal.seconds)} if refusal.status == 429 else None,
                 )
             if not isinstance(response, StreamingResponse):  # which is counted at its end
                 self._count(request, response.status_code)

@@ -99,7 +99,7 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
     name = fields.get("kind", None if declared.abstract else declared.kind)
     known = {k: c for k, c in Spec.kinds_with(name).items() if issubclass(c, declared) and not c.abstract}
     if not isinstance(name, str) or name not in known:
-        strange = isinstance(name, str) and name not in Spec.kinds_with(name) and not did_you_mean(name, known)
+        strange = isinstance(name, str) and name not in Spec.kinds_with(name)
         own = "; one of your own is known once its file is imported (--import)" if strange else ""
         raise SpecError(f"{where}{name!r} is no kind of {declared.kind}{among(name, sorted(known))}{own}")
     kind = known[name]

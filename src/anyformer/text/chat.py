@@ -43,7 +43,7 @@ class Chat:
         if template is None:
             raise TextError(
                 "this checkpoint has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): it "
-                "was not tuned to chat; continue texts with `anyformer generate`, or put a template beside its tokenizer"
+                "was not tuned to chat; name a template (--chat-template), or continue texts with `anyformer generate`"
             )
         self.tokenizer, self.template = tokenizer, template
         self._process: subprocess.Popen[bytes] | None = None

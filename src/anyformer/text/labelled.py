@@ -150,8 +150,8 @@ class LabelledRows(NamedTuple):
 class EncodedLabelled:
     """Examples as ids, in memory. `lengths` is [example, 1] int64: tokens, special ones included; `cut` counts those cut.
 
-    Raises TextError for an example of more than `longest` tokens unless it may be cut (`truncate`), for a label that is
-    none of `names`, and for a word that no token stands for.
+    Raises TextError, with the remedy, for an example of more than `longest` tokens unless it may be cut (`truncate`), for a
+    label that is none of `names`, and for a word that no token stands for.
     """
 
     def __init__(
@@ -162,6 +162,7 @@ class EncodedLabelled:
         longest: int | None = None,
         *,
         truncate: bool = False,
+        remedy: str = "make rows longer (--seq-len)",
     ) -> None:
         if names:
             corpus.check(names)
@@ -176,8 +177,11 @@ class EncodedLabelled:
                 raise wrong(corpus.where, row.line, str(error)) from None
             if found.cut and not truncate:
                 n = len(found.ids) + found.cut
-                remedy = "make rows longer (--seq-len), or have what is too long cut (--truncate)"
-                raise wrong(corpus.where, row.line, f"it is {n} tokens long, and a row holds {longest}; {remedy}")
+                raise wrong(
+                    corpus.where,
+                    row.line,
+                    f"it is {n} tokens long, and a row holds {longest}; {remedy}, or have what is too long cut (--truncate)",
+                )
             self.inputs.append(found)
         self.lengths = np.array([len(each.ids) for each in self.inputs], dtype=np.int64)[:, None]
         self.cut = sum(each.cut > 0 for each in self.inputs)

@@ -142,9 +142,11 @@ def tokenizer(
     """A tokenizer trained on a file, a folder, or "stdlib"; with `out`, saved in that new directory.
 
     `kind` is a name among `SCHEMES`. `vocab_size` tokens are learnt, `specials` come on top; words or pairs rarer than
-    `min_count` are left out. Raises TextError, and UsageError where `out` holds a tokenizer already.
+    `min_count` are left out. Raises TextError, and UsageError where `out` is a file or holds a tokenizer already.
     """
     place = None if out is None else Path(out)
+    if place is not None and place.exists() and not place.is_dir():
+        raise UsageError(f"{place} is a file; name a directory for the tokenizer")
     if place is not None and (place / "tokenizer.json").exists():
         raise UsageError(f"{place} holds a tokenizer already; name another directory, or remove it first")
     corpus = read_corpus(text)

@@ -181,7 +181,8 @@ def _mixer(a: ModelSpec, data: Any) -> ModelSpec:
         if isinstance(made, AttentionSpec) and attention is not None:
             raise SpecError("attention stays as it is; say attention, and mask, positions and heads by their own keys")
         if made.job != "mixing":
-            raise SpecError(f"{made.kind} mixes no tokens; say attention for that of the model, or a kind with a state")
+            counted = f"{made.kind}, counted as {made.counted_as}, mixes no tokens"
+            raise SpecError(f"{counted}; say attention for that of the model, or a kind with a state")
         return made
 
     said = data if isinstance(data, list) else [data]

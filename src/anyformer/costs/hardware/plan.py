@@ -175,7 +175,7 @@ def plan(
     Raises UsageError for what cannot be asked: sizes that do not fit together, a mesh that cannot be.
     """
     spec, on = specification(architecture), on if isinstance(on, Hardware) else hardware(on)
-    precision = precision or _precision(on)
+    precision = _precision(on) if precision is None else precision
     if precision not in LAYOUTS:
         raise UsageError(unknown("precision", precision, LAYOUTS))
     if law is not None:

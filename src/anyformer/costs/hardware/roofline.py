@@ -168,7 +168,8 @@ def roofline(
     SpecError for sizes that make no sense.
     """
     spec, where = specification(architecture), named_device(device)
-    dtype = dtype or next((name for name in ("bfloat16", "float16", "float32") if _has(where, name)), where.half)
+    if dtype is None:
+        dtype = next((name for name in ("bfloat16", "float16", "float32") if _has(where, name)), where.half)
     if dtype not in NBYTES:
         raise UsageError(
             f"dtype = {dtype!r} has no times{did_you_mean(dtype, NBYTES)}: those on a device are of {', '.join(NBYTES)}; "

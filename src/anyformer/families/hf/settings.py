@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, SpecError
 from anyformer.layers import GELU, ActivationSpec, Identity, ReLU, ReLU2, Sigmoid, SiLU, Tanh
 from anyformer.spec.ranges import MOST_LAYERS
 
@@ -235,6 +236,19 @@ class Settings:
         """The settings that might change a number and that nobody took."""
         passed = self._taken | HARMLESS
         return [n for n, v in self._config.items() if (v or n in ON) and n not in passed and not n.startswith("_")]
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Within it what is wrong with a part is said with the settings that were first asked for there: it has other names."""
+        before = set(self._taken)
+        try:
+            yield
+        except SpecError as error:
+            asked = [name for name in self._config if name in self._taken - before]
+            if not asked:
+                raise
+            said = ", ".join(f"{name} = {self._config[name]!r}" for name in asked)
+            raise SpecError(f"{error}; the file says {said}") from None
 
     def refusal(self, name: str, reason: str) -> CheckpointError:
         """The error that names a setting and its value."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
 from typing import Any, NamedTuple, NewType
 
 from anyformer.families.compose import changed, with_layers
@@ -310,7 +309,10 @@ def both_ways(
 
     def to_spec(settings: Settings) -> ModelSpec:
         settings.ignore(*ignored)
-        spec = reduce(lambda found, pair: pair.read(settings, found), pairs, template)
+        spec = template
+        for pair in pairs:
+            with settings.told():
+                spec = pair.read(settings, spec)
         settings.close()
         return spec
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from anyformer.spec import NotNegative, Positive
 from anyformer.training.objectives.specification import Examples, Reads
 
+CHOSEN = "chosen"  # the part of the losses that is of the tokens of preferred answers
 MARGIN = "margin"  # the part of the losses that is no loss: by how much the preferred answer's reward is the higher one
 
 

@@ -16,7 +16,7 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Rows, TrainingData
-from anyformer.training.objectives.answers import MARGIN, SFT, PreferenceSpec
+from anyformer.training.objectives.answers import CHOSEN, MARGIN, SFT, PreferenceSpec
 from anyformer.training.objectives.answers.preferences import PreferenceData, PreferenceRows
 from anyformer.training.objectives.answers.preferred import Answers, preferred
 from anyformer.training.objectives.causal import CausalLM
@@ -90,7 +90,7 @@ class PreferenceObjective(Objective[PreferenceSpec]):
             total = weighed + (total - weighed).detach()
         margin, pairs = margin.detach(), torch.tensor(len(margin), device=margin.device)
         parts = {
-            "chosen": LossPart(nats.detach()[:, 0].sum(), tokens[:, 0].sum()),
+            CHOSEN: LossPart(nats.detach()[:, 0].sum(), tokens[:, 0].sum()),
             MARGIN: LossPart(margin.sum(), pairs, (margin > 0).sum()),
         }
         return Losses(total, -F.logsigmoid(margin)[:, None], out.notes, parts)

@@ -45,7 +45,7 @@ class ContrastPairs:
             n = len(framed[cut].ids) + framed[cut].cut
             raise TextError(
                 f"the {SIDES[cut % 2]} of pair {cut // 2 + 1} is {n} tokens long, and a row has {longest}; "
-                "use a longer seq_len, or let the objective truncate"
+                "make rows longer (--seq-len), or have what is too long cut (--truncate)"
             )
         self.cut = sum(one.cut > 0 for one in framed)  # texts
         self._ids = [one.ids for one in framed]
@@ -76,7 +76,7 @@ def batch_pairs(recipe: Recipe, longest: int) -> int:
     if n < 2:
         raise TextError(
             f"a batch of {recipe.batch_tokens} tokens holds {n} pairs of up to {longest}, and one alone has nothing to be "
-            "told apart from; make the batch larger, or texts shorter (--seq-len, and let the objective truncate)"
+            "told apart from; make the batch larger (--batch-tokens), or texts shorter (--seq-len and --truncate)"
         )
     return n
 

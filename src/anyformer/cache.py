@@ -105,15 +105,10 @@ class CrossAttentionCache(Store):
 class StateCache(Store):
     """What one recurrence has made of the tokens so far, each [batch, …]; in float32 at first, then as it was made."""
 
-    def __init__(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        batch: int,
-        device: torch.device | None,
-        blocks: BlockIndex | None = None,
-    ) -> None:
+    blocks: SlotIndex | None = None  # that it is a state of; None: of tokens
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device | None) -> None:
         self.held = {name: torch.zeros(batch, *shape, device=device) for name, shape in shapes.items()}
-        self.blocks = blocks  # that it is a state of; None: of tokens
 
     @property
     def state(self) -> Mapping[str, Tensor]:  # type: ignore[override]
@@ -164,8 +159,8 @@ class KVCache:
             if kept.how == "memory":
                 self.stores.append(CrossAttentionCache(dtype))
             elif kept.how == "state":
-                blocks = self._blocks(kept, length, device) if kept.every > 1 else None
-                self.stores.append(StateCache(kept.shapes, batch, device, blocks))
+                self.stores.append(state := StateCache(kept.shapes, batch, device))
+                state.blocks = self._index(kept, length, longest, device) if kept.every > 1 else None
             else:
                 self.stores.append(LayerCache(self._index(kept, length, longest, device), kept.shapes, dtype, device))
             if kept.name:
@@ -174,25 +169,19 @@ class KVCache:
 
     def _index(self, kept: KeptCall, length: int, longest: int, device: torch.device | None) -> SlotIndex:
         """The slots of what is kept: those of one reach, and of blocks of one length, are one."""
-        if kept.every > 1:
-            return self._blocks(kept, length, device)
         reach = kept.reach if kept.reach is not None and kept.reach <= longest else None
-        key = ("tokens", reach)
+        blocks = "numbered" if kept.numbered else "blocks"
+        key = (blocks, kept.every) if kept.every > 1 else ("tokens", reach)
         if key not in self.slot_indexes:
-            if reach is None:
+            if kept.every > 1:
+                index = BlockIndex(kept.every, self.batch, length, device)
+            elif reach is None:
                 index = SlotIndex("full", self.batch, length, False, device, self.slack)
             else:  # a ring, of two at least: where the last is taken back, the one before says the position
                 slots = min(max(reach, 2), longest) + self.slack
                 index = SlotIndex(f"ring of {slots}", self.batch, slots, True, device, self.slack)
             self.slot_indexes[key] = index
         return self.slot_indexes[key]
-
-    def _blocks(self, kept: KeptCall, length: int, device: torch.device | None) -> BlockIndex:
-        """The slots of blocks of one length: of keys beside those of tokens, or of what layers run on."""
-        key = ("numbered" if kept.numbered else "blocks", kept.every)
-        index = self.slot_indexes.setdefault(key, BlockIndex(kept.every, self.batch, length, device))
-        assert isinstance(index, BlockIndex)
-        return index
 
     def admit(self, tokens: Tokens, batch: int, stack: StackSpec | None = None) -> None:
         """Take note of the tokens of a pass over `batch` rows, by this stack, before its layers run. Raises CacheError."""
@@ -281,13 +270,11 @@ class KVCache:
 
     def _refer(self, other: KVCache) -> None:
         """Let each store stand by slots and stores of this cache, where it stood by those of another of the same model."""
-        slots = dict[SlotIndex | None, SlotIndex](
-            zip(other.slot_indexes.values(), self.slot_indexes.values(), strict=True)
-        )
+        slots = dict(zip(other.slot_indexes.values(), self.slot_indexes.values(), strict=True))
         stores: dict[Store, Store] = dict(zip(other.stores, self.stores, strict=True))
         for store in self.stores:
-            if isinstance(store, StateCache) and isinstance(index := slots.get(store.blocks), BlockIndex):
-                store.blocks = index
+            if isinstance(store, StateCache) and store.blocks is not None:
+                store.blocks = slots.get(store.blocks, store.blocks)
             store.parts = {name: stores.get(part, part) for name, part in store.parts.items()}
             if isinstance(store, LayerCache):
                 store.slot_index = slots[store.slot_index]

@@ -14,6 +14,7 @@ from anyformer.layers.tokens import FACTS, Tokens
 class SlotIndex:
     """Which tokens the slots of all stores of one reach hold, and where those of this pass go."""
 
+    before: Tensor  # of blocks: the document of each row's last one before this pass [batch, 1]; 0: there was none
     # of a ring with padding behind tokens: which of what it held and what is new each slot takes [batch, slot]
     sources: Tensor | None = None
 
@@ -153,7 +154,6 @@ class BlockIndex(SlotIndex):
         self.every = every
         super().__init__(f"blocks of {every}", batch, self.slots_for(length), ring=False, device=device)
         self.source = self.fresh = torch.zeros(batch, 0, device=device)
-        # the document of each row's last block before this pass; 0: there was none
         self.before = self.facts["document"].new_zeros(batch, 1)
 
     @property

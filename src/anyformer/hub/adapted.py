@@ -14,7 +14,7 @@ from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG
 from anyformer.errors import CheckpointError
 from anyformer.hub.weights import Weights, listed
 from anyformer.hub.wrapped import prefix_in
-from anyformer.layers.held import HeldWeight
+from anyformer.layers.held import row_by_row
 
 WRAPPED = "base_model.model."  # what PEFT puts before the names of the class that it wraps
 BASE = ".base_layer."  # between the name of a map and that of its weight, where PEFT has wrapped it
@@ -51,7 +51,7 @@ def joined(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
 
 def numbers(weight: Tensor) -> Tensor:
     """What a weight holds, row by row."""
-    return weight.plain() if isinstance(weight, HeldWeight) else weight.detach()
+    return row_by_row(weight).detach()
 
 
 def _joined(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:

@@ -377,6 +377,8 @@ def cache_kinds(
     """
     kinds: dict[str, CacheKind] = {}
     for kept in () if later_tokens_seen(spec.stack, after_prefix=True) else cached_calls(spec):
+        if not kept.shapes:  # slots alone, by which others count
+            continue
         shapes = kept.shapes.values()
         vectors, state = [(math.prod(shape[:-1]), shape[-1]) for shape in shapes], kept.how == "state"
         held = seq_len if kept.reach is None else min(kept.reach, seq_len)

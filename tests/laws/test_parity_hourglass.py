@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from anyformer.costs import cost
 from anyformer.families import PRESETS, preset
 from anyformer.layers import ShortenedSpec
 from anyformer.resizing import shrink
@@ -53,6 +54,13 @@ def test_a_distinguishing_field_is_seen(changes: dict[str, Any]) -> None:
 def test_the_length_of_blocks_is_seen() -> None:
     means = but(ENWIK8, pool=None, spread=None)
     check_seen(means, but(means, every=Window(4)))
+
+
+def test_a_cache_has_a_slot_for_each_block() -> None:
+    kinds = {kind.kind: kind for kind in cost("hourglass-linear-enwik8", seq_len=2048, dtype="float32").cache}
+    assert (kinds["full"].calls, kinds["blocks of 3"].calls, kinds["state"].calls) == (10, 24, 1)
+    assert kinds["blocks of 3"].tokens == 2048 // 3
+    assert kinds["blocks of 3"].nbytes == 24 * 2 * 512 * 4 * (2048 // 3)  # layers, keys and values, d_model, float32
 
 
 def test_decoding_runs_the_layers_inside_when_a_block_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:

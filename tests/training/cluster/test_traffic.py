@@ -92,6 +92,7 @@ KINDS = {
     "inkling": ("fsdp=8,ep=8",),  # shared experts that the router weighs, which no process has a part of
     "granite-4.0-h-tiny": ("fsdp=8", "fsdp=2,tp=4"),  # states
     "deepseek-v3-mtp": ("fsdp=8", "dp=2,tp=4"),  # further tokens
+    "hourglass-linear-enwik8": ("fsdp=8", "fsdp=2,tp=4"),  # layers inside a mixer
     "gpt2": ("dp=2,cp=4",),
     "bert-large": ("dp=2,cp=4",),  # heads that are shared out
     "gpt-oss-20b": ("dp=2,cp=4",),  # sinks, windows

@@ -100,7 +100,7 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     if ahead := [a for a in own if sees_later_tokens(a.spec.mask, after_prefix=True)]:
         yield "cache", f"tokens are not decoded one by one: attention in {where(ahead, spec)} sees what comes after"
         return
-    calls = list(cached_calls(spec))
+    calls = [call for call in cached_calls(spec) if call.shapes]
     kept = [(call.reach, call.shapes) for call in calls if call.how == "tokens" and call.every == 1]
     states = [call.shapes for call in calls if call.how == "state" and not call.name]
     if states:

@@ -47,6 +47,14 @@ def norms(momentum: float) -> tuple[BatchNorm, nn.BatchNorm1d]:
     return ours, theirs
 
 
+def test_a_batch_of_padding_alone_moves_nothing() -> None:
+    norm, _ = norms(0.5)
+    kept = norm.mean.clone(), norm.variance.clone()
+    context = ForwardContext(tokens(torch.zeros(2, 7).long()), {}, dropout=Dropout())
+    assert norm(torch.randn(2, 7, D), context).isfinite().all()
+    assert (norm.mean.equal(kept[0]), norm.variance.equal(kept[1])) == (True, True)
+
+
 @pytest.mark.parametrize("momentum", [0.1, 0.7])
 @pytest.mark.parametrize("padded", [False, True])
 def test_it_is_torchs_on_the_real_tokens(padded: bool, momentum: float) -> None:

@@ -63,12 +63,13 @@ class BatchNorm(Part[BatchNormSpec]):
         document = context.tokens.document
         real = x.new_ones(x.shape[:2]) if document is None else (document > 0).to(x.dtype).expand(x.shape[:2])
         n, share = real.sum(), real[..., None]
-        mean = (x * share).sum((0, 1)) / n
-        variance = ((x - mean).square() * share).sum((0, 1)) / n
+        mean = (x * share).sum((0, 1)) / n.clamp(min=1)
+        variance = ((x - mean).square() * share).sum((0, 1)) / n.clamp(min=1)
         if context.again:  # in the backward pass: this batch has moved them already
             return mean, variance
         with torch.no_grad():
-            self.mean.lerp_(mean.to(self.mean.dtype), self.spec.momentum)
+            momentum = self.spec.momentum * (n > 0)  # padding alone moves nothing
+            self.mean.lerp_(mean.to(self.mean.dtype), momentum.to(self.mean.dtype))
             unbiased = variance * (n / (n - 1).clamp(min=1))
-            self.variance.lerp_(unbiased.to(self.variance.dtype), self.spec.momentum)
+            self.variance.lerp_(unbiased.to(self.variance.dtype), momentum.to(self.variance.dtype))
         return mean, variance

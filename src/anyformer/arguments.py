@@ -44,7 +44,7 @@ def held(function: F, module: str) -> F:
                 if options and not any(_is(value, option) for option in options):
                     raise UsageError(f"{function.__name__}: {name} = {_said(value)} must be {_wanted(value, options)}")
                 for listed in filter(_is_list, options):
-                    if _is(value, listed):
+                    if _is(value, listed) and not isinstance(value, Mapping):  # which has weights or the like beside
                         given.arguments[name] = _of_items(value, listed, f"{function.__name__}: {name}")
         return function(*given.args, **given.kwargs)
 

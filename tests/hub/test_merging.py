@@ -245,7 +245,9 @@ class TestNumbers:
         for i, (others, way) in enumerate((({b: 0.5}, "ties,density=0.4"), ({str(b): 0.5}, TIES(density=0.4)))):
             af.convert(a, tmp_path / f"{i}", others=others, by=way, base=base)
             assert all(held(tmp_path / f"{i}")[name].equal(value) for name, value in expected.items())
-        with pytest.raises(UsageError, match="a value of the class Transformer is no path; save the model"):
+        with pytest.raises(
+            UsageError, match=r"others\[0\] = a value of the class Transformer must be a text, or a path"
+        ):
             af.convert(a, tmp_path / "odd", others=[load(b)[0]])  # type: ignore[list-item]
 
 

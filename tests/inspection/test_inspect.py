@@ -251,7 +251,10 @@ def test_the_command(saved: Path, text: Path, tmp_path: Path) -> None:
             ("--data", "{text}", "--source", "{text}", "--target", "{text}"),
             "give either --data, or --source and --target",
         ),
-        (("--data", "{text}", "--objective", "mlm"), "a text is judged by sft or causal-lm where it is named"),
+        (
+            ("--data", "{text}", "--objective", "mlm"),
+            "a text is judged by sft, causal-lm, simpo or orpo where it is named",
+        ),
         (("--data", "{text}", "--tokens", "0"), "--tokens"),
     ],
 )

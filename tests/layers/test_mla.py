@@ -87,6 +87,8 @@ def latent_decoders(draw: st.DrawFn) -> ModelSpec:
         scores = tuple(score for score in attention.scores if not score.reads_content)
         indexer = attention.indexer  # one whose choices are of some heads each goes by how many there are
         indexer = None if indexer is not None and projection.n_heads % indexer.choices else indexer
+        turned = projection.rotary is not None and projection.rotary.learned is not None
+        indexer = None if indexer is not None and turned and indexer.head_dim < projection.turning else indexer
         return attention.but(
             projection=projection, scores=scores, indexer=indexer, relative_values=None, difference=None
         )

@@ -68,7 +68,7 @@ class GatedRecurrence(Recurrent[R]):
         """(y [batch, step, d_model], what each layer holds behind the last step) of x of that shape."""
         spec, dtype = self.spec, exact_dtype(x)
         keep = None if steps.begins is None else (~steps.begins).to(dtype)
-        rates, after = steps.dropout, {}
+        rates, after = steps.rates, {}
         for i, (_, width) in enumerate(spec.widths(self.place)):
             names = [f"{name}_{i}" for name in spec.held]
             nothing = x.new_zeros(x.shape[0], width, dtype=dtype)

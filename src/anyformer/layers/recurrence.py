@@ -32,7 +32,12 @@ class Steps:
     begins: Tensor | None = None
     # [batch or 1, step]: 0 in the document that the state is of, then 1, 2 … as others begin; None: all of that one
     piece: Tensor | None = None
-    dropout: Dropout = NO_DROPOUT  # the pass's rates
+    dropout: Dropout | None = None  # the pass's rates; None: evaluation
+
+    @property
+    def rates(self) -> Dropout:
+        """The rates of dropout; all 0 in evaluation."""
+        return NO_DROPOUT if self.dropout is None else self.dropout
 
     def taken(self, x: Tensor) -> Tensor:
         """Steps [batch, step, width] of tokens x [batch, token, width]."""
@@ -82,8 +87,8 @@ def steps_of(context: ForwardContext, store: Store) -> Steps:
         raise InputError("a state is read in the order of the row; leave the fact 'order' out, or take attention")
     document = tokens.document
     if document is None:
-        return Steps(dropout=context.rates)
-    return context.once("steps", lambda: replace(_steps(document, store.document), dropout=context.rates))
+        return Steps(dropout=context.dropout)
+    return context.once("steps", lambda: replace(_steps(document, store.document), dropout=context.dropout))
 
 
 def _steps(document: Tensor, before: Tensor | None) -> Steps:

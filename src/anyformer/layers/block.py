@@ -140,9 +140,9 @@ class Block(Part[BlockSpec]):
         """The residual's state of a stream [batch, token, d_model] after its sublayers, and their notes."""
         if context.recompute == "full" and not residual.spec.undoes:
             return made_again(lambda state, context: self(state, residual, context, stores), state, context=context)
+        compiles = self.backend is not None and context.trains and not residual.spec.undoes
         # What holds layers leaves it to them, each with its own memo.
-        whole = not any(mixer.layers() for mixer in self.spec.mixers)
-        if self.backend is not None and context.trains and whole and not residual.spec.undoes:
+        if compiles and not any(mixer.layers() for mixer in self.spec.mixers):
             for part in self.modules():
                 if isinstance(part, Part):
                     part.prepare(state, context)

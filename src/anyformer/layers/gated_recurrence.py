@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.context import NO_DROPOUT
 from anyformer.layers.execution import exact_dtype
 from anyformer.layers.linear import product
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
@@ -68,7 +69,7 @@ class GatedRecurrence(Recurrent[R]):
         """(y [batch, step, d_model], what each layer holds behind the last step) of x of that shape."""
         spec, dtype = self.spec, exact_dtype(x)
         keep = None if steps.begins is None else (~steps.begins).to(dtype)
-        rates, after = steps.rates, {}
+        rates, after = NO_DROPOUT if steps.dropout is None else steps.dropout, {}
         for i, (_, width) in enumerate(spec.widths(self.place)):
             names = [f"{name}_{i}" for name in spec.held]
             nothing = x.new_zeros(x.shape[0], width, dtype=dtype)

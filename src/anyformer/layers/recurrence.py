@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.layers.context import NO_DROPOUT, Dropout, ForwardContext, KeepNothing, Notes, Store
+from anyformer.layers.context import Dropout, ForwardContext, KeepNothing, Notes, Store
 from anyformer.layers.execution import recorded
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import flagged_first
@@ -33,11 +33,6 @@ class Steps:
     # [batch or 1, step]: 0 in the document that the state is of, then 1, 2 … as others begin; None: all of that one
     piece: Tensor | None = None
     dropout: Dropout | None = None  # the pass's rates; None: evaluation
-
-    @property
-    def rates(self) -> Dropout:
-        """The rates of dropout; all 0 in evaluation."""
-        return NO_DROPOUT if self.dropout is None else self.dropout
 
     def taken(self, x: Tensor) -> Tensor:
         """Steps [batch, step, width] of tokens x [batch, token, width]."""

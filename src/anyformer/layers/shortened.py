@@ -75,7 +75,8 @@ class ShortenedSpec(MixerSpec):
 
     @property
     def n_branches(self) -> int:
-        return 1 + sum(1 for block in self.blocks for _ in branches_of(block))
+        """How many branches its layers have."""
+        return sum(1 for _ in branches_of(self.blocks))
 
     def inner(self, place: Place) -> Place:
         """Where its layers stand."""
@@ -91,7 +92,7 @@ class ShortenedSpec(MixerSpec):
         return {
             "pool": self.pool and (self.pool, place.at(self.every * place.d_model)),
             "blocks": [(block, inner_place) for block in self.blocks],
-            "residual": (self.residual.within(self.n_branches - 1), inner_place),
+            "residual": (self.residual.within(self.n_branches), inner_place),
             "norm": self.norm and (self.norm, place.at(width)),
             "spread": self.spread and (self.spread.but(d_out=Width(self.every * place.d_model)), place.at(width)),
         }
@@ -140,7 +141,9 @@ class Shortened(Part[ShortenedSpec]):
 
     def __init__(self, spec: ShortenedSpec, place: Place) -> None:
         super().__init__(spec, place)
-        self.n_stores = sum(1 for _ in kept_calls(spec, place))  # of its layers
+        # Of its layers: how many stores they take, how many notes they give. Then the width of what a block gives.
+        self.n_stores, self.n_notes = sum(1 for _ in kept_calls(spec, place)), spec.n_branches
+        self.width = spec.cache_shapes(place)[GIVEN][-1]
 
     def forward(
         self, x: Tensor, context: ForwardContext, store: Store, stores: Iterator[Store]
@@ -152,14 +155,13 @@ class Shortened(Part[ShortenedSpec]):
         waiting = before[WAITING].to(x.dtype) if before else x.new_zeros(len(x), every - 1, x.shape[-1])
         wide = torch.cat((waiting, steps), 1)
         if nothing_ends(blocks, store):
-            made, notes = None, [{} for _ in range(self.spec.n_branches - 1)]
+            made, notes = None, [{} for _ in range(self.n_notes)]
             for _ in range(self.n_stores):
                 next(stores)
         else:
             pooled = gathered(wide, blocks.last[..., None] + torch.arange(every, device=x.device))
             made, notes = self.shorter(pooled, context, blocks, store, stores)
-        width = self.spec.cache_shapes(self.place)[GIVEN][-1]
-        given = before[GIVEN].to(x.dtype) if before else x.new_zeros(len(x), 1, width)
+        given = before[GIVEN].to(x.dtype) if before else x.new_zeros(len(x), 1, self.width)
         given = given if made is None else torch.cat((given, made), 1)
         read = blocks.ends.long().cumsum(1)  # which of these each step reads
         if store.state is not None:

@@ -122,12 +122,11 @@ class BlockSpec(PartSpec):
         return self.but(sublayers=tuple(map(placed, self.sublayers)))
 
 
-def branches_of(block: BlockSpec) -> Iterator[BranchSpec]:
-    """A layer's branches, each followed by those of layers inside its mixer, in the order of the calls."""
-    for branch in (branch for sublayer in block.sublayers for branch in sublayer.branches):
+def branches_of(blocks: Iterable[BlockSpec]) -> Iterator[BranchSpec]:
+    """The branches of layers, each followed by those of layers inside its mixer, in the order of the calls."""
+    for branch in (branch for block in blocks for sublayer in block.sublayers for branch in sublayer.branches):
         yield branch
-        for inner in branch.mixer.layers():
-            yield from branches_of(inner)
+        yield from branches_of(branch.mixer.layers())
 
 
 Lent = dict[tuple[str, str], MixerSpec]  # by (what, its name)
@@ -205,7 +204,7 @@ class StackSpec(PartSpec):
     @property
     def n_branches(self) -> int:
         """How many branches write to the stream."""
-        return sum(1 for block in self.blocks for _ in branches_of(block))
+        return sum(1 for _ in branches_of(self.blocks))
 
     @cached_property
     def layers(self) -> tuple[BlockSpec, ...]:

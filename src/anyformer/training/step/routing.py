@@ -141,7 +141,7 @@ def _choices(spec: ModelSpec) -> list[list[int]]:
     stacks = [stack.layers for stack in spec.stacks.values()]
     own = (head.layers.blocks for head in spec.heads if head.layers is not None)
     blocks = [*chain(*stacks), *(module.block for module in spec.ahead), *chain(*own)]
-    routers = ([_router_of(branch.mixer) for branch in branches_of(block)] for block in blocks)
+    routers = ([_router_of(branch.mixer) for branch in branches_of((block,))] for block in blocks)
     return [[router.n_choices for router in each if router is not None] for each in routers]
 
 

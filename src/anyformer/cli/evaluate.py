@@ -22,6 +22,7 @@ from anyformer.cli.options import (
     language_options,
     pair_options,
     precision_option,
+    reward_options,
     weights_option,
 )
 from anyformer.cli.terminal import tell, what_is_released
@@ -29,7 +30,7 @@ from anyformer.errors import UsageError
 
 OF_TEXTS = (  # options that no task has
     *("data", "source", "target", "held_out", "memory", "truncate", "objective", "chat_template"),
-    *("source_language", "target_language"),
+    *("source_language", "target_language", "rewards", "max_new_tokens"),
 )
 YAML = (".yaml", ".yml")
 BEAMS = 4
@@ -48,6 +49,7 @@ BEAMS = 4
     help="Windows of one text see so many tokens before them, as Transformer-XL's do.  [default: as trained]",
 )
 @judging_options
+@reward_options
 @language_options
 @precision_option
 @weights_option
@@ -106,7 +108,7 @@ def command(
     if tasks is not None:
         others = [name for name in OF_TEXTS if given.pop(name)] + ["bleu"] * with_bleu
         if others:
-            named = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+            named = ", ".join(f"--{name.replace('_', '-').replace('rewards', 'reward')}" for name in others)
             raise UsageError(f"--tasks asks questions, and {named} is for texts; leave one of them out")
         if tasks.suffix.lower() in YAML:
             try:

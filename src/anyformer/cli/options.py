@@ -62,7 +62,8 @@ judging_options = one_after_the_other(  # how a trained model is judged by data
     click.option(
         "--objective",
         metavar="NAME",
-        help="sft (the answers of conversations), causal-lm, simpo or orpo (preferences), of any decoder.  [default: as trained]",
+        help="sft (the answers of conversations), causal-lm, simpo or orpo (preferences), grpo (what it answers itself), of any "
+        "decoder.  [default: as trained]",
     ),
     chat_template_option,
     click.option(
@@ -172,6 +173,20 @@ class Amount(click.ParamType):
         if number > self.most:
             self.fail(f"'{value}' is more than {self.most:,}, the most that is taken here", param, ctx)
         return int(number)
+
+
+reward_options = one_after_the_other(  # of what a model writes itself
+    click.option(
+        "--reward",
+        "rewards",
+        metavar="NAME",
+        multiple=True,
+        callback=lambda context, option, given: given or None,
+        help="What answers are worth: equal, contains, last-number or boxed, beside the prompt's answer, or a kind of one's own "
+        "(--import). May be given several times.",
+    ),
+    click.option("--max-new-tokens", type=Amount(most=2**16), help="Of an answer to a prompt."),
+)
 
 
 class Nbytes(Amount):

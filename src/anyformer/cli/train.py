@@ -28,6 +28,7 @@ from anyformer.cli.options import (
     minutes_option,
     pair_options,
     params_option,
+    reward_options,
 )
 from anyformer.cli.recipe_options import recipe_options
 from anyformer.cli.terminal import tell
@@ -35,7 +36,8 @@ from anyformer.errors import UsageError
 
 LOGS = ("tensorboard", "wandb", "mlflow", "csv")
 HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every", "keep_last")  # fields of RunOptions
-OF_RECIPE = ("lora", "distillation", "source_language", "target_language")  # beside `recipe_options`
+# Fields of a recipe, or of its objective, beside `recipe_options`.
+OF_RECIPE = ("lora", "distillation", "source_language", "target_language", "rewards", "max_new_tokens", "group")
 
 
 @click.command()
@@ -135,6 +137,8 @@ OF_RECIPE = ("lora", "distillation", "source_language", "target_language")  # be
     metavar="DIRECTORY,weight=1,temperature=1",
     help="Learn what a trained model says of each token (distillation), by a share of the loss, at a temperature.",
 )
+@reward_options
+@click.option("--group", type=Amount(2, 2**16), help="Answers that are written to a prompt and compared.")
 @click.option(
     "--chat-template", type=PATH, help="Jinja file that writes conversations.  [default: what the tokenizer brings]"
 )

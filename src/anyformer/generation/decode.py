@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class Decoding(Iterator[dict[int, int]]):
 
     `input_ids` [batch, token] with padding, if any, on the left, where `attention_mask` is 0; they are the encoder's
     where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Row i draws from a generator
-    of its own, of seed + i. A row ends with any of the `closing_ids` (which it gives), after
+    of its own, of seed + i, or of seed i of several. A row ends with any of the `closing_ids` (which it gives), after
     `max_new_tokens`, or when `stop` is called on it. Ended rows leave the batch and the cache. `cache=False` computes
     every step anew, the slow way to the same tokens; a cache goes on behind the tokens that it holds, with which `input_ids`
     begin, and `read` gives it with all that was read. `compiled`: what steps behind the prompt run by; without, they are
@@ -45,7 +45,7 @@ class Decoding(Iterator[dict[int, int]]):
         max_new_tokens: int,
         decoder_input_ids: Tensor | None = None,
         sampling: Sampling = GREEDY,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         closing_ids: Collection[int] = (),
         cache: bool | KVCache = True,
         compiled: CompiledStep | None = None,

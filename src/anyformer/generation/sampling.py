@@ -165,8 +165,15 @@ def pick(weights: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
     return torch.searchsorted(cumulative, levels, right=True)[:, 0].clamp(max=weights.shape[-1] - 1)
 
 
-def generators(seed: int, n_rows: int) -> list[torch.Generator]:
-    """A generator for each row; row i has that of seed + i, so alone with that seed it draws the same. Raises InputError."""
+def generators(seed: int | Sequence[int], n_rows: int) -> list[torch.Generator]:
+    """A generator for each row; row i has that of seed + i, so alone with that seed it draws the same, or of seeds its own.
+
+    Raises InputError.
+    """
+    if not isinstance(seed, int):
+        if len(seed) != n_rows:
+            raise InputError(f"{len(seed)} seeds were given for {n_rows} rows; give one for each, or one for all")
+        return [torch.Generator().manual_seed(each) for each in seed]
     if not -(2**63) <= seed <= 2**64 - n_rows:
         raise InputError(f"seed = {seed} of {n_rows} rows is beyond 64 bits; take a number nearer 0")
     return [torch.Generator().manual_seed(seed + row) for row in range(n_rows)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opene
 from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, Labelled, Precision, PreferenceSpec
+from anyformer.recipe import Contrastive, Labelled, Precision, PreferenceSpec, RewardedSpec, RewardSpec
 from anyformer.text import Tokenizer
 from anyformer.training.data.feed import Validation
 from anyformer.training.objectives.answers import CHOSEN, MARGIN
 from anyformer.training.objectives.contrastive.data import ContrastValidation
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
+from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import Sources
 from anyformer.training.run.evaluation import Evaluation, PartLoss
@@ -141,7 +142,26 @@ class PreferenceEvaluation(ShowsItself):
         return f"{losses}; the preferred answers {self.chosen_loss:.4f} nats a token ({counted(self.pairs, 'pair')})"
 
 
-Evaluated = TextEvaluation | LabelEvaluation | PairEvaluation | PreferenceEvaluation
+@dataclass(frozen=True)
+class RewardEvaluation(ShowsItself):
+    """What a model's own answers are worth, each of the likeliest tokens."""
+
+    objective: str
+    reward: float  # of an answer, on average
+    accuracy: float  # share of the answers that are worth the most that one can be
+    answer_tokens: float  # of an answer, on average
+    ended: float  # share of the answers that ended by themselves
+    prompts: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"version": VERSION, **vars(self)}
+
+    def __str__(self) -> str:
+        written = f"{self.answer_tokens:.1f} tokens an answer, {self.ended:.1%} ended by themselves"
+        return f"{in_words(vars(self))}; {written} ({counted(self.prompts, 'prompt')})"
+
+
+Evaluated = TextEvaluation | LabelEvaluation | PairEvaluation | PreferenceEvaluation | RewardEvaluation
 
 
 def evaluate(
@@ -155,6 +175,8 @@ def evaluate(
     memory: int | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     objective: str | None = None,
+    rewards: Sequence[str | RewardSpec] | None = None,
+    max_new_tokens: int | None = None,
     chat_template: str | Path | None = None,
     precision: Precision = "float32",
     truncate: bool = False,
@@ -168,7 +190,8 @@ def evaluate(
 
     `model` is a model, or a directory: a run is judged by the objective that it was trained by, any other model by the one
     that suits its architecture, unless `objective` is "sft", of the answers of conversations, which `chat_template` may write,
-    "causal-lm", or, of preferences, "simpo" or "orpo". `held_out` takes only what training with such a share of validation set
+    "causal-lm", of preferences "simpo" or "orpo", or "grpo", of what the model itself answers to prompts, in `max_new_tokens` at
+    most, by `rewards`, rules or their names. `held_out` takes only what training with such a share of validation set
     aside. Rows have `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before
     them. `truncate` cuts labelled texts, pairs or conversations longer than a row. `bleu` translates the source too, searching
     so, or as the model's files say, and compares.
@@ -185,10 +208,12 @@ def evaluate(
     if (source_language or target_language) and source is None:
         raise UsageError("--source-language and --target-language are of translations: give --source and --target too")
     at_least_one("--seq-len", seq_len)
+    at_least_one("--max-new-tokens", max_new_tokens)
     refuse_unknown(objective, given)
     found = opened(model, tokenizer, device=device, dtype=dtype).by_template(chat_template)
     found = found.between(source_language, target_language)
-    goal = goal_of(found, given, objective, truncate=truncate)
+    answers = {"rewards": rewards, "max_new_tokens": max_new_tokens}
+    goal = goal_of(found, given, objective, truncate=truncate, **answers)
     if bleu is not None and isinstance(goal, Contrastive):
         raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
     judge = judging(found, goal, given, held_out=held_out, seq_len=seq_len, memory=memory)
@@ -201,6 +226,8 @@ def evaluate(
         return _pairs(found, goal, judge, losses)
     if isinstance(goal, PreferenceSpec):
         return _preferences(goal, losses)
+    if isinstance(goal, RewardedSpec):
+        return _rewards(goal, losses)
     score, search = (None, None) if bleu is None else _translations(found, judge.validation, bleu)
     return TextEvaluation(
         objective=goal.kind,
@@ -243,6 +270,12 @@ def _preferences(goal: PreferenceSpec, losses: Evaluation) -> PreferenceEvaluati
     return PreferenceEvaluation(
         goal.kind, goal.unit, losses.loss, chance, margin.accuracy, margin.loss, chosen.loss, losses.tokens
     )
+
+
+def _rewards(goal: RewardedSpec, losses: Evaluation) -> RewardEvaluation:
+    reward, length, ended = (losses.parts[name] for name in (REWARD, LENGTH, ENDED))
+    assert reward.accuracy is not None
+    return RewardEvaluation(goal.kind, reward.loss, reward.accuracy, length.loss, ended.loss, losses.tokens)
 
 
 def _translations(found: Opened, validation: Validation, way: BeamSearch | Released) -> tuple[Bleu, BeamSearch]:

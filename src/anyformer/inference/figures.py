@@ -18,6 +18,7 @@ from anyformer.training.objectives.objective import objective_of
 
 WORDS = {
     "accuracy": "{:.1%} right",
+    "reward": "reward {:.4f}",
     "margin": "by {:.4f} on average",
     "mrr": "mean reciprocal rank {:.4f}",
     "macro_f1": "F1 {:.4f}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,7 +11,18 @@ from anyformer.hub import load_auxiliary
 from anyformer.inference.classification import label_names, longest_of
 from anyformer.inference.opened import Opened
 from anyformer.model import Transformer
-from anyformer.recipe import OBJECTIVES, SFT, Contrastive, Examples, Labelled, ObjectiveSpec, PreferenceSpec, Recipe
+from anyformer.recipe import (
+    OBJECTIVES,
+    SFT,
+    Contrastive,
+    Examples,
+    Labelled,
+    ObjectiveSpec,
+    PreferenceSpec,
+    Recipe,
+    RewardedSpec,
+    RewardSpec,
+)
 from anyformer.text import EncodedPairs, ParallelCorpus, Tokenizer, encode_corpus, split_labelled, split_pairs
 from anyformer.text.conversations import split_exchanges
 from anyformer.text.labelled import EncodedLabelled
@@ -25,8 +37,10 @@ from anyformer.training.objectives.architecture import RESTORED, usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.objective import Objective, judging_noise_of, objective_of
+from anyformer.training.objectives.rewarded.data import EncodedPrompts, PromptValidation
+from anyformer.training.objectives.rewarded.rewards import rewards_of
 from anyformer.training.objectives.seq2seq.data import PairValidation
-from anyformer.training.prepare import Sources
+from anyformer.training.prepare import EXCHANGES, Sources
 from anyformer.training.run.checks import check_positions, check_vocabulary, longest_row
 from anyformer.training.step.memories import check_memory
 
@@ -34,6 +48,7 @@ from anyformer.training.step.memories import check_memory
 NAMED = (
     *("sft", "causal-lm"),
     *(name for name, each in OBJECTIVES.items() if isinstance(each, PreferenceSpec) and not each.has_reference),
+    "grpo",
 )
 LONGEST = 1024  # tokens a row where the model says nothing
 
@@ -57,11 +72,20 @@ def refuse_unknown(objective: str | None, given: Sources) -> None:
         raise UsageError(f"{said}; leave it out")
 
 
-def goal_of(found: Opened, given: Sources, objective: str | None = None, *, truncate: bool = False) -> ObjectiveSpec:
+def goal_of(
+    found: Opened,
+    given: Sources,
+    objective: str | None = None,
+    *,
+    truncate: bool = False,
+    rewards: Sequence[str | RewardSpec] | None = None,
+    max_new_tokens: int | None = None,
+) -> ObjectiveSpec:
     """The objective that a run was trained by where the data are of its kind, else what suits the architecture, or is named.
 
-    Raises UsageError for a run that compared answers with the model that it began with, or learnt from data of another kind
-    which alone it can be judged by, and for an encoder and a decoder whose vocabulary has no token to hide text by.
+    What a model writes itself is judged by the `rewards`, and has so many new tokens, where these are given. Raises UsageError
+    for a run that compared answers with the model that it began with, or learnt from data of another kind which alone it can
+    be judged by, and for an encoder and a decoder whose vocabulary has no token to hide text by.
     """
     spec, learnt = found.model.spec, None if found.recipe is None else found.recipe.objective
     goal = learnt if learnt and fits(learnt, given.reads) else usual(spec, given.reads, found.tokenizer)
@@ -85,6 +109,14 @@ def goal_of(found: Opened, given: Sources, objective: str | None = None, *, trun
             "a text is hidden from this model's encoder by sentinels (<extra_id_0>) or a mask, and its tokenizer has none; "
             "give pairs of texts (--source and --target)"
         )
+    answers = {"rewards": rewards and rewards_of(rewards), "max_new_tokens": max_new_tokens}
+    said = {name: value for name, value in answers.items() if value}
+    if said and not isinstance(goal, RewardedSpec):
+        raise UsageError(
+            f"--reward and --max-new-tokens are for what a model writes itself, and {goal.kind} judges what is given; take "
+            "--objective grpo, or leave them out"
+        )
+    goal = goal.but(**said)
     return goal.but(truncate=goal.truncate or truncate) if isinstance(goal, Examples) else goal
 
 
@@ -127,7 +159,7 @@ def judging(
         return Judging(objective_of(goal, spec), validation, seq_len=length, pairs=pairs)
     if memory is None and trained and goal.kind == trained.objective.kind and given.reads == "text":
         memory = trained.memory
-    objective = objective_of(goal, spec)
+    objective = objective_of(goal, spec, found.tokenizer)
     check_vocabulary(spec, found.tokenizer.vocab_size)
     if given.reads == "pairs":
         refuse_row_length(goal, seq_len)
@@ -157,9 +189,12 @@ def judging(
 
 
 def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
-    if isinstance(goal := recipe.objective, SFT | PreferenceSpec):
+    if (goal := recipe.objective).reads in EXCHANGES:
         said = given.exchanges(goal.reads)
         said = said if held_out is None else split_exchanges(said, held_out)[1]
+        if isinstance(goal, RewardedSpec):
+            return PromptValidation(EncodedPrompts(said, tokenizer, goal, recipe.seq_len))
+        assert isinstance(goal, Examples)
         encoded = EncodedConversations if isinstance(goal, SFT) else EncodedPreferences
         return ExampleValidation(encoded(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
     corpus = given.corpus()

@@ -81,6 +81,11 @@ def subject(
     at_least_one("--seq-len", seq_len)
     found = opened(model, tokenizer, device=device, dtype=torch.float32).by_template(chat_template)
     goal = goal_of(found, given, objective, truncate=truncate)
+    if goal.reads == "prompts":
+        raise UsageError(
+            f"{goal.kind} judges what a model writes itself, and what is inside shows on what is given; take --objective "
+            "causal-lm on a text, or sft on conversations"
+        )
     judge = judging(found, goal, given, seq_len=seq_len)
     training = found.model.training
     found.model.eval()

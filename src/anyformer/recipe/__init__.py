@@ -64,6 +64,17 @@ from anyformer.training.objectives.labelled import TokenClassification as TokenC
 from anyformer.training.objectives.masked import MaskedLM as MaskedLM
 from anyformer.training.objectives.permuted import PermutedLM as PermutedLM
 from anyformer.training.objectives.replaced import ReplacedTokens as ReplacedTokens
+from anyformer.training.objectives.rewarded import GRPO as GRPO
+from anyformer.training.objectives.rewarded import RLOO as RLOO
+from anyformer.training.objectives.rewarded import DrGRPO as DrGRPO
+from anyformer.training.objectives.rewarded import RewardedSpec as RewardedSpec
+from anyformer.training.objectives.rewarded.rewards import REWARDS as REWARDS
+from anyformer.training.objectives.rewarded.rewards import Boxed as Boxed
+from anyformer.training.objectives.rewarded.rewards import Contains as Contains
+from anyformer.training.objectives.rewarded.rewards import Equal as Equal
+from anyformer.training.objectives.rewarded.rewards import LastNumber as LastNumber
+from anyformer.training.objectives.rewarded.rewards import Matches as Matches
+from anyformer.training.objectives.rewarded.rewards import RewardSpec as RewardSpec
 from anyformer.training.objectives.sentences import NextSentence as NextSentence
 from anyformer.training.objectives.sentences import SentenceOrder as SentenceOrder
 from anyformer.training.objectives.sentences import SentencePairs as SentencePairs

@@ -19,7 +19,7 @@ from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import SFT, Contrastive, Mixture, PreferenceSpec, Recipe, dumps, of_run
+from anyformer.recipe import Contrastive, Mixture, Recipe, dumps, of_run
 from anyformer.spec import Architecture, label, specification
 from anyformer.text import Tokenizer
 from anyformer.training.checkpoint.directory import was_given_weights
@@ -31,7 +31,9 @@ from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
+from anyformer.training.objectives.rewarded import REWARD
 from anyformer.training.prepare import (
+    EXCHANGES,
     Say,
     Sources,
     held_out_of,
@@ -210,7 +212,7 @@ def prepare_training(
     refuse_both(minutes, changes)
     named = specification(architecture)
     chosen = recipe_for(named, given.reads, recipe, {**changes, "mixture": given.mixture}, lr=lr, truncate=truncate)
-    if isinstance(chosen.objective, SFT | PreferenceSpec):
+    if chosen.objective.reads in EXCHANGES:
         objective_of(chosen.objective, named)  # which says what it cannot train before a file is read
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     how = options or RunOptions()
@@ -293,6 +295,8 @@ def _figures(
     model, evaluation = result.model, result.evaluation
     if evaluation is not None and (part := evaluation.parts.get(MARGIN)) is not None:
         return {"accuracy": part.accuracy, "margin": part.loss}
+    if evaluation is not None and (part := evaluation.parts.get(REWARD)) is not None:
+        return {"accuracy": part.accuracy, "reward": part.loss}
     if isinstance(data, ContrastData) and data.held_out is not None:
         cut = isinstance(recipe.objective, Contrastive) and recipe.objective.truncate
         found = retrieve(model, data.tokenizer, data.held_out.pairs, longest=recipe.seq_len, truncate=cut)

@@ -27,13 +27,14 @@ _Reader = Callable[[Mapping[str, Any], str, int], tuple[Said, tuple[Said, ...]]]
 class Exchange(NamedTuple):
     """What is said before, and what may be said to it: one answer to be learnt, or a preferred one and a rejected one.
 
-    Of messages, the assistant's are learnt, wherever they stand.
+    Of messages, the assistant's are learnt, wherever they stand. Without an answer it is a prompt that one is written to.
     """
 
     before: Said
     answers: tuple[Said, ...]
     line: int  # of its file, from 1
     tools: tuple[Tool, ...] = ()  # that the assistant may call
+    facts: Mapping[str, Any] = {}  # what the line of a prompt says beside it, by which answers are judged
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class ExchangeCorpus:
     @cached_property
     def fingerprint(self) -> str:
         """sha256, in hexadecimal, of all that is said, in order."""
-        said = [(row.before, row.answers, *([row.tools] if row.tools else [])) for row in self.rows]
+        said = [(row.before, row.answers, *(each for each in (row.tools, row.facts) if each)) for row in self.rows]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     def texts(self) -> Iterator[str]:
@@ -79,6 +80,14 @@ def read_preferences(path: str | Path) -> ExchangeCorpus:
     return _read(path, _preference)
 
 
+def read_prompts(path: str | Path) -> ExchangeCorpus:
+    """Prompts, each a line: an object with `prompt`, a text or a list of messages, and whatever answers are judged by.
+
+    Raises TextError likewise.
+    """
+    return _read(path, _prompt)
+
+
 def split_exchanges(corpus: ExchangeCorpus, share: float) -> tuple[ExchangeCorpus, ExchangeCorpus]:
     """(training, validation) exchanges, the second evenly spread. Raises TextError where one would be empty."""
     train, held_out = set_aside(corpus.rows, held_out_places(len(corpus.rows), share, "conversations"))
@@ -101,7 +110,8 @@ def _read(path: str | Path, read: _Reader) -> ExchangeCorpus:
         (before, answers), tools = read(entry, where, line), tools_of(entry.get("tools"), f"{where}, line {line}")
         if tools and isinstance(before, str):
             raise wrong(where, line, "tools are for messages, which a template writes; put them into the prompt itself")
-        rows.append(Exchange(before, answers, line, tools))
+        facts = {} if answers else {name: value for name, value in entry.items() if name not in ("prompt", "tools")}
+        rows.append(Exchange(before, answers, line, tools, facts))
     if not rows:
         raise TextError(f"{path} holds no conversations; give at least one")
     return ExchangeCorpus(tuple(rows), where)
@@ -138,6 +148,14 @@ def _preference(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said, 
     for name, answer in zip(names, answers, strict=True):
         _refuse_silence(answer, name, where, line)
     return before, tuple(answers)
+
+
+def _prompt(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said, tuple[Said, ...]]:
+    if "prompt" not in entry:
+        raise lacks("prompt", entry, where, line)
+    if not (said := entry["prompt"]) or not isinstance(said, str | list):
+        raise wrong(where, line, f"prompt = {short(said)} asks nothing; give a text, or a list of messages")
+    return said if isinstance(said, str) else _messages(said, "prompt", where, line), ()
 
 
 def _alike(entry: Mapping[str, Any], names: Sequence[str], where: str, line: int) -> list[Any]:

@@ -12,6 +12,7 @@ from anyformer.errors import SpecError, UsageError, among, did_you_mean
 from anyformer.recipe import OBJECTIVES, OPTIMIZERS, Examples, ObjectiveSpec, Recipe, distillation_of, lora_of
 from anyformer.spec import ModelSpec, is_path
 from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.rewarded.rewards import rewards_of
 
 # Fields of a recipe that a text may say, which extends what the recipe has.
 WRITTEN: Mapping[str, Callable[[str, Any], Any]] = {"lora": lora_of, "distillation": distillation_of}
@@ -25,7 +26,7 @@ def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
 def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: float | None = None) -> Recipe:
     """The recipe of a name, a file or itself, with fields changed, its own or its objective's; `lr` is the optimiser's.
 
-    An objective may be named; `lora` and `distillation` may be written as on the command line. Raises SpecError, and
+    An objective may be named, and rewards; `lora` and `distillation` may be written as on the command line. Raises SpecError, and
     UsageError for an objective or a rule that there is not, each with the nearest name.
     """
     chosen = read_recipe(recipe)
@@ -46,6 +47,8 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
         fields = [*types, *chosen.objective.types()]
         neither = f"neither a recipe nor its objective, {chosen.objective.kind}, has a field {unknown!r}"
         raise SpecError(f"{neither}{did_you_mean(unknown, fields)}; leave it out")
+    if "rewards" in own:
+        own["rewards"] = rewards_of(own["rewards"])
     return chosen.but(objective=chosen.objective.but(**own)) if own else chosen
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from anyformer.amounts import counted
 from anyformer.capacity import refuse_beyond_memory
@@ -17,12 +17,10 @@ from anyformer.hub.labels import labels_of, read_labels
 from anyformer.hub.source import find
 from anyformer.layers import TokenDropoutSpec
 from anyformer.recipe import (
-    SFT,
     Contrastive,
     Labelled,
     Mixture,
     ObjectiveSpec,
-    PreferenceSpec,
     Reads,
     Recipe,
     mixture_of,
@@ -42,7 +40,13 @@ from anyformer.text import (
     split_labelled,
     split_pairs,
 )
-from anyformer.text.conversations import ExchangeCorpus, read_conversations, read_preferences, split_exchanges
+from anyformer.text.conversations import (
+    ExchangeCorpus,
+    read_conversations,
+    read_preferences,
+    read_prompts,
+    split_exchanges,
+)
 from anyformer.text.labelled import Kind
 from anyformer.text.learning import Lesson
 from anyformer.text.schemes import ByteLevelBPE
@@ -58,6 +62,7 @@ from anyformer.training.objectives.answers.preferences import PreferenceData
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.objective import with_head_for
+from anyformer.training.objectives.rewarded.data import PromptData
 from anyformer.training.objectives.seq2seq import Seq2Seq
 from anyformer.training.objectives.seq2seq.data import PairData
 
@@ -66,6 +71,13 @@ TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 PAIRS_HELD, LABELLED_HELD = 5, 15
 PACKED = 3  # bytes of text in one of a .gz or .zst
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
+
+# Exchanges by what objectives call them: how a file of them is read, and the data that they are.
+EXCHANGES: Mapping[str, tuple[Callable[[str | Path], ExchangeCorpus], Callable[..., TrainingData[Any, Any]]]] = {
+    "conversations": (read_conversations, ConversationData),
+    "preferences": (read_preferences, PreferenceData),
+    "prompts": (read_prompts, PromptData),
+}
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -116,7 +128,7 @@ class Sources:
     def exchanges(self, reads: Reads) -> ExchangeCorpus:
         assert self.data is not None
         _refuse_large(LABELLED_HELD, self.data)
-        return (read_preferences if reads == "preferences" else read_conversations)(self.data)
+        return EXCHANGES[reads][0](self.data)
 
 
 def _refuse_large(times: int, *files: str | Path) -> None:
@@ -210,7 +222,7 @@ def read_data(
         data, about = _pairs(given, held_out, objective, trained)
     elif isinstance(objective, Labelled):
         data, about = _labelled(given, held_out, objective.labels, trained, begun, init)
-    elif isinstance(objective, SFT | PreferenceSpec):
+    elif objective.reads in EXCHANGES:
         data, about = _exchanges(given, held_out, objective, trained)
     elif given.mixture is not None:
         data, about = _mixed(given.mixture, held_out, trained)
@@ -256,9 +268,8 @@ def _labelled(
 def _exchanges(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> Prepared:
     reads = objective.reads
     said, unseen = _parts(given.exchanges(reads), held_out, lambda own: own.exchanges(reads), split_exchanges)
-    kind = PreferenceData if reads == "preferences" else ConversationData
     about = f"{counted(len(said.rows), 'conversation')}, sha256 {said.fingerprint[:16]}"
-    return Prepared(kind(said, unseen, trained(said.texts())), about)
+    return Prepared(EXCHANGES[reads][1](said, unseen, trained(said.texts())), about)
 
 
 def _mixed(mixture: Mixture, held_out: HeldOut, trained: Trained) -> Prepared:

@@ -27,10 +27,11 @@ def refuse_on_mesh(
     beside: bool = False,
     by_place: bool = True,
     one_pass: bool = True,
+    writes: bool = False,
 ) -> None:
     """Raise UsageError where the rows of a batch, or the weights, cannot be shared out, with the reason.
 
-    `beside`: there is an auxiliary model; `tied`: it has tensors of the model; `by_place` and `one_pass` of the objective.
+    `beside`: there is an auxiliary model; `tied`: it has tensors of the model; the last three are the objective's.
     """
     if world.size == 1:
         return
@@ -41,6 +42,8 @@ def refuse_on_mesh(
 
     if world.tp > 1 and beside:
         raise refused(f"its generator's layers are not shared out under tp; {copies}")
+    if world.sharded and writes:
+        raise refused(f"{recipe.objective.kind} writes texts, for which a process needs all weights; {copies}")
     if max(world.tp, world.cp, world.pp) > 1 and recipe.distillation is not None:
         raise refused(f"a teacher reads whole rows, and is whole in each process; {shards}")
     if world.tp > 1 and compiled:

@@ -114,7 +114,12 @@ def fed_by_length(examples: Encoded, recipe: Recipe, where: str, lines: Sequence
 
     They are of the file `where`, of these lines.
     """
-    lengths, most = examples.lengths.max(axis=1), recipe.batch_tokens
+    return SampledFeed(examples.batch, drawn_by_length(examples.lengths.max(axis=1), recipe, where, lines))
+
+
+def drawn_by_length(lengths: np.ndarray, recipe: Recipe, where: str, lines: Sequence[int]) -> PairSampler:
+    """Numbers of examples of such lengths [example], by which `fed_by_length` takes them. Raises what that does."""
+    most = recipe.batch_tokens
     if (n := int(lengths.sum())) < most:
         raise TextError(
             f"the {len(lines)} examples of {where} hold {n:,} tokens, less than one batch of {most:,}; give more of them or "
@@ -125,4 +130,4 @@ def fed_by_length(examples: Encoded, recipe: Recipe, where: str, lines: Sequence
             f"{where}, line {lines[int(lengths.argmax())]}: it is {n} tokens long, but a batch holds {most}; make the batch "
             "larger (--batch-tokens) or rows shorter (--seq-len, --truncate)"
         )
-    return SampledFeed(examples.batch, PairSampler(examples.lengths, most, recipe.seed))
+    return PairSampler(lengths[:, None], most, recipe.seed)

@@ -16,6 +16,7 @@ from anyformer.training.objectives.labelled import Classification, Regression, T
 from anyformer.training.objectives.masked import MaskedLM
 from anyformer.training.objectives.permuted import PermutedLM
 from anyformer.training.objectives.replaced import ReplacedTokens
+from anyformer.training.objectives.rewarded import GRPO, RLOO, DrGRPO
 from anyformer.training.objectives.sentences import NextSentence, SentenceOrder
 from anyformer.training.objectives.seq2seq import Seq2Seq
 from anyformer.training.objectives.specification import ObjectiveSpec
@@ -39,6 +40,9 @@ OBJECTIVES: Mapping[str, ObjectiveSpec] = {
     "ipo": IPO(),
     "simpo": SimPO(),
     "orpo": ORPO(),
+    "grpo": GRPO(),
+    "dr-grpo": DrGRPO(),
+    "rloo": RLOO(),
     "contrastive": Contrastive(),
     "classification": Classification(),
     "regression": Regression(),

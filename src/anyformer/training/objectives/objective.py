@@ -96,6 +96,7 @@ class Objective(ABC, Generic[S]):
     # UsageError where it would hide nothing. None: nothing is.
     noise: ClassVar[Callable[[Any, int, Tokenizer], Noise] | None] = None
     trains_ahead: ClassVar[bool] = False  # the modules that predict further tokens learn too
+    writes: ClassVar[bool] = False  # texts are written on the way, token by token, which takes all weights
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -104,8 +105,8 @@ class Objective(ABC, Generic[S]):
             if isinstance(origin, type) and issubclass(origin, Objective) and isinstance(arguments[0], type):
                 arguments[0].loss = cls
 
-    def __init__(self, said: S, spec: ModelSpec) -> None:
-        self.said, self.spec = said, spec
+    def __init__(self, said: S, spec: ModelSpec, tokenizer: Tokenizer | None = None) -> None:
+        self.said, self.spec, self.tokenizer = said, spec, tokenizer
         # What the model said before the first step, where the losses go by it: `begin` notes it, and a checkpoint holds it.
         self.told: Mapping[str, Tensor] = {}
 
@@ -206,9 +207,12 @@ def loss_of(kind: type[ObjectiveSpec]) -> type[Objective[Any]]:
     return kind.loss
 
 
-def objective_of(said: ObjectiveSpec, spec: ModelSpec) -> Objective[Any]:
-    """The objective for an architecture. Raises UsageError, with the reason, for one that cannot do it."""
-    chosen = loss_of(type(said))(said, spec)
+def objective_of(said: ObjectiveSpec, spec: ModelSpec, tokenizer: Tokenizer | None = None) -> Objective[Any]:
+    """The objective for an architecture. Raises UsageError, with the reason, for one that cannot do it.
+
+    One that writes texts spells them by the `tokenizer`.
+    """
+    chosen = loss_of(type(said))(said, spec, tokenizer)
     reason = chosen.refuses()
     if reason is not None:
         raise UsageError(f"{said.kind} does not go with this architecture: {reason}")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from anyformer.spec import Spec
 
-Reads = Literal["text", "pairs", "labelled", "conversations", "preferences"]
+Reads = Literal["text", "pairs", "labelled", "conversations", "preferences", "prompts"]
 MASK = {"mask_token": "<mask>"}
 PADDED = {"pad_token": "<pad>"}  # transformers finds a row's last token by what is no padding
 

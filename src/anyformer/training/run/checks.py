@@ -28,6 +28,7 @@ SOURCES = {
     "labelled": "labelled text (--data with text and label, or tokens and labels)",
     "conversations": "conversations (--data with messages, or prompt and completion)",
     "preferences": "preferences (--data with prompt, chosen and rejected)",
+    "prompts": "prompts (--data with prompt, and what its answers are judged by)",
 }
 
 

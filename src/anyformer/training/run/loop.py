@@ -114,7 +114,7 @@ class Run:
         self.trainer = Trainer(
             self.model,
             job.recipe,
-            objective_of(job.recipe.objective, job.spec),
+            objective_of(job.recipe.objective, job.spec, job.data.tokenizer),
             micro_tokens=options.micro_tokens,
             compiled=options.compiled,
             recompute=options.recompute,

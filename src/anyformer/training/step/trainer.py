@@ -89,6 +89,7 @@ class Trainer:
             beside=asked is not None,
             by_place=objective.by_place,
             one_pass=objective.one_pass,
+            writes=objective.writes,
         )
         if micro_tokens is not None and (reason := indivisible(model.spec, recipe)):
             remedy = "leave --micro-tokens out, and make the batch smaller or use --recompute full"

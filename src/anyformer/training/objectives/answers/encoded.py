@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from anyformer.text.prompts import Answered, answered_prompt, answered_turns
 from anyformer.text.sources import wrong
 from anyformer.training.data.feed import Rows
 
+T = TypeVar("T")
 Texts = Sequence[Answered]
 """Of an answer: one text, or several where a template writes what was said before each of its messages anew."""
 
@@ -35,7 +38,8 @@ class EncodedExchanges(ABC):
         self.corpus, self.cut = corpus, 0
         self.examples: list[Texts] = []
         sources: list[int] = []
-        for number, answers in enumerate(_laid_out(corpus, tokenizer)):
+        answered = laid_out(corpus, tokenizer, partial(_answers, tokenizer))
+        for number, answers in enumerate(answered):
             line = corpus.rows[number].line
             for texts in self.texts(answers, line):
                 most = max(len(text.ids) - 1 for text in texts)
@@ -100,8 +104,8 @@ class EncodedConversations(EncodedExchanges):
         return Batch(ids, labels, document, places * document, np.where(mask, self.sources[numbers][:, None], -1))
 
 
-def _laid_out(corpus: ExchangeCorpus, tokenizer: Tokenizer) -> Iterator[list[Texts]]:
-    """Of each exchange the texts of each answer. Raises TextError, naming the line, for what cannot be laid out."""
+def laid_out(corpus: ExchangeCorpus, tokenizer: Tokenizer, made: Callable[[Exchange, Chat | None], T]) -> Iterator[T]:
+    """What is made of each exchange, by the chat template where it has messages. Raises TextError, naming the line."""
     with ExitStack() as until_then:
         chat: Chat | None = None
         for row in corpus.rows:
@@ -111,9 +115,13 @@ def _laid_out(corpus: ExchangeCorpus, tokenizer: Tokenizer) -> Iterator[list[Tex
                         remedy = "name one (--chat-template), or give a prompt and what is said to it as texts"
                         raise TextError(f"messages need a chat template, and the tokenizer brings none; {remedy}")
                     chat = until_then.enter_context(Chat(tokenizer))
-                yield [_texts(row, answer, tokenizer, chat) for answer in row.answers]
+                yield made(row, chat)
             except (TextError, InputError) as error:
                 raise wrong(corpus.where, row.line, str(error)) from None
+
+
+def _answers(tokenizer: Tokenizer, row: Exchange, chat: Chat | None) -> list[Texts]:
+    return [_texts(row, answer, tokenizer, chat) for answer in row.answers]
 
 
 def _texts(row: Exchange, answer: Said, tokenizer: Tokenizer, chat: Chat | None) -> Texts:

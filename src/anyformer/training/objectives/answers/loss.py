@@ -30,7 +30,7 @@ class SFTObjective(Objective[SFT]):
     """For decoders; rows are `text.Batch`, a text each, with labels where an answer is."""
 
     def refuses(self) -> str | None:
-        return _no_decoder(self.spec)
+        return no_decoder(self.spec)
 
 
 class PreferenceObjective(Objective[PreferenceSpec]):
@@ -41,7 +41,7 @@ class PreferenceObjective(Objective[PreferenceSpec]):
         return False  # it tells two texts of a pass apart, and may ask the model before the first step
 
     def refuses(self) -> str | None:
-        return _no_decoder(self.spec)
+        return no_decoder(self.spec)
 
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         self.refuse_of_classes(recipe)
@@ -108,7 +108,8 @@ class PreferenceObjective(Objective[PreferenceSpec]):
         return self.told[REFERENCE][tensor(rows.number)[:, 0]]
 
 
-def _no_decoder(spec: ModelSpec) -> str | None:
+def no_decoder(spec: ModelSpec) -> str | None:
+    """Why a model writes no answers behind what is asked; None: it does."""
     if spec.encoder is not None:
         return "it has an encoder, and no template makes one text of both sides; use Seq2Seq (--objective seq2seq)"
     return CausalObjective(CausalLM(), spec).refuses()

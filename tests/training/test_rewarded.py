@@ -1,0 +1,468 @@
+"""Learning from rewards: against plain sums over each answer's own logits, against all answers that there are, runs and files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import anyformer as af
+from anyformer.errors import RunFailed, TextError, UsageError
+from anyformer.layers import Everything
+from anyformer.model import Transformer, build
+from anyformer.recipe import (
+    DPO,
+    GRPO,
+    RLOO,
+    AdamW,
+    Boxed,
+    Constant,
+    Contains,
+    Distillation,
+    DrGRPO,
+    DropoutSpec,
+    Equal,
+    LastNumber,
+    Matches,
+    Recipe,
+    RewardedSpec,
+    RewardSpec,
+    dumps,
+    loads,
+    lora_of,
+)
+from anyformer.resizing import resize
+from anyformer.spec import HeadSpec, ModelSpec, TableSpec, Vocab
+from anyformer.text import Tokenizer
+from anyformer.text.conversations import Exchange, ExchangeCorpus, read_prompts
+from anyformer.training.objectives.objective import LossContext, Teacher, objective_of
+from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptData, PromptRows
+from anyformer.training.objectives.rewarded.loss import written
+from anyformer.training.objectives.rewarded.rewards import rewards_of
+from anyformer.training.run import RunOptions, TrainingResult, train
+from anyformer.training.step import Trainer
+from anyformer.training.step.trainer import rows_of
+from tests.cli.running import answer, refused, run, succeeded
+from tests.training.models import decoder, encoder_decoder
+from tests.training.test_answers import TEMPLATE, check_alike, gradients, log_likelihood
+from tests.training.test_objectives import CPU
+from tests.training.test_run import Crash, Watching, crash
+
+HOW = RunOptions(device=CPU, validations=2, plan=False)
+DIGITS = "0123456789"
+
+
+class Evens(RewardSpec):
+    """The share of the answer's characters that are even digits, a smooth reward, and a little for what is asked."""
+
+    def of(self, answer: str, line: Any) -> float:
+        return 0.8 * sum(each in "02468" for each in answer) / max(1, len(answer)) + 0.2 * (
+            str(line["answer"]) in answer
+        )
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    plain = Tokenizer.train([DIGITS + "+=: ua\nsernit"] * 2, 257)
+    return Tokenizer(plain._inner, {**plain.config, "chat_template": TEMPLATE})
+
+
+def prompts(n: int = 24, seed: int = 0) -> ExchangeCorpus:
+    """Sums, every third of them as a message."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(n):
+        one, other = (int(each) for each in rng.integers(0, 10 ** (1 + i % 2), 2))
+        asked = f"{one}+{other}="
+        before = ({"role": "user", "content": asked},) if i % 3 == 2 else asked
+        rows.append(Exchange(before, (), i + 1, facts={"answer": one + other}))
+    return ExchangeCorpus(tuple(rows), "sums.jsonl")
+
+
+def data() -> PromptData:
+    return PromptData(prompts(), prompts(6, 1), tokenizer())
+
+
+def recipe(said: RewardedSpec, **changes: Any) -> Recipe:
+    plain = Recipe(
+        objective=said, tokens=6 * 600, batch_tokens=600, seq_len=40, schedule=(Constant(),), optimizer=AdamW(lr=1e-3)
+    )
+    return plain.but(**changes)
+
+
+def way(kind: type[RewardedSpec] = GRPO, **fields: Any) -> RewardedSpec:
+    return kind(**{"rewards": (Evens(),), "group": 4, "max_new_tokens": 6, **fields})
+
+
+def fitting() -> ModelSpec:
+    head = HeadSpec(table=TableSpec(rows=Vocab(300)), bias=True)
+    return resize(decoder(head=head), vocab_size=tokenizer().vocab_size)
+
+
+def writer(seed: int = 0) -> Any:
+    """A model that writes digits for the most part, and ends its answers, some sooner and some later."""
+    model: Any = build(fitting(), seed)
+    likely = [*(tokenizer().encode(each)[0] for each in DIGITS), *tokenizer().closing_ids]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and name != "shared.tokens.weight":
+                parameter.mul_(8)
+        model.head().bias.fill_(-6).index_fill_(0, torch.tensor(likely), 0.0)
+    return model
+
+
+def trained(given: Recipe, at: Path, **options: Any) -> TrainingResult:
+    """A run that begins with the writer's weights."""
+    if not (at / "base").exists():
+        af.save(writer(), at / "base", tokenizer=tokenizer())
+    return train(fitting(), given, data(), init=at / "base", **{"options": HOW, **options})
+
+
+def prompt_of(rows: PromptRows, i: int) -> list[int]:
+    return rows.ids[i, 0, : int(rows.n[i, 0])].tolist()
+
+
+# By rewards of a group and its answers' lengths: what multiplies -log p of each answer, as the papers' formulas have it.
+FORMULAS: dict[type[RewardedSpec], Callable[[list[float], list[int]], list[float]]] = {
+    GRPO: lambda r, n: [(each - mean(r)) / (deviation(r) + 1e-4) / of for each, of in zip(r, n, strict=True)],
+    DrGRPO: lambda r, n: [(each - mean(r)) / 6 for each in r],
+    RLOO: lambda r, n: [each - (sum(r) - each) / (len(r) - 1) for each in r],
+}
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def deviation(values: list[float]) -> float:
+    return math.sqrt(sum((each - mean(values)) ** 2 for each in values) / (len(values) - 1))
+
+
+@pytest.mark.parametrize("kind", FORMULAS, ids=lambda each: each.__name__)
+def test_the_loss_is_that_of_the_papers_formula(kind: type[RewardedSpec]) -> None:
+    """Of answers of different lengths to prompts of different lengths, each by itself, on all logits."""
+    said = way(kind)
+    rows: PromptRows = next(data().feed(recipe(said)))
+    model = writer()
+    found = objective_of(said, model.spec, tokenizer())(LossContext(model, model.head(), CPU), rows)
+    found.total.backward()
+    ours = gradients(model)
+    answers = written(model, tokenizer(), rows, said.max_new_tokens)
+    total, missing = [], []
+    for i in range(len(rows.labels)):
+        own, before = answers[4 * i : 4 * i + 4], prompt_of(rows, i)
+        worth = [Evens().of(each.text, rows.exchange[i, 0].facts) for each in own]
+        missing += [1 - each for each in worth]
+        for each, count in zip(own, FORMULAS[kind](worth, [len(each.ids) for each in own]), strict=True):
+            learned = np.arange(len(before) + len(each.ids)) >= len(before)
+            total.append(-count * log_likelihood(model, np.array([*before, *each.ids]), learned))
+    torch.stack(total).sum().backward()
+    assert len({len(each.ids) for each in answers}) > 1
+    assert len({len(prompt_of(rows, i)) for i in range(len(rows.labels))}) > 1
+    check_alike(ours, gradients(model))
+    torch.testing.assert_close(found.each.flatten(), torch.tensor(missing), rtol=1e-6, atol=1e-7, check_dtype=False)
+    parts = {name: (float(part.nats), int(part.labels)) for name, part in found.parts.items()}
+    n = len(missing)
+    assert parts["reward"] == (pytest.approx(n - sum(missing)), n)
+    assert parts["length"] == (sum(len(each.ids) for each in answers), n)
+    assert parts["ended"] == (sum(each.ids[-1] in tokenizer().closing_ids for each in answers), n)
+    assert parts["entropy"][1] == parts["length"][0]
+
+
+def test_a_teacher_is_heard_where_the_model_drew() -> None:
+    """(1 - weight) of the loss, weight of Σ exp(d) - d - 1 over an answer's length, d = log p of the teacher - log p."""
+    said = way(group=2)
+    rows: PromptRows = next(data().feed(recipe(said)))
+    model = writer()
+    theirs: Any = writer(seed=7)
+    objective = objective_of(said, model.spec, tokenizer())
+    teacher = Teacher(theirs, objective_of(said, theirs.spec), Distillation(teacher="there", weight=0.3))
+    found = objective(LossContext(model, model.head(), CPU, teacher=teacher), rows)
+    found.total.backward()
+    ours = gradients(model)
+    answers = written(model, tokenizer(), rows, said.max_new_tokens)
+    total, apart = [], []
+    for i in range(len(rows.labels)):
+        own, before = answers[2 * i : 2 * i + 2], prompt_of(rows, i)
+        worth = [Evens().of(each.text, rows.exchange[i, 0].facts) for each in own]
+        for each, count in zip(own, FORMULAS[GRPO](worth, [len(each.ids) for each in own]), strict=True):
+            ids = torch.tensor([[*before, *each.ids]])
+            mine, other = (of_each(one, ids, len(before)) for one in (model, theirs))
+            d = other.detach() - mine
+            apart.append((d.exp() - d - 1).sum())
+            total.append(0.7 * -count * mine.sum() + 0.3 * apart[-1] / len(each.ids))
+    torch.stack(total).sum().backward()
+    check_alike(ours, gradients(model))
+    assert float(found.parts["teacher"].nats) == pytest.approx(float(torch.stack(apart).sum().detach()), rel=1e-4)
+    assert not [p for p in theirs.parameters() if p.grad is not None]
+
+
+def of_each(model: Transformer, ids: Tensor, n: int) -> Tensor:
+    """Log p of each token behind the first n."""
+    logits = model(ids).logits[0, :-1].double().log_softmax(-1)
+    return logits.gather(1, ids[0, 1:, None])[n - 1 :, 0]
+
+
+def test_the_gradient_is_that_of_the_expected_reward() -> None:
+    """Of answers of one token all are known: the sum over them of p times reward. RLOO's gradient is that, on average."""
+    said = way(RLOO, group=8, max_new_tokens=1)
+    model = writer()
+    corpus = ExchangeCorpus((Exchange("1+1=", (), 1, facts={"answer": 2}),), "one.jsonl")
+    given, n = PromptData(corpus, None, tokenizer()), 600
+    encoded = given.encoded(recipe(said))
+    rows = encoded.batch(np.zeros(n, dtype=np.int64), np.arange(8 * n).reshape(n, 8))
+    out = model(torch.tensor([prompt_of(rows, 0)])).logits[0, -1]
+    texts = [tokenizer().decode([token]) for token in range(len(out))]
+    worth = torch.tensor([Evens().of(text, {"answer": 2}) for text in texts])
+    expected = -(out.softmax(-1) * worth).sum()  # which is to fall
+    bias: Tensor = model.stack.norm.weight
+    (exact,) = torch.autograd.grad(expected, bias)
+    objective, drawn = objective_of(said, model.spec, tokenizer()), []
+    for part in range(20):
+        of = slice(part * 30, part * 30 + 30)
+        some = PromptRows(*(field[of] for field in rows))
+        (gradient,) = torch.autograd.grad(objective(LossContext(model, model.head(), CPU), some).total, bias)
+        drawn.append(gradient / 240)
+    found = torch.stack(drawn)
+    error = found.std(0) / math.sqrt(len(found))
+    assert ((found.mean(0) - exact).abs() <= 4 * error + 1e-7).all()
+    assert (exact.abs() > 8 * error).any()  # it is no matter of chance
+
+
+def test_answers_are_those_that_the_model_gives() -> None:
+    """Greedy ones as without any cache; drawn ones as often as they are likely, and each alone as among others."""
+    model = writer()
+    encoded = data().encoded(recipe(way()))
+    rows = encoded.batch(np.arange(9), np.full((9, 1), LIKELIEST))
+    for i, own in enumerate(written(model, tokenizer(), rows, 6)):
+        ids = prompt_of(rows, i)
+        for _ in range(6):
+            with torch.no_grad():
+                ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] in tokenizer().closing_ids:
+                break
+        assert ids == prompt_of(rows, i) + own.ids
+        assert own.ended == (ids[-1] in tokenizer().closing_ids)
+    n = 2000
+    one = encoded.batch(np.zeros(1, dtype=np.int64), np.arange(n)[None])
+    first = np.bincount([each.ids[0] for each in written(model, tokenizer(), one, 1)], minlength=model.spec.vocab_size)
+    with torch.no_grad():
+        likely = model(torch.tensor([prompt_of(one, 0)])).logits[0, -1].double().softmax(-1).numpy() * n
+    often = likely >= 5
+    square = (((first - likely) ** 2 / likely)[often]).sum()
+    assert square < often.sum() + 5 * math.sqrt(2 * often.sum())
+    some = encoded.batch(np.arange(5), np.arange(5, 15).reshape(5, 2))
+    together = written(model, tokenizer(), some, 6)
+    for i in range(5):
+        alone = PromptRows(*(field[i : i + 1] for field in some))
+        assert written(model, tokenizer(), alone, 6) == together[2 * i : 2 * i + 2]
+
+
+def test_parts_of_a_batch_are_the_batch() -> None:
+    found, given = [], recipe(way())
+    for micro_tokens in (10**6, 100):
+        model = writer()
+        objective = objective_of(given.objective, model.spec, tokenizer())
+        trainer = Trainer(model, given, objective, micro_tokens=micro_tokens)
+        rows = next(data().feed(given))
+        assert (rows_of(rows, micro_tokens) < len(rows.labels)) == (micro_tokens == 100)
+        found.append((trainer.gradients(1, rows).loss, gradients(model)))
+    assert math.isclose(found[0][0], found[1][0], rel_tol=1e-6)
+    check_alike(found[0][1], found[1][1])
+
+
+def test_a_prompt_is_answered_otherwise_each_time_that_it_comes() -> None:
+    feed, seeds = data().feed(recipe(way())), dict[int, list[tuple[int, ...]]]()
+    for _ in range(12):
+        rows = next(feed)
+        for row, drawn in zip(rows.exchange[:, 0], rows.seed, strict=True):
+            seeds.setdefault(row.line, []).append(tuple(drawn))
+    assert max(map(len, seeds.values())) > 1
+    every = [seed for times in seeds.values() for drawn in times for seed in drawn]
+    assert len(set(every)) == len(every)
+    assert min(every) >= 0
+
+
+def test_a_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """Also with rows that are prepared by another process."""
+    given = recipe(way(), tokens=8 * 600)
+    whole = trained(given, tmp_path)
+    options = RunOptions(device=CPU, validations=2, plan=False, save_every=3, workers=1)
+    with pytest.raises(Crash):
+        trained(given, tmp_path, out=tmp_path / "run", options=options, watcher=Watching(5, crash))
+    again = trained(given, tmp_path, out=tmp_path / "run", options=options)
+    assert [m.loss.hex() for m in again.steps] == [m.loss.hex() for m in whole.steps]
+    assert again.evaluation is not None
+    assert whole.evaluation is not None
+    assert again.evaluation.loss.hex() == whole.evaluation.loss.hex()
+    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), whole.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", FORMULAS, ids=lambda each: each.__name__)
+def test_what_is_worth_more_becomes_likelier(kind: type[RewardedSpec], tmp_path: Path) -> None:
+    found = trained(recipe(way(kind), tokens=40 * 600, optimizer=AdamW(lr=3e-3)), tmp_path)
+    rewards = [(step.parts or {})["reward"] for step in found.steps]
+    assert mean(rewards[-5:]) > 0.7 > 0.5 > rewards[0]
+    assert found.unigram_loss == pytest.approx(1.0)  # no reward at all
+    assert found.evaluation is not None
+    assert found.evaluation.tokens == 6  # prompts
+    assert found.evaluation.loss == pytest.approx(1 - found.evaluation.parts["reward"].loss)
+
+
+def test_an_adapter_learns_and_a_teacher_holds_it(tmp_path: Path) -> None:
+    """From a teacher alone, which is what the adapter is put on, there is nothing to learn; from rewards there is."""
+    base = Distillation(teacher=str(tmp_path / "base"))
+    given = recipe(way(), tokens=30 * 600, lora=lora_of("r=8,alpha=16,targets=all"), optimizer=AdamW(lr=1e-2))
+    changed = []
+    for each in (given, given.but(distillation=base)):
+        found = trained(each, tmp_path)
+        rewards = [(step.parts or {})["reward"] for step in found.steps]
+        changed.append(abs(mean(rewards[-5:]) - mean(rewards[:5])))
+        if each.distillation is not None:
+            assert max((step.parts or {})["teacher"] for step in found.steps) < 1e-6
+    assert changed[0] > 0.1 > 0.05 > changed[1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "answer", "right", "worth"),
+    [
+        (Equal(), " 42\n", 42, 1),
+        (Equal(), "42.", 42, 0),
+        (Contains(), "it is 42.", "42 ", 1),
+        (Contains(), "4 2", "42", 0),
+        (LastNumber(), "6 times 7 is 42.", "so #### 42", 1),
+        (LastNumber(), "it is 1,234.50", 1234.5, 1),
+        (LastNumber(), "42, or 43", 42, 0),
+        (LastNumber(), "5 - -3", "-3", 1),
+        (LastNumber(), "none", 42, 0),
+        (LastNumber(), "1,2", "2", 1),
+        (Boxed(), r"so \boxed{\frac{1}{2}}.", r"\frac{1}{2}", 1),
+        (Boxed(), r"\boxed{1} or \boxed{2.0}", r"hence \boxed{2}", 1),
+        (Boxed(), r"\boxed{1} and \boxed{2", "1", 1),
+        (Boxed(), "2", "2", 0),
+        (Matches(pattern=r"^<think>.*</think>\s*\S"), "<think>\nhm\n</think> 42", "", 1),
+        (Matches(pattern=r"^<think>.*</think>\s*\S"), "42", "", 0),
+    ],
+)
+def test_rules_know_the_right_answer(rule: RewardSpec, answer: str, right: object, worth: float) -> None:
+    assert rule.of(answer, {"answer": right}) == worth
+
+
+def test_a_rule_that_fails_is_named() -> None:
+    class Broken(RewardSpec):
+        def of(self, answer: str, line: Any) -> float:
+            return line["none"]
+
+    class Endless(RewardSpec):
+        def of(self, answer: str, line: Any) -> float:
+            return math.nan
+
+    for rule, says in (
+        (Broken(), r"the reward Broken failed on .*: KeyError: 'none'"),
+        (Endless(), "Endless is nan of"),
+    ):
+        with pytest.raises(RunFailed, match=says):
+            train(fitting(), recipe(way(rewards=(rule,))), data(), options=HOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"dropout": DropoutSpec(residual=0.1)}, "GRPO learns from what the model says without dropout"),
+        ({"label_smoothing": 0.1}, "GRPO has no label_smoothing"),
+        ({"distillation": Distillation(teacher="x", temperature=2.0)}, "draws at temperature 1"),
+        (
+            {"seq_len": 12},
+            r"sums.jsonl, line \d+: \d+ tokens and an answer of 6 are more than the 12 of a row; make rows",
+        ),
+        (
+            {"batch_tokens": 40},
+            r"line \d+: 4 answers to it take up to \d+ tokens, and a batch holds 40; make the batch",
+        ),
+        ({"batch_tokens": 10**6, "tokens": 10**6}, "less than one batch of 1,000,000"),
+        ({"objective": DPO()}, r"DPO reads preferences .*, and what is given is prompts"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises((UsageError, TextError), match=says):
+        train(fitting(), recipe(way()).but(**changes), data(), options=HOW)
+
+
+def test_architectures_that_write_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="it has an encoder"):
+        objective_of(GRPO(), encoder_decoder())
+    with pytest.raises(UsageError, match="Everything"):
+        objective_of(GRPO(), decoder(Everything()))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"answer": 1}', "line 2: there is no 'prompt' among 'answer'"),
+        ('{"prompt": ""}', "line 2: prompt = '' asks nothing"),
+        ('{"prompt": 3}', "line 2: prompt = 3 asks nothing"),
+        ('{"prompt": [{"role": "user"}]}', "line 2: message 1 of prompt"),
+    ],
+)
+def test_files_are_read_line_by_line(line: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "asked.jsonl"
+    file.write_text('{"prompt": "1+1=", "answer": 2, "more": [1]}\n')
+    (row,) = read_prompts(file).rows
+    assert row == Exchange("1+1=", (), 1, (), {"answer": 2, "more": [1]})
+    other = read_prompts(file).fingerprint
+    file.write_text(file.read_text().replace("2,", "3,"))
+    assert read_prompts(file).fingerprint != other
+    file.write_text(file.read_text() + line)
+    with pytest.raises(TextError, match=says.replace("[", r"\[")):
+        read_prompts(file)
+
+
+def test_a_line_without_what_it_is_judged_by_is_named() -> None:
+    corpus = ExchangeCorpus((Exchange("1+1=", (), 7, facts={"answer": "two"}),), "asked.jsonl")
+    for rule, says in (
+        (LastNumber(), "no number in 'answer'"),
+        (Equal(field="solution"), "no text or number 'solution'"),
+    ):
+        with pytest.raises(
+            TextError, match=f"asked.jsonl, line 7: {rule.kind} judges answers by it, and it has {says}"
+        ):
+            PromptData(corpus, None, tokenizer()).encoded(recipe(way(rewards=(rule,))))
+
+
+def test_recipes_carry_them() -> None:
+    for kind in FORMULAS:
+        said = recipe(way(kind, rewards=(LastNumber(weight=0.5), Matches(pattern="a"))))
+        assert loads(dumps(said)) == said
+        assert said.objective.highest == 1.5  # type: ignore[attr-defined]
+    assert rewards_of(["boxed", "Evens", Equal(field="b")]) == (Boxed(), Evens(), Equal(field="b"))
+    with pytest.raises(UsageError, match=r"there is no reward 'boxd' \(did you mean 'boxed'\?\)"):
+        rewards_of(["boxd"])
+
+
+def test_commands_train_and_judge(tmp_path: Path) -> None:
+    """What `evaluate` says of a run is what the run said of the same prompts."""
+    sums = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in range(5) for b in range(4)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, sums)))
+    af.save(writer(), tmp_path / "base", tokenizer=tokenizer())
+    asked = ["--data", tmp_path / "sums.jsonl"]
+    said = [*asked, "--reward", "last-number", "--max-new-tokens", "4", "--objective", "grpo"]
+    sizes = ["--group", "4", "--tokens", "2k", "--batch-tokens", "400", "--seq-len", "16", "--validation", "0.2"]
+    base, out = tmp_path / "base", tmp_path / "out"
+    learnt = answer("train", base, "--init", base, *said, *sizes, "--out", out)
+    assert learnt["objective"] == "GRPO"
+    judged = answer("evaluate", out, *asked, "--held-out", "0.2")
+    assert judged["reward"] == learnt["validation"]["reward"] == pytest.approx(1 - learnt["validation"]["loss"])
+    assert judged["prompts"] == 4
+    assert "20 prompts" in succeeded(run("evaluate", base, *said)).stdout
+    refused(run("evaluate", base, *asked, "--reward", "equal"), "take --objective grpo, or leave them out")
+    refused(run("evaluate", base, *asked, "--objective", "grpo", "--reward", "equl"), "did you mean 'equal'")
+    refused(run("inspect", out, *asked), "GRPO judges what a model writes itself")
+    refused(run("train", base, *asked, "--group", "4", "--out", tmp_path / "other"), "has a field 'group'")

@@ -4,6 +4,7 @@
 
 One layer, top 2, 4,096 tokens; the layers share x, the gradient and the clock. Work that follows tokens must not follow
 the number of experts: 128 experts at most 1.4 times the time of 8, 8 experts at most 1.15 times the dense layer's.
+Under autocast their products stay float32, ours are bfloat16's, which a processor without AMX computes the slower.
 Each pass begins without gradients, as a training step does: none is added to those of the pass before.
 """
 

@@ -23,8 +23,8 @@ What the benchmarks found when they last ran, each row beside its bar, and a col
 differ, so a figure is a ratio of two sides that took turns in one run, on one thread, by CPU seconds; where seconds stand alone
 the row says so. Written by `python tools/performance.py` from the files in [`benchmarks/results`](../benchmarks/README.md), which
 hold every turn. A bar that was missed stays here as missed. On 2026-11-25, while
-`decoding` and `blocked` ran on 2026-11-27, and while `conversation` ran, another core had other work. `gpu` and `gpu_kernels` ran
-on a GPU, by its own clock.
+`decoding` and `blocked` ran on 2026-11-27, and while `conversation` ran, another core had other work; on 2026-12-01 it had a
+little. `gpu` and `gpu_kernels` ran on a GPU, by its own clock.
 """
 
 PICTURE = """

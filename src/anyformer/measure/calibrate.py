@@ -123,7 +123,8 @@ def _processor(device: torch.device) -> str:
     except OSError:
         return platform.processor() or platform.machine()
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(models, platform.machine())} ({torch.backends.cpu.get_cpu_capability()})"
+    amx = ", AMX" if any(line.startswith("flags") and " amx_bf16" in line for line in lines) else ""
+    return f"{next(models, platform.machine())} ({torch.backends.cpu.get_cpu_capability()}{amx})"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -37,6 +37,7 @@ def test_every_example_is_tested_here() -> None:
         "merging",
         "norms",
         "reads_both_ways",
+        "rewards",
         "surgery",
     }
 
@@ -195,6 +196,14 @@ def test_reads_both_ways(tmp_path: Path) -> None:
     found = {line.split()[0]: float(re.findall(r"accuracy ([\d.]+)", line)[0]) for line in out.splitlines()[1:]}
     assert set(found) == {"bert-base", "gpt2"}
     assert min(found.values()) > 0.9  # one word says it, and half the labels are of either side
+
+
+def test_rewards(tmp_path: Path) -> None:
+    out = run(tmp_path, str(EXAMPLES / "rewards.py"), "sums", "40000")
+    found = {line.partition(":")[0]: float(re.findall(r"([\d.]+)% right", line)[0]) for line in out.splitlines()}
+    assert set(found) == {"taught", "rewarded"}
+    assert 60 < found["taught"] < 90  # sixty sums of a hundred were shown
+    assert all("(100 prompts)" in line for line in out.splitlines())
 
 
 @pytest.mark.slow

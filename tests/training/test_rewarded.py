@@ -44,9 +44,9 @@ from anyformer.spec import HeadSpec, ModelSpec, TableSpec, Vocab
 from anyformer.text import Tokenizer
 from anyformer.text.conversations import Exchange, ExchangeCorpus, read_prompts
 from anyformer.training.objectives.objective import LossContext, Teacher, objective_of
+from anyformer.training.objectives.rewarded import rewards_of
 from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptData, PromptRows
 from anyformer.training.objectives.rewarded.loss import written
-from anyformer.training.objectives.rewarded.rewards import rewards_of
 from anyformer.training.run import RunOptions, TrainingResult, train
 from anyformer.training.step import Trainer
 from anyformer.training.step.trainer import rows_of

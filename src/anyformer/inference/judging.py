@@ -37,8 +37,8 @@ from anyformer.training.objectives.architecture import RESTORED, usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.objective import Objective, judging_noise_of, objective_of
+from anyformer.training.objectives.rewarded import rewards_of
 from anyformer.training.objectives.rewarded.data import EncodedPrompts, PromptValidation
-from anyformer.training.objectives.rewarded.rewards import rewards_of
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import EXCHANGES, Sources
 from anyformer.training.run.checks import check_positions, check_vocabulary, longest_row

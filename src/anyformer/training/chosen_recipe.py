@@ -12,7 +12,7 @@ from anyformer.errors import SpecError, UsageError, among, did_you_mean
 from anyformer.recipe import OBJECTIVES, OPTIMIZERS, Examples, ObjectiveSpec, Recipe, distillation_of, lora_of
 from anyformer.spec import ModelSpec, is_path
 from anyformer.training.objectives.architecture import usual
-from anyformer.training.objectives.rewarded.rewards import rewards_of
+from anyformer.training.objectives.rewarded import rewards_of
 
 # Fields of a recipe that a text may say, which extends what the recipe has.
 WRITTEN: Mapping[str, Callable[[str, Any], Any]] = {"lora": lora_of, "distillation": distillation_of}

@@ -1,4 +1,4 @@
-"""Answers that processes write, each to its own prompts: the steps are those of one process; a part of the weights writes none."""
+"""Answers that processes write, each to its own prompts: the steps are those of one; who has some of the weights writes none."""
 
 from __future__ import annotations
 

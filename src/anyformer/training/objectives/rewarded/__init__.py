@@ -6,15 +6,107 @@ answer would have to clip, is 1.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar, Literal
 
-from anyformer.spec import Few, Range
-from anyformer.training.objectives.rewarded.rewards import Equal, RewardSpec
+from anyformer.errors import RunFailed, SpecError, UsageError, among
+from anyformer.spec import Few, Positive, Range, Spec
 from anyformer.training.objectives.specification import ObjectiveSpec, Reads
 
 REWARD = "reward"  # the part of the losses that is no loss: what answers are worth
 LENGTH = "length"  # the same: tokens of an answer
 ENDED = "ended"  # the share of answers that ended by themselves, before the most tokens that one may have
+
+_NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)")
+_BOXED = r"\boxed{"
+
+
+class RewardSpec(Spec, abstract=True):
+    """A rule that says what an answer is worth, from 0 to 1; that much counts `weight` times."""
+
+    weight: Positive = 1.0
+
+    @abstractmethod
+    def of(self, answer: str, line: Mapping[str, Any]) -> float:
+        """What an answer is worth to a prompt whose line of the file says this beside it."""
+
+    def lacks(self, line: Mapping[str, Any]) -> str | None:
+        """Why no answer can be judged by what a line says; None: it can."""
+        return None
+
+
+class Compared(RewardSpec, abstract=True):
+    """A rule that knows the right answer: what a line says by the name of `field`."""
+
+    field: str = "answer"
+
+    def lacks(self, line: Mapping[str, Any]) -> str | None:
+        return None if isinstance(line.get(self.field), str | int | float) else f"has no text or number {self.field!r}"
+
+    def right(self, line: Mapping[str, Any]) -> str:
+        """The right answer."""
+        return str(line[self.field])
+
+
+class Equal(Compared):
+    """The answer is the right one, but for blanks around it."""
+
+    def of(self, answer: str, line: Mapping[str, Any]) -> float:
+        return float(answer.strip() == self.right(line).strip())
+
+
+class Contains(Compared):
+    """The right answer is said in it, as it is written."""
+
+    def of(self, answer: str, line: Mapping[str, Any]) -> float:
+        return float(self.right(line).strip() in answer)
+
+
+class LastNumber(Compared):
+    """The last number of the answer is the last one of the right one: GSM8K's rule, whose answers end with "#### 42"."""
+
+    def lacks(self, line: Mapping[str, Any]) -> str | None:
+        return super().lacks(line) or (None if numbers(self.right(line)) else f"has no number in {self.field!r}")
+
+    def of(self, answer: str, line: Mapping[str, Any]) -> float:
+        said = numbers(answer)
+        return float(bool(said) and said[-1] == numbers(self.right(line))[-1])
+
+
+class Boxed(Compared):
+    r"""What the answer puts last into \\boxed{…} is the right one, or what that puts there, as texts or numbers: MATH's rule."""
+
+    def of(self, answer: str, line: Mapping[str, Any]) -> float:
+        said, right = boxed(answer), self.right(line)
+        return float(said is not None and _same(said, boxed(right) or right))
+
+
+class Matches(RewardSpec):
+    """Somewhere in the answer the pattern, a regular expression, matches: of a form that is wanted, say."""
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise SpecError(f"{self.kind}.pattern = {self.pattern!r} is no regular expression: {error}") from None
+
+    def of(self, answer: str, line: Mapping[str, Any]) -> float:
+        return float(re.search(self.pattern, answer, re.DOTALL) is not None)
+
+
+REWARDS: Mapping[str, RewardSpec] = {
+    "equal": Equal(),
+    "contains": Contains(),
+    "last-number": LastNumber(),
+    "boxed": Boxed(),
+}
+"""Rules that need nothing said, by the names that a command takes."""
 
 
 class RewardedSpec(ObjectiveSpec, abstract=True):
@@ -65,3 +157,56 @@ class RLOO(RewardedSpec):
 
     arXiv:2402.14740, section 3.3.
     """
+
+
+def rewards_of(named: Sequence[str | RewardSpec]) -> tuple[RewardSpec, ...]:
+    """Rules by their names, those of one's own by their kinds; rules as they are. Raises UsageError, with the nearest name."""
+    if isinstance(named, str):
+        named = (named,)
+    kinds = {kind: each for kind, each in Spec.kinds.items() if issubclass(each, RewardSpec) and not each.abstract}
+    found = list[RewardSpec]()
+    for each in named:
+        if isinstance(each, str) and each not in REWARDS and each not in kinds:
+            raise UsageError(f"there is no reward {each!r}{among(each, REWARDS)}, or import one of your own (--import)")
+        found.append(each if isinstance(each, RewardSpec) else REWARDS.get(each) or kinds[each]())
+    return tuple(found)
+
+
+def worth(rewards: Sequence[RewardSpec], answer: str, line: Mapping[str, Any]) -> float:
+    """What an answer is worth by all rules. Raises RunFailed, which names it, for a rule that fails or gives no number."""
+    total = 0.0
+    for rule in rewards:
+        try:
+            found = float(rule.of(answer, line))
+        except Exception as error:  # whatever a rule of one's own raises
+            raise RunFailed(
+                f"the reward {rule.kind} failed on {answer[:40]!r}: {type(error).__name__}: {error}"
+            ) from error
+        if not math.isfinite(found):
+            raise RunFailed(f"the reward {rule.kind} is {found} of {answer[:40]!r}, which is no number")
+        total += rule.weight * found
+    return total
+
+
+def numbers(text: str) -> list[Decimal]:
+    """The numbers of a text, "1,234.5" as one, in their order."""
+    return [Decimal(each.replace(",", "")) for each in _NUMBER.findall(text)]
+
+
+def boxed(text: str) -> str | None:
+    r"""What stands in the last \\boxed{…} of a text whose braces are closed; None: there is none."""
+    begins = text.rfind(_BOXED)
+    while begins >= 0:
+        depth, start = 1, begins + len(_BOXED)
+        for at in range(start, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            if not depth:
+                return text[start:at]
+        begins = text.rfind(_BOXED, 0, begins)
+    return None
+
+
+def _same(one: str, other: str) -> bool:
+    one, other = one.strip(), other.strip()
+    whole = [_NUMBER.fullmatch(each) for each in (one, other)]
+    return numbers(one) == numbers(other) if all(whole) else one == other

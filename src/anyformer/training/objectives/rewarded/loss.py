@@ -26,10 +26,9 @@ from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.answers.encoded import side_by_side
 from anyformer.training.objectives.answers.loss import no_decoder
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, from_teacher, on, tensor
-from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD, RewardedSpec
+from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD, RewardedSpec, worth
 from anyformer.training.objectives.rewarded.advantages import advantages
 from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptRows
-from anyformer.training.objectives.rewarded.rewards import worth
 
 ENTROPY = "entropy"  # the part of the losses that is no loss: nats of a token that was drawn
 ALIKE = "alike"  # the same: of prompts, those all of whose answers are worth the same, from which nothing is learnt

@@ -48,7 +48,7 @@ ROOMS: dict[str, set[str]] = {
     "surgery": {"spec", "layers", "text"},
     "hub": {"disk", "model", "families", "variants", "text", "spec", "layers", "cache", "resizing", "surgery"},
     "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"}
-    | {"axes", "generation", "observation"},
+    | {"axes", "cache", "generation", "observation"},
     "generation": {"model", "text", "cache", "layers", "spec"},
     "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"}
     | {"new_tokens"},

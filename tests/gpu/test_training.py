@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from anyformer.recipe import RLOO
 from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.run import train
 from tests.cli.running import run, succeeded, write_text
 from tests.gpu.machine import DEVICE, on_gpu
 from tests.training.test_lora_few_bits import on, unrounded, wide, written
+from tests.training.test_rewarded import recipe as rewarded
+from tests.training.test_rewarded import trained, way
 from tests.training.test_run import HOW, RECIPE, SPEC, Crash, Watching, crash
 from tests.training.texts import text_data
 
@@ -59,6 +63,16 @@ def test_a_run_that_crashed_goes_on(tmp_path: Path) -> None:
     again = train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=how)
     expected, found = ([m.loss for m in result.steps] for result in (whole, again))
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_answers_are_drawn_and_learnt_from_as_on_a_cpu(precision: Any, tmp_path: Path) -> None:
+    """Draws are the processor's, so that only a number near the border of two tokens is another one."""
+    here = trained(rewarded(way(RLOO)), tmp_path)
+    there = trained(rewarded(way(RLOO), precision=precision), tmp_path, options=replace(HOW, device=DEVICE))
+    assert there.steps[0].loss == pytest.approx(here.steps[0].loss, abs=0.1)
+    expected, found = ([(step.parts or {})["entropy"] for step in result.steps] for result in (here, there))
+    assert found == pytest.approx(expected, rel=1e-1)
 
 
 @pytest.mark.parametrize("base", ["int8", "nf4"])

@@ -156,11 +156,11 @@ def test_the_loss_is_that_of_the_papers_formula(kind: type[RewardedSpec]) -> Non
     found.total.backward()
     ours = gradients(model)
     answers = written(model, tokenizer(), rows, said.max_new_tokens)
-    total, missing = [], []
+    total, missing, alike = [], [], 0
     for i in range(len(rows.labels)):
         own, before = answers[4 * i : 4 * i + 4], prompt_of(rows, i)
         worth = [Evens().of(each.text, rows.exchange[i, 0].facts) for each in own]
-        missing += [1 - each for each in worth]
+        missing, alike = [*missing, *(1 - each for each in worth)], alike + (len(set(worth)) == 1)
         for each, count in zip(own, FORMULAS[kind](worth, [len(each.ids) for each in own]), strict=True):
             learned = np.arange(len(before) + len(each.ids)) >= len(before)
             total.append(-count * log_likelihood(model, np.array([*before, *each.ids]), learned))
@@ -175,6 +175,7 @@ def test_the_loss_is_that_of_the_papers_formula(kind: type[RewardedSpec]) -> Non
     assert parts["length"] == (sum(len(each.ids) for each in answers), n)
     assert parts["ended"] == (sum(each.ids[-1] in tokenizer().closing_ids for each in answers), n)
     assert parts["entropy"][1] == parts["length"][0]
+    assert parts["alike"] == (alike, len(rows.labels))
 
 
 def test_a_teacher_is_heard_where_the_model_drew() -> None:
@@ -286,6 +287,8 @@ def test_a_prompt_is_answered_otherwise_each_time_that_it_comes() -> None:
         for row, drawn in zip(rows.exchange[:, 0], rows.seed, strict=True):
             seeds.setdefault(row.line, []).append(tuple(drawn))
     assert max(map(len, seeds.values())) > 1
+    other = next(data().feed(recipe(way(), seed=1)))
+    assert tuple(other.seed[0]) not in seeds[other.exchange[0, 0].line]
     every = [seed for times in seeds.values() for drawn in times for seed in drawn]
     assert len(set(every)) == len(every)
     assert min(every) >= 0

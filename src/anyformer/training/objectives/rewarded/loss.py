@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.cache import KVCache
 from anyformer.errors import UsageError
 from anyformer.generation import GREEDY, Sampling
-from anyformer.generation.decode import Decoding
+from anyformer.generation.compiled import next_logits
+from anyformer.generation.decode import Decoding, growing_cache
+from anyformer.generation.prompt import parting
 from anyformer.generation.text import GrowingText
 from anyformer.layers.context import Notes
 from anyformer.layers.cross_entropy import cross_entropy
@@ -127,24 +130,40 @@ class RewardedObjective(Objective[RewardedSpec]):
 
 def written(model: Transformer, tokenizer: Tokenizer, rows: PromptRows, most: int) -> list[Written]:
     """Answers of so many tokens at most, those to one prompt behind each other; each the same alone or among others."""
-    prompts = [ids[:n].tolist() for ids, (n,) in zip(rows.ids[:, 0], rows.n, strict=True) for _ in rows.seed[0]]
-    device, width = next(model.parameters()).device, max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(each)) + each for each in prompts], device=device)
-    mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts], device=device)
+    asked, group = [ids[:n].tolist() for ids, (n,) in zip(rows.ids[:, 0], rows.n, strict=True)], rows.seed.shape[1]
+    device, width = next(model.parameters()).device, int(rows.n.max())
+    ids = torch.tensor([[0] * (width - len(each)) + each for each in asked], device=device)
+    mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in asked], device=device)
+    attended = None if bool(mask.all()) else mask
     drawn = bool((rows.seed != LIKELIEST).all())
-    answers: list[list[int]] = [[] for _ in prompts]
+    answers: list[list[int]] = [[] for _ in rows.seed.ravel()]
     with torch.autocast(device.type, enabled=False):  # which would cast all weights for each token
         steps = Decoding(
             model,
-            ids,
-            None if bool(mask.all()) else mask,
+            ids.repeat_interleave(group, 0),
+            None if attended is None else attended.repeat_interleave(group, 0),
             max_new_tokens=most,
             sampling=Sampling(temperature=1.0) if drawn else GREEDY,
             seed=rows.seed.ravel().tolist() if drawn else 0,
             closing_ids=tokenizer.closing_ids,
+            cache=_read_once(model, ids, attended, group, width + most) or True,
         )
         for step in steps:
             for row, token in step.items():
                 answers[row].append(token)
-    texts = (GrowingText(tokenizer, asked, (), 0, None).whole(own) for asked, own in zip(prompts, answers, strict=True))
+    texts = (GrowingText(tokenizer, asked[i // group], (), 0, None).whole(own) for i, own in enumerate(answers))
     return [Written(own, text.text, text.ended_by == "end_of_text") for own, text in zip(answers, texts, strict=True)]
+
+
+def _read_once(model: Transformer, ids: Tensor, mask: Tensor | None, group: int, longest: int) -> KVCache | None:
+    """A cache of `group` rows for each prompt [prompt, token], of all but its last token; None where nothing is won by it."""
+    width = ids.shape[1]
+    least = width if mask is None else int(mask.sum(1).min())
+    if group == 1 or least == 1 or parting(model.spec, width) is not None:
+        return None
+    cache = growing_cache(model, len(ids), width, longest)
+    before = None if mask is None else mask[:, :-1]
+    with torch.inference_mode():
+        next_logits(model, ids[:, :-1], None, cache, before)
+        cache.select([i for i in range(len(ids)) for _ in range(group)])
+    return cache

@@ -280,6 +280,22 @@ def test_parts_of_a_batch_are_the_batch() -> None:
     check_alike(found[0][1], found[1][1])
 
 
+def test_rules_are_added_up() -> None:
+    """What all answers have to the full is the highest reward; from groups that are all alike nothing is learnt."""
+    said = way(rewards=(Matches(pattern="^", weight=0.5), Matches(pattern="^", weight=0.2)))
+    model = writer()
+    rows = next(data().feed(recipe(said)))
+    found = objective_of(said, model.spec, tokenizer())(LossContext(model, model.head(), CPU), rows)
+    found.total.backward()
+    reward, n = found.parts["reward"], rows.labels.size
+    assert (float(reward.nats), int(reward.labels)) == (pytest.approx(0.7 * n), n)
+    assert reward.right is not None
+    assert int(reward.right) == n
+    assert int(found.parts["alike"].nats) == len(rows.labels)
+    assert not found.each.any()
+    assert all(not bool(gradient.any()) for gradient in gradients(model).values())
+
+
 def test_a_prompt_is_answered_otherwise_each_time_that_it_comes() -> None:
     feed, seeds = data().feed(recipe(way())), dict[int, list[tuple[int, ...]]]()
     for _ in range(12):

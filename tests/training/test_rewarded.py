@@ -280,6 +280,19 @@ def test_parts_of_a_batch_are_the_batch() -> None:
     check_alike(found[0][1], found[1][1])
 
 
+def test_what_a_run_knows_of_its_prompts() -> None:
+    """A row is a group of answers behind the prompt, each of which has one label; who writes messages is a part of the data."""
+    given, said = data(), recipe(way())
+    tokens = [len(tokenizer().encode(f"{row.before}")) for row in prompts().rows if isinstance(row.before, str)]
+    load = given.load(said)
+    assert load.batch == 4
+    assert min(tokens) + 6 <= load.query <= 40
+    assert given.predicted_share(said) == pytest.approx(1 / load.query)
+    assert load.query == math.ceil(given.encoded(said).lengths.mean())
+    other = Tokenizer(tokenizer()._inner, {**tokenizer().config, "chat_template": TEMPLATE + " "})
+    assert PromptData(prompts(), prompts(6, 1), other).fingerprint != given.fingerprint
+
+
 def test_rules_are_added_up() -> None:
     """What all answers have to the full is the highest reward; from groups that are all alike nothing is learnt."""
     said = way(rewards=(Matches(pattern="^", weight=0.5), Matches(pattern="^", weight=0.2)))

@@ -73,10 +73,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         answers = written(model, self.tokenizer, rows, most)
         exchanges = np.repeat(rows.exchange[:, 0], rows.labels.shape[1])
         values = [worth(self.said.rewards, each.text, row.facts) for each, row in zip(answers, exchanges, strict=True)]
-        rewards, highest = (
-            torch.tensor(each, device=by.device).view(rows.labels.shape)
-            for each in (values, np.broadcast_to(rows.highest, rows.labels.shape).ravel().tolist())
-        )
+        rewards, highest = torch.tensor(values, device=by.device).view(rows.labels.shape), self.said.highest
         n, tokens = torch.tensor(rewards.numel()), torch.tensor([len(each.ids) for each in answers]).view_as(rewards)
         parts = {
             REWARD: LossPart(rewards.sum(), n, (rewards >= highest).sum()),

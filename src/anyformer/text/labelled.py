@@ -17,7 +17,7 @@ from anyformer.errors import TextError, did_you_mean
 from anyformer.text.corpus import held_out_places, set_aside
 from anyformer.text.framing import Framed
 from anyformer.text.packing import NOT_PREDICTED, padded
-from anyformer.text.sources import short, wrong
+from anyformer.text.sources import reading, short, wrong
 from anyformer.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
@@ -171,17 +171,11 @@ class EncodedLabelled:
         words = corpus.kind == "words"
         self.inputs: list[Framed] = []
         for row in corpus.rows:
-            try:
+            with reading(corpus.where, row.line):
                 found = tokenizer.frame(row.texts, longest, words=words)
-            except TextError as error:
-                raise wrong(corpus.where, row.line, str(error)) from None
-            if found.cut and not truncate:
-                n = len(found.ids) + found.cut
-                raise wrong(
-                    corpus.where,
-                    row.line,
-                    f"it is {n} tokens long, and a row holds {longest}; {remedy}, or have what is too long cut (--truncate)",
-                )
+                if found.cut and not truncate:
+                    said = f"it is {len(found.ids) + found.cut} tokens long, and a row holds {longest}"
+                    raise TextError(f"{said}; {remedy}, or have what is too long cut (--truncate)")
             self.inputs.append(found)
         self.lengths = np.array([len(each.ids) for each in self.inputs], dtype=np.int64)[:, None]
         self.cut = sum(each.cut > 0 for each in self.inputs)

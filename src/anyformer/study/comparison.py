@@ -19,16 +19,7 @@ from anyformer.recipe import Recipe
 from anyformer.resizing import Counted, resize
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.study.budget import in_time
-from anyformer.study.compare import (
-    Question,
-    Watch,
-    at_size,
-    check,
-    first_words,
-    named,
-    refuse_incomparable,
-    run_all,
-)
+from anyformer.study.compare import Question, Watch, at_size, check, first_words, named, refuse_incomparable, run_all
 from anyformer.study.describe import describe
 from anyformer.study.encoding import refuse_other
 from anyformer.study.report import write_report

@@ -185,11 +185,7 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
         what = "loss there" if n == 1 else "mean loss there"
         rule = f"; of those within {spec.rate_tie:g} nats of the best the lowest" if spec.rate_tie else ""
         rule = "; the bottom of the parabola through the best and its neighbours" if spec.rate_between else rule
-        yield from (
-            "",
-            f"Learning rates, chosen on a part of the text and {seeds} not reported ({what}{rule}):",
-            "",
-        )
+        yield from ("", f"Learning rates, chosen on a part of the text and {seeds} not reported ({what}{rule}):", "")
         for one in found.tuning:
             tried = (
                 f"{trial.learning_rate:g} {'failed' if trial.validation_loss is None else f'{trial.validation_loss:.4f}'}"

@@ -213,15 +213,7 @@ def _report(
     own = [run for (_, n, d), each in found.items() if (n, d) == (size, tokens) for run in each]
     assert runs.options.device is not None
     machine = measure.calibrate(runs.options.device, (compute_dtype(recipe.precision),))
-    study = describe(
-        question,
-        own,
-        (),
-        runs.texts.report,
-        corpus=runs.texts.about,
-        command=command,
-        machine=machine,
-    )
+    study = describe(question, own, (), runs.texts.report, corpus=runs.texts.about, command=command, machine=machine)
     said = tuple(f"{one.claim.says}: {one.ruling}. {one.said}." for one in findings.verdicts)
     rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning if one.size == size)
     notes = (*said, f"Rates chosen on a text and a seed that are not reported: {rates}.") if rates else said

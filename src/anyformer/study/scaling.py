@@ -77,11 +77,7 @@ def fit_law(
 
 
 def bootstrap_law(
-    n_params: Sequence[float],
-    tokens: Sequence[float],
-    losses: Sequence[float],
-    *,
-    n_resamples: int = 1000,
+    n_params: Sequence[float], tokens: Sequence[float], losses: Sequence[float], *, n_resamples: int = 1000
 ) -> tuple[ScalingLaw, tuple[ScalingLaw, ...]]:
     """(the fit, fits of runs drawn with replacement, each begun where the fit ended).
 

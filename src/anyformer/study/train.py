@@ -31,16 +31,7 @@ from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
-from anyformer.training.prepare import (
-    Say,
-    Sources,
-    held_out_of,
-    read_data,
-    resized,
-    sources_of,
-    to_stderr,
-    with_head,
-)
+from anyformer.training.prepare import Say, Sources, held_out_of, read_data, resized, sources_of, to_stderr, with_head
 from anyformer.training.run import Job, Run, RunOptions, TrainingResult
 from anyformer.training.run.budget import refuse_both, seconds_a_step, tokens_in
 from anyformer.training.run.callbacks import WithCallbacks

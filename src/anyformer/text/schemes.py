@@ -72,11 +72,7 @@ _SPACY = (
 # How running text is cut into words: at white space, or as two conventions do: Marcus et al. 1993, "Building a Large Annotated
 # Corpus of English", and its tokenisation rules as NLTK's TreebankWordTokenizer has them; spaCy's English rules (Honnibal &
 # Montani). Each is one expression that finds the words, so that it can be written into a `tokenizer.json`.
-SPLITS: Mapping[str, str] = {
-    "whitespace": r"\S+",
-    "treebank": "|".join(_TREEBANK),
-    "spacy": "|".join(_SPACY),
-}
+SPLITS: Mapping[str, str] = {"whitespace": r"\S+", "treebank": "|".join(_TREEBANK), "spacy": "|".join(_SPACY)}
 
 
 class Scheme(Protocol):

@@ -75,7 +75,7 @@ class LabelledCorpus:
                 f"{self.where} has one class only, {short(next(iter(found)))}: there is nothing to tell apart; "
                 "add examples of another"
             )
-        numbers = all(spelled(name, int) is not None for name in found)
+        numbers = all(as_number(name, int) is not None for name in found)
         return tuple(sorted(found, key=lambda name: (int(name) if numbers else 0, name)))
 
     def check(self, known: Sequence[str]) -> None:
@@ -121,13 +121,13 @@ def split_labelled(corpus: LabelledCorpus, share: float) -> tuple[LabelledCorpus
 
 
 def _number(where: str, row: LabelledRow) -> float:
-    number = spelled(str(row.label), float)
+    number = as_number(str(row.label), float)
     if number is None or not math.isfinite(number):
         raise wrong(where, row.line, f"the label {short(row.label)} is no number; regression needs one for each text")
     return number
 
 
-def spelled(text: str, kind: Callable[[str], N]) -> N | None:
+def as_number(text: str, kind: Callable[[str], N]) -> N | None:
     """The number of a kind (`int`, `float`) that a text spells, or None."""
     try:
         return kind(text)

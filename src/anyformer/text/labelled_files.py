@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import TextError
-from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, spelled
+from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, as_number
 from anyformer.text.places import refuse_surrogates
 from anyformer.text.sources import LONGEST_LINE, lacks, read_json_lines, read_text, reading, short, suffix_of, wrong
 
@@ -171,7 +171,7 @@ def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[st
             )
         entries.append((line, dict(zip(header, cells, strict=True))))
     labels = [entry["label"] for _, entry in entries if "label" in entry]
-    whole, number = (all(spelled(label, kind) is not None for label in labels) for kind in (int, float))
+    whole, number = (all(as_number(label, kind) is not None for label in labels) for kind in (int, float))
     read = float if number and not whole else str.strip
     for line, entry in entries:
         yield line, {**entry, "label": read(entry["label"])} if "label" in entry else entry

@@ -11,12 +11,11 @@ from typing import Any
 from anyformer.amounts import count, prefixed
 from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.errors import UsageError
-from anyformer.study.paired import Spread, least_detectable, least_margin, spread_of
+from anyformer.study.paired import Interval, Spread, least_detectable, least_margin, spread_of
 from anyformer.study.results import Tuning
 from anyformer.study.ruling import Reported, Verdict, judged, losses_of
 from anyformer.study.scaling import Scaling, scaling_of
 from anyformer.study.specification import LessSensitive, LossPairSpec, StudySpec
-from anyformer.study.statistics import Interval
 from anyformer.study.windows import WindowLoss
 
 
@@ -237,6 +236,5 @@ def _laws(found: Findings) -> Iterator[str]:
 def _between(interval: Interval | None, digits: str) -> str:
     if interval is None:
         return "–"
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:{digits}}"
-    return f"{interval.value:{digits}} ({interval.low:{digits}} to {interval.high:{digits}})"
+    ends = interval.ends(f"{{:{digits}}}".format)
+    return f"{interval.value:{digits}}" + (f" ({ends})" if ends else "")

@@ -14,10 +14,25 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.study.statistics import CONFIDENCE, Interval, holm
-
+CONFIDENCE = 0.95
 POWER = 0.8
 Ruling = Literal["supported", "contradicted", "undecided"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95 % interval; the ends are None where the data allow none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def excludes_zero(self) -> bool:
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+    def ends(self, shown: Callable[[float], str], between: str = " to ") -> str:
+        """Both ends in words; "" where there are none."""
+        return "" if self.low is None or self.high is None else f"{shown(self.low)}{between}{shown(self.high)}"
 
 
 @dataclass(frozen=True)
@@ -41,8 +56,10 @@ class Difference:
 
 
 def spread_of_pairs(pairs: Sequence[float]) -> Spread:
-    """The spread of one variant's differences."""
-    return Spread(float(np.std(pairs, ddof=1)), len(pairs) - 1) if len(pairs) > 1 else Spread(math.nan, 0)
+    """The spread of one variant's differences: exactly 0 where they are equal, whatever rounding makes of their mean."""
+    if len(pairs) < 2:
+        return Spread(math.nan, 0)
+    return Spread(float(np.std(pairs, ddof=1)) if np.ptp(pairs) else 0.0, len(pairs) - 1)
 
 
 def difference(pairs: Sequence[float], spread: Spread) -> Difference:
@@ -111,6 +128,15 @@ def within(given: Difference, delta: float) -> bool:
     """Whether two one-sided tests, each at 5 %, say that the difference lies in ±δ."""
     low, high = given.equivalence.low, given.equivalence.high
     return low is not None and high is not None and -delta < low and high < delta
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """`p_values` corrected for their number by Holm's step-down procedure, in the order given."""
+    corrected, floor = [0.0] * len(p_values), 0.0
+    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[at]))
+        corrected[at] = floor
+    return corrected
 
 
 def corrected(found: Sequence[Difference | None]) -> list[float]:

@@ -157,22 +157,13 @@ class CostReport(ShowsItself):
         return printed(f"{self.batch} × {self.seq_len:,} tokens", *(section.table() for section in sections(self)))
 
     def as_json(self) -> dict[str, Any]:
-        given = (
-            "seq_len",
-            "source_len",
-            "batch",
-            "convention",
-            "unit",
-            "dtype",
-            "cache_dtype",
-            "precision",
-            "recompute",
-        )
+        given = ("seq_len", "source_len", "batch", "convention", "unit")
+        how = ("dtype", "cache_dtype", "precision", "recompute")
         totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_total", "training_flops_per_token")
         nbytes = ("cache_nbytes", "weights_nbytes", "activation_nbytes", "training_nbytes")
         return {
             "version": 2,
-            **{name: getattr(self, name) for name in given},
+            **{name: getattr(self, name) for name in (*given, *how)},
             "parameters": {
                 **asdict(self.parameters),
                 "non_embedding": self.parameters.non_embedding,

@@ -20,7 +20,7 @@ import torch
 
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.mesh import Facts, Mesh, facts_of
-from anyformer.costs.hardware.roofline import UPDATE_NBYTES, device_kind, operator_seconds
+from anyformer.costs.hardware.roofline import device_kind, operator_seconds, update_seconds
 from anyformer.costs.report import source_tokens
 from anyformer.costs.state import LAYOUTS, state_nbytes
 from anyformer.layers.moe import MoESpec
@@ -284,9 +284,7 @@ class Placer:
         dense, experts = (self.in_layers + self.in_tables) * share, self.in_experts * share / mesh.ep
         if mesh.zero:
             dense, experts = dense / mesh.shards, experts / max(1, mesh.shards // mesh.ep)
-        if self.where.rates is not None:
-            return (dense + experts) * self.where.rates.update_seconds
-        return (dense + experts) * UPDATE_NBYTES / (self.where.nbytes_per_second * self.shares.memory)
+        return update_seconds(dense + experts, self.where, self.shares)
 
     @cached_property
     def _mixers(self) -> int:

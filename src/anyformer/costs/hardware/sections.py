@@ -136,5 +136,5 @@ def serving_section(plan: InferencePlan, model: str = "the model") -> Section:
             says = f"{gigabytes(way.expert_nbytes)} a token sent, were experts spread over the devices"
             touched = f"of a layer touched by a token of each; {says}"
             said.append(FigureLine("  experts", f"{way.experts_touched:,.1f}", touched))
-    says = f"{plan.efficiency}; {gigabytes(where.usable_nbytes)} to use"
+    says = f"{where.efficiency}; {gigabytes(where.usable_nbytes)} to use"
     return Section(title, (*said, FigureLine("at", where.name, says)))

@@ -65,17 +65,8 @@ def find(spec: StudySpec, about: str, runs: Reported, tuning: tuple[Tuning, ...]
     """What the reported runs say of the claims."""
     size, tokens = max(spec.sizes), max(spec.tokens)
     spread = spread_of({model.name: losses_of(runs[model.name, size, tokens]) for model in spec.models})
-    every = [run for each in runs.values() for run in each]
-    return Findings(
-        spec,
-        about,
-        runs,
-        tuning,
-        judged(spec, runs, tuning),
-        spread,
-        _scaling(spec, runs),
-        sum(run.seconds for run in every),
-    )
+    seconds = sum(run.seconds for each in runs.values() for run in each)
+    return Findings(spec, about, runs, tuning, judged(spec, runs, tuning), spread, _scaling(spec, runs), seconds)
 
 
 def foreseen(spec: StudySpec) -> str:

@@ -161,13 +161,12 @@ def least_detectable(n: int, df: int, n_tests: int = 1) -> float:
 
 def _where(shown: Callable[[float], float]) -> float:
     """Where what rises from 0 to 1 reaches the power that is wanted."""
-    low, high = 0.0, 1.0
+    from scipy.optimize import brentq
+
+    high = 1.0
     while shown(high) < POWER:
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if shown(middle) < POWER else (low, middle)
-    return high
+        high *= 2
+    return float(brentq(lambda at: shown(at) - POWER, 0.0, high))
 
 
 def least_margin(n: int, df: int) -> float:

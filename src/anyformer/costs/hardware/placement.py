@@ -73,29 +73,20 @@ class Placer:
         self.facts: Facts = facts_of(spec)
         self.dtype = "float32" if precision == "float32" else where.half
         self._work: dict[tuple[int, int, int, str], float] = {}
-        self._seen: dict[str, Mapping[Operator, int]] = {}
+        self._seen: dict[str, Counter[Operator]] = {}
         self._kept: dict[Recompute, tuple[float, float, float, float]] = {}
-        self._count()
+        trained = [weight for _, weight in tensors(spec, Place()) if weight.trainable]
+        tables = [weight.numel for weight in trained if weight.role == "table"]
+        experts = [weight.numel for weight in trained if weight.role != "table" and weight.used is not None]
+        self.in_tables, self.largest_table, self.in_experts = sum(tables), max(tables, default=0), sum(experts)
+        self.in_layers = sum(weight.numel for weight in trained) - self.in_tables - self.in_experts
+        self.largest_layer = (self.in_layers + self.in_experts) / self.facts.n_layers
 
     def at(self, shares: Efficiency) -> Placer:
         """The same at other shares of the device's peaks; nothing is observed again."""
         other = copy(self)
         other.shares, other._work = shares, {}
         return other
-
-    def _count(self) -> None:
-        self.in_layers = self.in_experts = self.in_tables = self.largest_table = 0
-        for _, weight in tensors(self.spec, Place()):
-            if not weight.trainable:
-                continue
-            if weight.role == "table":
-                self.in_tables += weight.numel
-                self.largest_table = max(self.largest_table, weight.numel)
-            elif weight.used is not None:
-                self.in_experts += weight.numel
-            else:
-                self.in_layers += weight.numel
-        self.largest_layer = (self.in_layers + self.in_experts) / self.facts.n_layers
 
     def memory(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, int]:
         """The bytes by item on the fullest device."""
@@ -207,14 +198,12 @@ class Placer:
             self._work[key] = total
         return self._work[key]
 
-    def _operators(self, recompute: Recompute) -> Mapping[Operator, int]:
+    def _operators(self, recompute: Recompute) -> Counter[Operator]:
         """Those of one row and how often each runs: what they compute and move goes with the rows, weights are read once."""
         if recompute not in self._seen:
-            alike: dict[Operator, int] = {}
+            alike = self._seen[recompute] = Counter()
             for o in self._observed(1, recompute).operators:
-                one = o._replace(times=1)
-                alike[one] = alike.get(one, 0) + o.times
-            self._seen[recompute] = alike
+                alike[o._replace(times=1)] += o.times
         return self._seen[recompute]
 
     def _rate(self, group: int) -> float:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from anyformer.disk.foreign import parse_json
 from anyformer.errors import TextError, errors_of
 from anyformer.text.chat import Message, Tool
-from anyformer.text.corpus import held_out_places, set_aside
+from anyformer.text.corpus import set_aside
 from anyformer.text.sources import fields_of, lacks, lines, read_text, reading, short, suffix_of
 
 Said = str | tuple[Message, ...]
@@ -81,7 +81,7 @@ def read_preferences(path: str | Path) -> ExchangeCorpus:
 
 def split_exchanges(corpus: ExchangeCorpus, share: float) -> tuple[ExchangeCorpus, ExchangeCorpus]:
     """(training, validation) exchanges, the second evenly spread. Raises TextError where one would be empty."""
-    train, held_out = set_aside(corpus.rows, held_out_places(len(corpus.rows), share, "conversations"))
+    train, held_out = set_aside(corpus.rows, share, "conversations")
     return replace(corpus, rows=train), replace(corpus, rows=held_out)
 
 

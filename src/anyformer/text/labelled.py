@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.corpus import held_out_places, set_aside
+from anyformer.text.corpus import set_aside
 from anyformer.text.framing import Framed
 from anyformer.text.packing import NOT_PREDICTED, padded
 from anyformer.text.sources import reading, short, wrong
@@ -113,10 +114,8 @@ def split_labelled(corpus: LabelledCorpus, share: float) -> tuple[LabelledCorpus
 
     Raises TextError where one would be empty.
     """
-    places, numbers = held_out_places(len(corpus.rows), share, "examples"), range(len(corpus.rows))
-    if corpus.kind != "words":
-        numbers = sorted(numbers, key=lambda i: corpus.rows[i].label)  # type: ignore[arg-type, return-value]
-    train, held_out = set_aside(corpus.rows, (numbers[place] for place in places))
+    by = None if corpus.kind == "words" else attrgetter("label")
+    train, held_out = set_aside(corpus.rows, share, "examples", by)
     return replace(corpus, rows=train), replace(corpus, rows=held_out)
 
 

@@ -79,7 +79,7 @@ class Files:
 
     def pieces(self, number: int) -> Iterator[tuple[int, str]]:
         name = self.names[number]
-        where, kind = self.place.spelled(name), without_packing(name)
+        where, kind = self.place.spelled(name), without_packing(name).lower()
         reader = next((reader for suffix, reader in READERS.items() if kind.endswith(suffix)), None)
         with unpacked(self.place, name) as file:
             if reader is not None:

@@ -37,30 +37,29 @@ def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorp
     entries = (
         _objects(path) if suffix == ".jsonl" else _table(read_text(path), where, "\t" if suffix == ".tsv" else ",")
     )
-    rows, written, kinds = [], [], []
+    rows, kinds = [], []
     for line, entry in entries:
         with reading(where, line):
-            row, label = _row(entry, line, unlabelled)
-            kinds.append(_kind(label))
+            row = _row(entry, line, unlabelled)
+            kinds.append(_kind(row.label))
         rows.append(row)
-        written.append(label)
     if not rows:
         raise TextError(f"{path} holds no examples; give at least one")
-    return _of_one_kind(rows, written, kinds, where)
+    return _of_one_kind(rows, kinds, where)
 
 
-def _row(entry: Mapping[str, Any], line: int, unlabelled: bool) -> tuple[LabelledRow, Any]:
-    """An example without its label, and the label as it is written."""
+def _row(entry: Mapping[str, Any], line: int, unlabelled: bool) -> LabelledRow:
+    """An example, its label as it is written."""
     label_of = "labels" if "tokens" in entry else "label"
     for name in ("tokens" if "tokens" in entry else "text", label_of):
         if name not in entry and not (unlabelled and name == label_of):
             raise lacks(name, entry)
     if "tokens" in entry:
         texts = _words(entry["tokens"], "tokens")
-        labels = _words(entry["labels"], "labels") if "labels" in entry else None
-        if labels is not None and len(labels) != len(texts):
+        labels = _words(entry["labels"], "labels") if "labels" in entry else ()
+        if labels and len(labels) != len(texts):
             raise TextError(f"there are {len(texts)} tokens and {len(labels)} labels; give each token one")
-        return LabelledRow(texts, labels, line), labels or ()
+        return LabelledRow(texts, labels, line)
     texts = (entry["text"], entry["text_pair"]) if entry.get("text_pair") is not None else (entry["text"],)
     for name, text in zip(("text", "text_pair"), texts, strict=False):
         if not isinstance(text, str):
@@ -71,13 +70,12 @@ def _row(entry: Mapping[str, Any], line: int, unlabelled: bool) -> tuple[Labelle
     label = entry.get("label")
     if label is None and not unlabelled:
         raise TextError("the label is null; give it one, or remove the example")
-    return LabelledRow(texts, None, line), label
+    return LabelledRow(texts, label, line)
 
 
-def _of_one_kind(
-    rows: Sequence[LabelledRow], written: Sequence[Any], kinds: Sequence[str], where: str
-) -> LabelledCorpus:
+def _of_one_kind(rows: Sequence[LabelledRow], kinds: Sequence[str], where: str) -> LabelledCorpus:
     """The corpus with labels of one kind. Raises TextError naming the first line of another."""
+    written: list[Any] = [row.label for row in rows]
     if "number" in kinds and {"whole", "number"} >= set(kinds):
         kinds = ["number"] * len(kinds)
         beyond = next((i for i, label in enumerate(written) if abs(label) > LARGEST), None)
@@ -92,18 +90,16 @@ def _of_one_kind(
         )
         raise wrong(where, rows[other].line, reason)
     _, read, kind = _KINDS[kinds[0]]
-    if read is not None:
-        rows = [row._replace(label=read(label)) for row, label in zip(rows, written, strict=True)]
-    return LabelledCorpus(tuple(rows), kind, where)
+    return LabelledCorpus(tuple(row._replace(label=read(row.label)) for row in rows), kind, where)
 
 
 # Of labels as they are written: in words, how they are read, and what they are of.
-_KINDS: dict[str, tuple[str, Callable[[Any], str | float] | None, Kind]] = {
+_KINDS: dict[str, tuple[str, Callable[[Any], Any], Kind]] = {
     "word": ("a word", str, "classes"),
     "whole": ("a whole number", str, "classes"),
     "number": ("a number with a fraction", float, "numbers"),
-    "words": ("a list of words", None, "words"),
-    "none": ("missing", None, "classes"),
+    "words": ("a list of words", lambda labels: labels or None, "words"),
+    "none": ("missing", lambda _: None, "classes"),
 }
 
 

@@ -69,9 +69,10 @@ def rewritten(
     files: Mapping[str, bytes], inner: str, config: Mapping[str, Any], said: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """The files with another tokenizer.json, another tokenizer_config.json, and what generation_config.json is to say too."""
-    told = {**settings_of(files), **said}
-    settings = {CONFIG: config} | ({GENERATION: told} if told else {})
-    made = {name: json.dumps(each, indent=2, ensure_ascii=False).encode() + b"\n" for name, each in settings.items()}
+    settings = {CONFIG: config, GENERATION: {**settings_of(files), **said}}
+    made = {
+        name: json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n" for name, told in settings.items() if told
+    }
     return {**files, **made, FILE: inner.encode()}
 
 

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.disk.atomic import replace_file
 from anyformer.disk.foreign import read_bytes
 from anyformer.errors import TextError
 from anyformer.text.byte_level import fast_encoding, is_blank_run
 from anyformer.text.companions import (
-    CONFIG,
     TEMPLATE,
     chat_template,
     content_of,
@@ -128,15 +126,8 @@ class Tokenizer:
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and what lay beside them, which transformers reads too."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        if self._files:
-            write_companions(self._files, directory)
-            return
-        if self._config:
-            content = json.dumps(self._config, indent=2, ensure_ascii=False) + "\n"
-            replace_file(directory / CONFIG, content.encode())
-        replace_file(directory / FILE, self._inner.to_str(pretty=True).encode())  # last: it makes it a tokenizer's
+        files = self._files or rewritten({}, self._inner.to_str(pretty=True), self._config, {})
+        write_companions(files, Path(directory))
 
     @cached_property
     def vocab_size(self) -> int:

@@ -19,6 +19,7 @@ from anyformer.hub.gguf_header import read_header
 from anyformer.hub.weights import Expected, refuse_misfits
 from anyformer.spec import ModelSpec
 from anyformer.text import Tokenizer
+from anyformer.text.gguf_vocabulary import tokenizer_in
 
 SUFFIX = ".gguf"
 FREQUENCIES = "rope_freqs.weight"
@@ -89,8 +90,6 @@ class GGUF:
 
     def tokenizer(self) -> Tokenizer | None:
         """The file's tokenizer; None where it has none. Raises TextError for a kind that is not read."""
-        from anyformer.text.gguf_vocabulary import tokenizer_in
-
         return tokenizer_in(self.metadata) if "tokenizer.ggml.model" in self.metadata else None
 
     def rows(self, spec: ModelSpec) -> list[TensorRow]:

@@ -124,10 +124,11 @@ def compare(
         prompt=first_words(text) if prompt is None else prompt,
     )
     check(question, text)
-    if is_run(Path(out)):
+    directory = Path(out)
+    if is_run(directory):
         raise UsageError(f"--out {out} is a run of `train`; give another one, or a new name")
-    refuse_other(Path(out) / STUDY, ("data", "fingerprint"), text.fingerprint, "a comparison on another text")
-    where, dtype, directory = choose_device(device), compute_dtype(chosen.precision), Path(out)
+    refuse_other(directory / STUDY, ("data", "fingerprint"), text.fingerprint, "a comparison on another text")
+    where, dtype = choose_device(device), compute_dtype(chosen.precision)
     machine = measure.calibrate(where, (dtype,))
     say(f"{words}\nruns and report: {directory}")
     options = RunOptions(

@@ -19,7 +19,6 @@ from anyformer.text.sources import fields_of, lacks, lines, read_text, reading, 
 Said = str | tuple[Message, ...]
 """A text, or messages of a conversation."""
 
-
 # (what is said before, the answers) of a line's object.
 _Reader = Callable[[Mapping[str, Any]], tuple[Said, tuple[Said, ...]]]
 

@@ -56,8 +56,7 @@ def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     text = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).encode("a")  # a token, whatever `inner` makes of text
     with guarded("the rules of this tokenizer (post_processor) cannot be followed"):
         whole = inner.post_process(text)
-    if whole.special_tokens_mask.count(0) != 1:
-        n = whole.special_tokens_mask.count(0)
+    if (n := whole.special_tokens_mask.count(0)) != 1:
         raise TextError(f"the rules of this tokenizer (post_processor) have a text {n} times, not once; mend them")
     at = whole.special_tokens_mask.index(0)
     return whole.ids[:at], whole.ids[at + 1 :]

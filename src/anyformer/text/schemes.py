@@ -29,7 +29,6 @@ BERT_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk",
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
 _WITH_SPACES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
 
-
 _SUFFIX = r"'(?:s|m|d|ll|re|ve|S|M|D|LL|RE|VE)(?!\w)"  # it's, I'm, they'd, we'll, you're, I've
 _BEFORE_NOT = r"\w+?(?=n't(?!\w)|N'T(?!\w))"  # do in don't
 _NOT = r"(?:n't|N'T)(?!\w)"

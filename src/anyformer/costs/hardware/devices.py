@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.disk import plain
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among, did_you_mean
 from anyformer.spec import Range, is_path
 from anyformer.spec.part import is_needed
 from anyformer.spec.ranges import HUGE
@@ -115,11 +115,7 @@ def device(name: str | Path | Device) -> Device:
         return devices()[names[_plain(text)]]
     if text == THIS:
         raise UsageError("this machine is not calibrated yet; run `anyformer calibrate` first (about a minute)")
-    nearest = did_you_mean(_plain(text), names)
-    for known, shown in names.items():
-        nearest = nearest.replace(f"'{known}'", f"'{shown}'")
-    known = ", ".join(devices())
-    raise UsageError(f"no device {text!r}{nearest}; there are {known}, {THIS!r} (calibrated), and files.yaml")
+    raise UsageError(f"no device {text!r}{among(text, devices())}, {THIS!r} (calibrated), and files.yaml")
 
 
 def read(path: Path) -> Device:

@@ -71,9 +71,9 @@ def parameters_multiplied(spec: ModelSpec, *, ahead: bool) -> int:
 
 def head_table(spec: ModelSpec) -> int:
     """The numbers of the first head's table, tied or not."""
-    heads = [(part, place) for _, part, place in inside(spec, Place()) if isinstance(part, HeadSpec)]
-    placed = [head.parts(place)["table"] for head, place in heads[:1]]
-    return sum(weight.numel for each in placed if isinstance(each, tuple) for _, weight in tensors(*each))
+    tables = (part.parts(place)["table"] for _, part, place in inside(spec, Place()) if isinstance(part, HeadSpec))
+    first = next(tables, None)
+    return sum(weight.numel for _, weight in tensors(*first)) if isinstance(first, tuple) else 0
 
 
 def active_parameters(spec: ModelSpec) -> Mapping[str, int]:

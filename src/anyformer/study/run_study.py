@@ -74,7 +74,7 @@ def plan_study(
 ) -> StudyPlan:
     """What the study in a file takes. Raises what `run_study` does for bad input."""
     runs = _prepared(file, data, _folder(file, out, runs_in), None, say)
-    cells = runs.foreseen()
+    cells = list(runs.cells(ahead=True))
     left = [cell for cell in cells if runs.result(cell) is None]
     done = [run for cell in cells if (run := runs.result(cell)) is not None and run.finished]
     flops = sum(map(runs.flops, cells))

@@ -70,7 +70,7 @@ def with_frame(inner: tokenizers.Tokenizer, before: list[int], behind: list[int]
     first, last = ([own.id_to_token(i) for i in side] for side in (before, behind))
     frame = processors.TemplateProcessing(
         single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, "$B:1", *(f"{token}:1" for token in last)],
+        pair=[*first, "$A", *last, *(f"{each}:1" for each in ("$B", *last))],
         special_tokens=[(own.id_to_token(i), i) for i in dict.fromkeys((*before, *behind))],
     )
     # Byte-level rules, where there are any, only trim offsets.

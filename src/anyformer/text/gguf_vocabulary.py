@@ -57,7 +57,7 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
     if len(types) != len(tokens):
         raise _damaged("token_type", f"has {len(types)} entries for {len(tokens)} tokens")
     if kind == "bert":
-        tokens = [_piece(token, kind) for token, kind in zip(tokens, types, strict=True)]
+        tokens = [_piece(token, of) for token, of in zip(tokens, types, strict=True)]
     made = (token for token, of in zip(tokens, types, strict=True) if of == NORMAL and len(token) > 1)
     if kind == "gpt2" and not metadata.get("tokenizer.ggml.merges") and (token := next(made, None)):
         raise TextError(
@@ -147,10 +147,9 @@ def _frame(metadata: Mapping[str, Any], tokens: list[str], *, opens: bool) -> An
     first, last = ([] if i is None else [tokens[i]] for i in ids)
     if not first and not last:
         return None
-    beside = [*first, "$B:1", *last]
     return processors.TemplateProcessing(
         single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, *(each if each == "$B:1" else f"{each}:1" for each in beside)],
+        pair=[*first, "$A", *last, *(f"{each}:1" for each in (*first, "$B", *last))],
         special_tokens=[(token, tokens.index(token)) for token in dict.fromkeys((*first, *last))],
     )
 

@@ -126,18 +126,14 @@ class Runs:
         tokens = question.recipe.steps * question.recipe.batch_tokens
         return question.flops(self.models[cell.model, cell.size], self.data(cell)) * tokens
 
-    def _grid(self, name: str, size: int, rates: Sequence[float]) -> list[Cell]:
-        tokens = self.spec.rate_tokens or self.spec.tokens[0]
-        return [Cell(name, size, tokens, rate, seed) for rate in rates for seed in self.spec.choosing]
-
     def trials(self, model: ModelEntry, size: int) -> tuple[list[Cell], float | None, bool]:
         """(runs that choose the rate at a size, the rate, whether it is chosen); a grid whose end is the best goes on."""
         rates = [*self.spec.rates_of(model)]
         if len(rates) < 2:
             return [], next(iter(rates), None), True
-        left = EXTENSIONS
+        tokens, left = self.spec.rate_tokens or self.spec.tokens[0], EXTENSIONS
         while True:
-            cells = self._grid(model.name, size, rates)
+            cells = [Cell(model.name, size, tokens, rate, seed) for rate in rates for seed in self.spec.choosing]
             tried = self._tried(cells)
             if tried is None:
                 return cells, None, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,10 @@ def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorp
     if not path.is_file():
         raise TextError(f"no labelled text at {path}: it is not a file")
     where = str(path)
-    entries = (
-        _objects(path) if suffix == ".jsonl" else _table(read_text(path), where, "\t" if suffix == ".tsv" else ",")
-    )
+    if suffix == ".jsonl":
+        entries = read_json_lines(path)
+    else:
+        entries = _table(read_text(path), where, "\t" if suffix == ".tsv" else ",")
     rows, kinds = [], []
     for line, entry in entries:
         with reading(where, line):
@@ -48,8 +49,10 @@ def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorp
     return _of_one_kind(rows, kinds, where)
 
 
-def _row(entry: Mapping[str, Any], line: int, unlabelled: bool) -> LabelledRow:
+def _row(entry: Any, line: int, unlabelled: bool) -> LabelledRow:
     """An example, its label as it is written."""
+    if not isinstance(entry, dict):
+        raise TextError("not an object with text and label")
     label_of = "labels" if "tokens" in entry else "label"
     for name in ("tokens" if "tokens" in entry else "text", label_of):
         if name not in entry and not (unlabelled and name == label_of):
@@ -132,13 +135,6 @@ def _words(value: Any, name: str) -> tuple[str, ...]:
     for word in words:
         refuse_surrogates(word)
     return tuple(words)
-
-
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, entry in read_json_lines(path):
-        if not isinstance(entry, dict):
-            raise wrong(str(path), line, "not an object with text and label")
-        yield line, entry
 
 
 def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[str, Any]]]:

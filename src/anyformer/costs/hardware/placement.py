@@ -75,6 +75,8 @@ class Placer:
         self._work: dict[tuple[int, int, int, str], float] = {}
         self._seen: dict[str, Counter[Operator]] = {}
         self._kept: dict[Recompute, tuple[float, float, float, float]] = {}
+        mixers = [mixer for block in spec.stack.blocks for mixer in block.mixers]
+        self.n_mixers, self.mixtures = len(mixers), Counter(each for each in mixers if isinstance(each, MoESpec))
         trained = [weight for _, weight in tensors(spec, Place()) if weight.trainable]
         tables = [weight.numel for weight in trained if weight.role == "table"]
         experts = [weight.numel for weight in trained if weight.role != "table" and weight.used is not None]
@@ -212,7 +214,7 @@ class Placer:
 
     def _tensor(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
         """Seconds of all layers' all-reduces: each mixer's result forward, its input's gradient backward."""
-        return (3 if recompute == "full" else 2) * self._mixers * self._all_reduce(mesh, tokens)
+        return (3 if recompute == "full" else 2) * self.n_mixers * self._all_reduce(mesh, tokens)
 
     def _all_reduce(self, mesh: Mesh, tokens: float) -> float:
         """Seconds of adding up the stream of so many tokens over the devices that share a layer."""
@@ -236,7 +238,7 @@ class Placer:
         times, total = 6 if recompute == "full" else 4, 0.0
         group = mesh.ep * mesh.tp
         rate = self._rate(group)
-        for moe, n in self._mixtures.items():
+        for moe, n in self.mixtures.items():
             router = moe.router
             copies = router.n_used
             nodes = group / self.where.devices_per_node
@@ -276,17 +278,7 @@ class Placer:
         return update_seconds(dense + experts, self.where, self.shares)
 
     @cached_property
-    def _mixers(self) -> int:
-        return sum(len(block.mixers) for block in self.spec.stack.blocks)
-
-    @cached_property
     def _kept_numbers(self) -> int:
         """Numbers of keys and values of a token in all layers."""
         kept = (each for each in cached_calls(self.spec) if each.how != "state" and each.every == 1)
         return sum(math.prod(shape) for each in kept for shape in each.shapes.values())
-
-    @cached_property
-    def _mixtures(self) -> Counter[MoESpec]:
-        """How often each mixture of experts is called."""
-        mixers = (mixer for block in self.spec.stack.blocks for mixer in block.mixers)
-        return Counter(mixer for mixer in mixers if isinstance(mixer, MoESpec))

@@ -118,7 +118,8 @@ def run_study(
         torch.set_num_threads(_threads(jobs))
 
     def made(cell: Cell, run: RunResult, left: int) -> None:
-        say(_line(cell, run, left))
+        said = f"failed: {run.failure}" if run.failure else f"{run.validation_loss:.4f} nats, {duration(run.seconds)}"
+        say(f"{cell}: {said}; {left:,} left")
         if any(other.poll() == UsageError.exit_status for other in others):
             raise UsageError(
                 f"another process of --jobs {jobs} was refused, as it says above; mend that, or leave out --jobs"
@@ -165,11 +166,6 @@ def _another(
     words += [word for path in imports for word in ("--import", str(path))]
     own = {"OMP_NUM_THREADS": str(_threads(jobs)), WORKER_OF: str(os.getpid())}
     return subprocess.Popen(words, env={**os.environ, **own})
-
-
-def _line(cell: Cell, run: RunResult, left: int) -> str:
-    said = f"failed: {run.failure}" if run.failure else f"{run.validation_loss:.4f} nats, {duration(run.seconds)}"
-    return f"{cell}: {said}; {left:,} left"
 
 
 def _peak(runs: Runs) -> float:

@@ -73,11 +73,8 @@ class CostReport(ShowsItself):
     def unobserved(self) -> str:
         """Why a report leaves activations out; "" where it does not."""
         n_kinds = sum(len(set(stack.blocks)) for stack in self.spec.stacks.values())
-        if n_kinds > MOST_OBSERVED:
-            return (
-                f"not observed: {n_kinds:,} layers differ, each takes some 0.1 s; af.activations(spec, …) observes them"
-            )
-        return ""
+        said = f"not observed: {n_kinds:,} layers differ, each takes some 0.1 s; af.activations(spec, …) observes them"
+        return said if n_kinds > MOST_OBSERVED else ""
 
     @cached_property
     def activations(self) -> Activations | None:

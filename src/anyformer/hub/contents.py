@@ -98,11 +98,8 @@ def _contents(source: Source) -> Contents:
     packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
     weights = packed or opened_weights(source.weights, source.settings)
     if isinstance(weights, Weights) and weights.n_passed_over:
-        log.warning(
-            "%s: %d tensors that see or hear are passed over; the text model is read",
-            source.weights,
-            weights.n_passed_over,
-        )
+        told = "%s: %d tensors that see or hear are passed over; the text model is read"
+        log.warning(told, source.weights, weights.n_passed_over)
     if source.family is not None:
         if source.modules is not None and isinstance(weights, Weights):
             for folder, names in module_files(spec, source.modules).items():

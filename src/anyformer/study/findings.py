@@ -76,9 +76,8 @@ def foreseen(spec: StudySpec) -> str:
     df = variants * (spec.seeds - 1)
     if not df:
         return "one seed: no difference can be told from chance"
-    least, margin = (
-        x * spec.sd for x in (least_detectable(spec.seeds, df, max(1, tests)), least_margin(spec.seeds, df))
-    )
+    least = least_detectable(spec.seeds, df, max(1, tests)) * spec.sd
+    margin = least_margin(spec.seeds, df) * spec.sd
     return (
         f"with {spec.seeds} seeds and paired differences of deviation {spec.sd:g}, pooled over {variants}: the least difference "
         f"found four times in five is {least:.4f} nats a token, the least margin of equality {margin:.4f}"
@@ -92,9 +91,8 @@ def _scaling(spec: StudySpec, runs: Reported) -> dict[str, Scaling]:
         return {}
     for model in spec.models:
         try:
-            found[model.name] = scaling_of(
-                [run for (name, *_), each in runs.items() if name == model.name for run in each]
-            )
+            own = [run for (name, *_), each in runs.items() if name == model.name for run in each]
+            found[model.name] = scaling_of(own)
         except UsageError:
             continue  # too many of its runs failed
     return found
@@ -177,10 +175,8 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
         rule = "; the bottom of the parabola through the best and its neighbours" if spec.rate_between else rule
         yield from ("", f"Learning rates, chosen on a part of the text and {seeds} not reported ({what}{rule}):", "")
         for one in found.tuning:
-            tried = (
-                f"{trial.learning_rate:g} {'failed' if trial.validation_loss is None else f'{trial.validation_loss:.4f}'}"
-                for trial in one.trials
-            )
+            by_rate = [(trial.learning_rate, trial.validation_loss) for trial in one.trials]
+            tried = (f"{rate:g} {'failed' if loss is None else f'{loss:.4f}'}" for rate, loss in by_rate)
             size = f", {spec.sized(one.size)}" if one.size and len(spec.sizes) > 1 else ""
             yield f"- {one.architecture}{size}: {', '.join(tried)}; chosen {one.chosen:g}"
     yield from _laws(found)

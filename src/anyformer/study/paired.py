@@ -97,9 +97,8 @@ def spread_of(losses: Losses) -> Spread:
     less than their number.
     """
     cells = [(model, seed, loss) for model, of in losses.items() for seed, loss in of.items()]
-    terms = {
-        term: i for i, term in enumerate(dict.fromkeys(term for model, seed, _ in cells for term in (model, seed)))
-    }
+    named = dict.fromkeys(term for model, seed, _ in cells for term in (model, seed))
+    terms = {term: i for i, term in enumerate(named)}
     design = np.zeros((len(cells), len(terms)))
     for row, (model, seed, _) in zip(design, cells, strict=True):
         row[[terms[model], terms[seed]]] = 1.0

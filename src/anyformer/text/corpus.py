@@ -306,9 +306,8 @@ def set_aside(
     """
     parts, of_all = (Fraction(share) if 0 < share <= 0.5 else Fraction(0)).limit_denominator(10**6).as_integer_ratio()
     if not (n_out := len(rows) * parts // of_all):
-        raise TextError(
-            f"the validation split is empty: {share:g} of {len(rows)} {of}; give a share up to 0.5 and more {of}"
-        )
+        empty = f"the validation split is empty: {share:g} of {len(rows)} {of}"
+        raise TextError(f"{empty}; give a share up to 0.5 and more {of}")
     order = range(len(rows)) if by is None else sorted(range(len(rows)), key=lambda place: by(rows[place]))
     aside = {order[-(-i * of_all // parts) - 1] for i in range(1, n_out + 1)}
     stay = tuple(row for place, row in enumerate(rows) if place not in aside)

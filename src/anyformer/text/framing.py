@@ -44,9 +44,8 @@ def framed(inner: tokenizers.Tokenizer, texts: Sequence[str], longest: int | Non
     whole = inner.post_process(each[0], each[1] if len(each) > 1 else None, True)
     places = np.flatnonzero(np.array(whole.special_tokens_mask) == 0)
     at = tuple(int(places[first]) if first < len(places) else -1 for first in firsts)
-    return Framed(
-        np.array(whole.ids, dtype=np.int64), np.array(whole.type_ids, dtype=np.int64), at, sum(lengths) - sum(kept)
-    )
+    ids, types = (np.array(each, dtype=np.int64) for each in (whole.ids, whole.type_ids))
+    return Framed(ids, types, at, sum(lengths) - sum(kept))
 
 
 def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

@@ -126,9 +126,8 @@ def refuse_surrogates(text: str) -> None:
     except UnicodeEncodeError as error:
         code, at = ord(text[error.start]), f"at character {error.start}"
         if 0xDC80 <= code <= 0xDCFF:  # how Python writes a byte of the command line that is no UTF-8
-            raise TextError(
-                f"text that is not UTF-8: byte 0x{code - 0xDC00:02x} {at}; convert it or remove it"
-            ) from None
+            said = f"text that is not UTF-8: byte 0x{code - 0xDC00:02x} {at}"
+            raise TextError(f"{said}; convert it or remove it") from None
         raise TextError(f"half a character (surrogate U+{code:04X}) {at}; remove it") from None
 
 

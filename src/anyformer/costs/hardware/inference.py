@@ -87,9 +87,8 @@ class InferencePlan(ShowsItself):
     def least_tp(self, weight_bits: int, cache_bits: int) -> int | None:
         """The fewest devices that hold a model and one sequence; None: no number of these does."""
         bits = weight_bits, cache_bits
-        return min(
-            (way.tp for way in self.ways if (way.weight_bits, way.cache_bits) == bits and way.sequences), default=None
-        )
+        fit = (way.tp for way in self.ways if (way.weight_bits, way.cache_bits) == bits and way.sequences)
+        return min(fit, default=None)
 
     def __str__(self) -> str:
         from anyformer.costs.hardware.sections import serving_section

@@ -73,13 +73,10 @@ def plan_sections(plan: Plan, model: str = "training") -> Iterator[Section]:
         yield Section(title, (*said, FigureLine("nearest", "", nearest)))
         return
     usable, optimal = gigabytes(plan.hardware.device.usable_nbytes), plan.optimal_tokens
+    batches = f"{best.micro_batches:,} one after the other a step"
     said += [
         FigureLine("mesh", str(best.mesh), f"of {counted(plan.tried, 'way')} tried, the fastest that fits"),
-        FigureLine(
-            "micro-batch",
-            f"{best.micro_batch:,} × {plan.seq_len:,} tokens",
-            f"{best.micro_batches:,} one after the other a step",
-        ),
+        FigureLine("micro-batch", f"{best.micro_batch:,} × {plan.seq_len:,} tokens", batches),
         FigureLine("recomputation", best.recompute, f"state: {plan.precision}"),
         FigureLine("memory", gigabytes(best.nbytes), f"a device, of {usable} to use"),
         FigureLine("step", seconds(best.step_seconds), f"at {plan.efficiency}"),

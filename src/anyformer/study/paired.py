@@ -160,12 +160,12 @@ def least_detectable(n: int, df: int, n_tests: int = 1) -> float:
 
 def _where(shown: Callable[[float], float]) -> float:
     """Where what rises from 0 to 1 reaches the power that is wanted."""
-    from scipy.optimize import brentq
+    from scipy.optimize import root_scalar
 
     high = 1.0
     while shown(high) < POWER:
         high *= 2
-    return float(brentq(lambda at: shown(at) - POWER, 0.0, high))
+    return float(root_scalar(lambda at: shown(at) - POWER, bracket=(0.0, high)).root)
 
 
 def least_margin(n: int, df: int) -> float:

@@ -250,4 +250,5 @@ def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000) -> di
     n_draws = n_resamples if len(seeds) > 1 else 0
     draws = [ratios([seeds[i] for i in rng.integers(0, len(seeds), len(seeds))]) for _ in range(n_draws)]
     each = np.array(draws).reshape(n_draws, len(targets)).T.tolist()
-    return {loss: interval_of(*found) for loss, *found in zip(targets, ratios(seeds), each, strict=True)}
+    found = zip(targets, ratios(seeds), each, strict=True)
+    return {loss: interval_of(value, drawn) for loss, value, drawn in found}

@@ -94,8 +94,9 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     with silent(), torch.no_grad():
         try:
             graph = torch.export.export(_Graph(model.float().eval()), given, dynamic_shapes=tuple(shape for _ in names))
-            instead = {torch.ops.aten.cummax.default: _running_maximum, torch.ops.aten.argsort.stable: _order}
-            graph = graph.run_decompositions(instead)
+            graph = graph.run_decompositions(
+                {torch.ops.aten.cummax.default: _running_maximum, torch.ops.aten.argsort.stable: _order}
+            )
             program = torch.onnx.export(
                 graph, given, input_names=names, output_names=["last_hidden_state", *heads], dynamo=True
             )

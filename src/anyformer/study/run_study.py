@@ -189,9 +189,8 @@ def _written(runs: Runs, file: str | Path, out: Path) -> StudyResult:
     try:
         replace_file(page, as_markdown(findings, command).encode())
         replace_file(out / FINDINGS, json.dumps(findings.as_json(), indent=1).encode())
-        for size in spec.sizes:
-            for tokens in spec.tokens:
-                _report(runs, out / f"report-{size}-{tokens}.html", size, tokens, found, findings, command)
+        for size, tokens in itertools.product(spec.sizes, spec.tokens):
+            _report(runs, out / f"report-{size}-{tokens}.html", size, tokens, found, findings, command)
     except OSError as error:
         raise RunFailed(f"cannot write {page}: {error.strerror or error}; make room, then start again") from None
     return StudyResult(findings, page)

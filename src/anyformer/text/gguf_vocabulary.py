@@ -72,9 +72,8 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
     said = of_metadata(metadata)
     if not {*closing} <= {_id(metadata, "eos", tokens)}:
         said |= {"eos_token_id": list(dict.fromkeys(closing))}
-    if not said:
-        return Tokenizer(inner, config)
-    return Tokenizer(inner, config, rewritten({}, inner.to_str(pretty=True), config, said))
+    files = rewritten({}, inner.to_str(pretty=True), config, said) if said else None
+    return Tokenizer(inner, config, files)
 
 
 def _listed(metadata: Mapping[str, Any], name: str, kind: type, default: list[Any] | None = None) -> list[Any]:

@@ -78,7 +78,7 @@ def turned(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def byte_level() -> tuple[Tokenizer, dict[str, Any]]:
     """A tokenizer of ours, and how a file would hold it."""
     tokenizer = Tokenizer.train([TEXT], VOCAB)
-    inner = tokenizer._data["model"]
+    inner = tokenizer.data["model"]
     tokens = sorted(inner["vocab"], key=inner["vocab"].__getitem__)
     return tokenizer, {
         "ggml.model": "gpt2",

@@ -82,7 +82,7 @@ def specs(data: TrainingData) -> dict[str, ModelSpec]:
 
 def has_spec(question: Question, runs: Any, tuning: Any, data: TrainingData) -> Study:
     machine = Machine("a processor", "cpu", 1, "2", {"float32": 1e11}, 1e10)
-    return describe(question, runs, tuning, data, corpus="files: some", command="compare", machine=machine)
+    return describe(question, runs, tuning, data, corpus="memory://files: some", command="compare", machine=machine)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,10 @@ def studied(data: LabelledData, tmp_path_factory: pytest.TempPathFactory) -> Stu
     )
     runs, tuning = run_all(question, data, tmp_path_factory.mktemp("out"), HOW, lambda _: Watcher())
     return has_spec(question, runs, tuning, data)
+
+
+def test_a_title_has_the_whole_name_of_the_text(studied: Study) -> None:
+    assert studied.title == "encoder and decoder on memory://files"
 
 
 def test_what_is_judged_follows_from_the_objective() -> None:

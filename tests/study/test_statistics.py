@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from anyformer.study.paired import Interval, difference, holm, spread_of_pairs
 from anyformer.study.results import BITS, DocumentLoss, RunResult, Study
-from anyformer.study.statistics import (
-    Interval,
-    analyse,
-    bootstrap_ratio,
-    holm,
-    paired,
-    paired_t_test,
-    t_interval,
-)
+from anyformer.study.statistics import analyse, bootstrap_ratio, paired_documents, t_interval
 from anyformer.study.verdict import ONE_SEED
 from tests.study.studies import one_seed, run, three_seeds
 
@@ -79,7 +72,7 @@ def test_differences_are_paired_document_by_document() -> None:
     gain = 0.05 * size * math.log(2) * rng.normal(1, 0.5, 150)
     ours = [DocumentLoss(float(h - g), 1, int(s)) for h, s, g in zip(hard, size, gain, strict=True)]
     theirs = [DocumentLoss(float(h), 1, int(s)) for h, s in zip(hard, size, strict=True)]
-    together = paired(BITS, of(ours), of(theirs))
+    together = paired_documents(BITS, of(ours), of(theirs))
     gaps = [(a.nats - b.nats) / math.log(2) for a, b in zip(ours, theirs, strict=True)]
     oracle = slow_percentiles(gaps, [float(a.nbytes) for a in ours])
     assert ends(together) == pytest.approx(oracle, abs=0.08 * (oracle[1] - oracle[0]))
@@ -116,9 +109,21 @@ def test_paired_t_test() -> None:
     ours, theirs = [1.91, 1.95, 1.88, 1.90], [1.97, 1.99, 1.95, 1.93]
     gaps = np.asarray(ours) - np.asarray(theirs)  # -0.06 -0.04 -0.07 -0.03: mean -0.05, deviation 0.018257, t = -5.4772
     assert gaps.mean() / (gaps.std(ddof=1) / 2) == pytest.approx(-5.4772, abs=1e-4)
-    assert paired_t_test(ours, theirs) == pytest.approx(2 * stats.t.cdf(-5.4772256, 3), rel=1e-5)
-    assert paired_t_test(ours, ours) == 1.0
-    assert paired_t_test([1.0, 2.0], [2.0, 3.0]) == 0.0
+
+    def p_value(pairs: Sequence[float]) -> float:
+        return difference(pairs, spread_of_pairs(pairs)).p_value
+
+    assert p_value(gaps.tolist()) == pytest.approx(2 * stats.t.cdf(-5.4772256, 3), rel=1e-5)
+    assert p_value([0.0] * 4) == 1.0
+    assert p_value([-1.0, -1.0]) == 0.0
+
+
+def test_equal_differences_do_not_vary() -> None:
+    """Whose mean, rounded, is another number: 0.1 + 0.1 + 0.1 is more than 0.3."""
+    pairs = [0.1, 0.1, 0.1]
+    assert np.std(pairs, ddof=1) > 0
+    found = difference(pairs, spread_of_pairs(pairs))
+    assert (found.p_value, found.effect) == (0.0, None)
 
 
 def test_holm_by_hand() -> None:

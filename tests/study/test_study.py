@@ -284,7 +284,7 @@ def test_each_size_has_a_rate_of_its_own(fake: Any) -> None:
     assert {(cell.model, cell.size): cell.rate for cell in made if not cell.chooses} == chosen
     assert {(one.architecture, one.size): one.chosen for one in runs.tuning()} == chosen
     assert sensitivity(runs.spec, runs.tuning(), "rms") == {0: pytest.approx((1 + 0 + 1 + 2) / 4)}
-    foreseen_rates = {(cell.model, cell.size): cell.rate for cell in runs.foreseen() if not cell.chooses}
+    foreseen_rates = {(cell.model, cell.size): cell.rate for cell in runs.cells(ahead=True) if not cell.chooses}
     assert foreseen_rates == chosen
 
 

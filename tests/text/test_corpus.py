@@ -219,6 +219,11 @@ def test_a_file_that_changes_is_noticed(name: str, more: str, tmp_path: Path) ->
         list(corpus.pieces())
 
 
+def test_the_kind_of_a_file_that_is_named_is_told_in_any_case(tmp_path: Path) -> None:
+    corpus = read_corpus(write(tmp_path, {"A.JSONL": '{"text": "one"}\n{"text": "two"}'}) / "A.JSONL")
+    assert list(corpus.texts()) == ["one", "two"]
+
+
 def test_what_can_be_read_once_only_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TextError, match="pipe is no file: a text is read more than once; write what comes"):

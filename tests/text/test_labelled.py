@@ -12,7 +12,7 @@ import pytest
 
 from anyformer.errors import TextError
 from anyformer.text import Tokenizer, WordPiece, read_labelled, split_labelled
-from anyformer.text.corpus import held_out_places
+from anyformer.text.corpus import set_aside
 from anyformer.text.labelled import EncodedLabelled
 
 TEXTS = ["the cat sat on the mat", "a dog, a log and a frog", "it's a very long story about nothing at all", "mat"]
@@ -181,7 +181,7 @@ def test_a_split_has_its_share_of_every_class(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [2, 3, 7, 10, 50])
 def test_of_a_share_each_last_one_is_set_aside(every: int) -> None:
-    assert [*held_out_places(1009, 1 / every, "pairs")] == [*range(every - 1, 1009, every)]
+    assert [*set_aside(range(1009), 1 / every, "pairs")[1]] == [*range(every - 1, 1009, every)]
 
 
 TOKENIZERS = {

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +22,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from anyformer.errors import TextError
 from anyformer.text import SCHEMES, Corpus, Tokenizer, learning, pieces, places, read_corpus, scheme, sources
 from anyformer.text.learning import Lesson
-from anyformer.text.pieces import encode_pieces
+from anyformer.text.pieces import ids_of, parts_of
 from anyformer.text.sources import Document
 from tests.text.samples import TEXT, TEXTS, llama_like
 
@@ -47,6 +47,10 @@ KINDS = {**OWN, "llama": Tokenizer(llama_like(), {}), "whole": Tokenizer(whole_t
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in {"SHARE": 400, "CONTEXT": 60, "AGREED": 8, "WHOLE": 100_000}.items():
         monkeypatch.setattr(pieces, name, size)
+
+
+def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[str], name: str) -> Iterator[np.ndarray]:
+    return (ids_of(tokenizer, part) for part in parts_of(tokenizer, pieces, name))
 
 
 def cut_up(text: str, places: list[int]) -> Iterator[str]:

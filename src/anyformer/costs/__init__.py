@@ -6,11 +6,4 @@ from anyformer.costs.formulas import active_parameters
 from anyformer.costs.report import CostReport, cost
 from anyformer.costs.state import state_nbytes
 
-__all__ = [
-    "active_parameters",
-    "state_nbytes",
-    "activations",
-    "CONVENTIONS",
-    "CostReport",
-    "cost",
-]
+__all__ = ["active_parameters", "state_nbytes", "activations", "CONVENTIONS", "CostReport", "cost"]

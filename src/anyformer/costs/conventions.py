@@ -158,14 +158,14 @@ def _narang(spec: ModelSpec, workload: Workload, *, ahead: bool = False) -> Flop
 
 
 def _uniform(name: str, spec: ModelSpec, *, any_width: bool = False) -> Sizes:
-    found = uniform(spec, any_width=any_width)
-    if isinstance(found, str):
+    try:
+        return uniform(spec, any_width=any_width)
+    except SpecError as has:
         wants = "decoder layers of multi-head attention and a plain feed-forward"
-        raise _unfit(name, wants if any_width else f"{wants} of 4 · d_model", found)
-    return found
+        raise _unfit(name, wants if any_width else f"{wants} of 4 · d_model", has) from None
 
 
-def _unfit(name: str, of: str, has: str) -> SpecError:
+def _unfit(name: str, of: str, has: str | SpecError) -> SpecError:
     return SpecError(f"convention {name!r} is a formula for {of}, and this model has {has}; take exact-causal")
 
 

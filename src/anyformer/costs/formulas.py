@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anyformer.errors import SpecError
 from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec
 from anyformer.spec import (
     AheadSpec,
@@ -21,43 +22,40 @@ from anyformer.spec import (
 Sizes = tuple[int, int, int]  # heads, the width of one, d_ff
 
 
-def uniform(spec: ModelSpec, *, any_width: bool = False) -> Sizes | str:
-    """The sizes of a decoder of equal layers of multi-head attention and a plain feed-forward; of others, what they have.
+def uniform(spec: ModelSpec, *, any_width: bool = False) -> Sizes:
+    """The sizes of a decoder of equal layers of multi-head attention and a plain feed-forward.
 
-    `any_width` allows d_ff and heads of any width.
+    `any_width` allows d_ff and heads of any width. Raises SpecError, which says what it has, for any other model.
     """
     if spec.encoder is not None:
-        return "an encoder and a decoder"
+        raise SpecError("an encoder and a decoder")
     if spec.ahead:
-        return "modules that predict further tokens"
+        raise SpecError("modules that predict further tokens")
     d_model = spec.stack.d_model
     sizes, *others = {_sizes(block, d_model): None for block in spec.stack.blocks}
-    if odd := next((each for each in (sizes, *others) if isinstance(each, str)), None):
-        return odd
     if others:
-        return "layers of several sizes"
-    assert isinstance(sizes, tuple)
+        raise SpecError("layers of several sizes")
     n_heads, head_dim, d_ff = sizes
     if not any_width and d_ff != 4 * d_model:
-        return f"a feed-forward of {d_ff / d_model:.3g} · d_model"
+        raise SpecError(f"a feed-forward of {d_ff / d_model:.3g} · d_model")
     if not any_width and n_heads * head_dim != d_model:
-        return f"heads of {n_heads} · {head_dim} features beside d_model = {d_model:,}"
+        raise SpecError(f"heads of {n_heads} · {head_dim} features beside d_model = {d_model:,}")
     return sizes
 
 
-def _sizes(block: BlockSpec, d_model: int) -> Sizes | str:
+def _sizes(block: BlockSpec, d_model: int) -> Sizes:
     attentions = [mixer for mixer in block.mixers if isinstance(mixer, AttentionSpec)]
     feeds = [mixer for mixer in block.mixers if isinstance(mixer, FeedForwardSpec)]
     others = [mixer.kind for mixer in block.mixers if mixer not in attentions and mixer not in feeds]
     if others:
-        return f"layers with {others[0]}"
+        raise SpecError(f"layers with {others[0]}")
     if len(attentions) != 1 or len(feeds) != 1:
-        return f"layers of {len(attentions)} attentions and {len(feeds)} feed-forwards"
+        raise SpecError(f"layers of {len(attentions)} attentions and {len(feeds)} feed-forwards")
     projection = attentions[0].projection
     if not isinstance(projection, GQASpec):
-        return f"{projection.kind} attention"
+        raise SpecError(f"{projection.kind} attention")
     if projection.kv_heads != projection.n_heads:
-        return f"{projection.kv_heads} key/value heads for {projection.n_heads} heads"
+        raise SpecError(f"{projection.kv_heads} key/value heads for {projection.n_heads} heads")
     n_heads, head_dim, _ = projection.sizes(Place(d_model, (d_model,), d_model))
     return n_heads, head_dim, feeds[0].d_ff
 
@@ -73,9 +71,9 @@ def parameters_multiplied(spec: ModelSpec, *, ahead: bool) -> int:
 
 def head_table(spec: ModelSpec) -> int:
     """The numbers of the first head's table, tied or not."""
-    heads = [(part, place) for _, part, place in inside(spec, Place()) if isinstance(part, HeadSpec)]
-    placed = [head.parts(place)["table"] for head, place in heads[:1]]
-    return sum(weight.numel for each in placed if isinstance(each, tuple) for _, weight in tensors(*each))
+    tables = (part.parts(place)["table"] for _, part, place in inside(spec, Place()) if isinstance(part, HeadSpec))
+    first = next(tables, None)
+    return sum(weight.numel for _, weight in tensors(*first)) if isinstance(first, tuple) else 0
 
 
 def active_parameters(spec: ModelSpec) -> Mapping[str, int]:

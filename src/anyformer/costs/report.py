@@ -73,11 +73,8 @@ class CostReport(ShowsItself):
     def unobserved(self) -> str:
         """Why a report leaves activations out; "" where it does not."""
         n_kinds = sum(len(set(stack.blocks)) for stack in self.spec.stacks.values())
-        if n_kinds > MOST_OBSERVED:
-            return (
-                f"not observed: {n_kinds:,} layers differ, each takes some 0.1 s; af.activations(spec, …) observes them"
-            )
-        return ""
+        said = f"not observed: {n_kinds:,} layers differ, each takes some 0.1 s; af.activations(spec, …) observes them"
+        return said if n_kinds > MOST_OBSERVED else ""
 
     @cached_property
     def activations(self) -> Activations | None:
@@ -157,22 +154,13 @@ class CostReport(ShowsItself):
         return printed(f"{self.batch} × {self.seq_len:,} tokens", *(section.table() for section in sections(self)))
 
     def as_json(self) -> dict[str, Any]:
-        given = (
-            "seq_len",
-            "source_len",
-            "batch",
-            "convention",
-            "unit",
-            "dtype",
-            "cache_dtype",
-            "precision",
-            "recompute",
-        )
+        given = ("seq_len", "source_len", "batch", "convention", "unit")
+        how = ("dtype", "cache_dtype", "precision", "recompute")
         totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_total", "training_flops_per_token")
         nbytes = ("cache_nbytes", "weights_nbytes", "activation_nbytes", "training_nbytes")
         return {
             "version": 2,
-            **{name: getattr(self, name) for name in given},
+            **{name: getattr(self, name) for name in (*given, *how)},
             "parameters": {
                 **asdict(self.parameters),
                 "non_embedding": self.parameters.non_embedding,

@@ -108,9 +108,8 @@ def _activations(report: CostReport) -> Iterator[FigureLine]:
 def _inference(report: CostReport) -> Iterator[FigureLine]:
     yield FigureLine("weights", gibibytes(report.weights_nbytes), report.dtype)
     if report.cache:
-        yield FigureLine(
-            "cache", gibibytes(report.cache_nbytes), f"{report.cache_dtype}, the whole batch at this context"
-        )
+        says = f"{report.cache_dtype}, the whole batch at this context"
+        yield FigureLine("cache", gibibytes(report.cache_nbytes), says)
     for kind in report.cache:
         of_tokens = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
         says = f"in {kind.calls} layers, float32, the same for any length" if kind.kind == "state" else of_tokens

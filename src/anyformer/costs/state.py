@@ -28,8 +28,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "mixed": Layout(2, 2, 4, "Rajbhandari et al. 2019, section 3.1: 16-bit weights and gradients, a float32 copy"),
     "mixed-main-grads": Layout(2, 4, 4, "Megatron-LM: as mixed, gradients added up in float32"),
 }
-MOMENTS: Mapping[str, int] = {"adamw": 8, "momentum": 4, "sgd": 0}  # bytes of a parameter's moments, float32
-STAGES = {0: "nothing is sharded", 1: "the optimiser", 2: "the optimiser and gradients", 3: "weights too (FSDP)"}
+MOMENTS = 8  # bytes of a parameter's moments: AdamW's two, in float32
 
 
 @dataclass(frozen=True)
@@ -45,20 +44,16 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
-def state_nbytes(
-    n_params: int, *, precision: str = "float32", optimizer: str = "adamw", shards: int = 1, stage: int = 0
-) -> StateBytes:
-    """The bytes on one of `shards` devices that share the state of `n_params` trained parameters.
+def state_nbytes(n_params: int, *, precision: str = "float32", shards: int = 1, stage: int = 0) -> StateBytes:
+    """The bytes on one of `shards` devices that share the state of `n_params` parameters trained by AdamW.
 
     `stage` is ZeRO's: 1 shares the optimiser, 2 gradients too, 3 weights too. Megatron's distributed optimiser,
     6 + 12 / shards bytes a parameter, is "mixed-main-grads" at stage 1. Raises SpecError for what is not known.
     """
     if precision not in LAYOUTS:
         raise SpecError(unknown("precision", precision, LAYOUTS))
-    if optimizer not in MOMENTS:
-        raise SpecError(unknown("optimizer", optimizer, MOMENTS))
-    if stage not in STAGES:
-        known = f"1 shards {STAGES[1]}, 2 {STAGES[2]}, 3 all"
+    if stage not in range(4):
+        known = "1 shards the optimiser, 2 the optimiser and gradients, 3 all"
         raise SpecError(f"stage = {stage!r} is none of ZeRO's; it is 0 to 3: {known}")
     if shards < 1 or n_params < 0:
         raise SpecError(f"shards = {shards} must be at least 1, and n_params = {n_params} at least 0")
@@ -70,5 +65,5 @@ def state_nbytes(
     return StateBytes(
         weights=each(layout.weight, 3),
         gradients=each(layout.gradient, 2),
-        optimizer=each(layout.master + MOMENTS[optimizer], 1),
+        optimizer=each(layout.master + MOMENTS, 1),
     )

@@ -37,15 +37,15 @@ def joined(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
         before, side, _ = name.rpartition(".lora_")
         layer: Any = model.get_submodule(place if wrapped else before) if wrapped or side else None
         sides: list[Any] = [getattr(layer, each, {}) for each in ("lora_A", "lora_B")]
-        if not all(list(each) == ["default"] for each in sides):
-            found[name] = partial(numbers, weight)
-        elif wrapped and end == "weight":
+        has_lora = all(list(each) == ["default"] for each in sides)
+        if has_lora and name.endswith((".lora_A.default.weight", ".lora_B.default.weight")):
+            continue  # unlike DoRA's magnitudes, say
+        ours = f"{place}.{end}" if has_lora and wrapped else name
+        if has_lora and wrapped and end == "weight":
             a, b = (each["default"].weight for each in sides)
-            found[f"{place}.{end}"] = partial(_joined, weight, a, b, layer.scaling["default"])
-        elif wrapped:
-            found[f"{place}.{end}"] = partial(numbers, weight)
-        elif not name.endswith((".lora_A.default.weight", ".lora_B.default.weight")):
-            found[name] = partial(numbers, weight)  # such as DoRA's magnitudes
+            found[ours] = partial(_joined, weight, a, b, layer.scaling["default"])
+        else:
+            found[ours] = partial(numbers, weight)
     return found
 
 

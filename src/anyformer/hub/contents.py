@@ -98,11 +98,8 @@ def _contents(source: Source) -> Contents:
     packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
     weights = packed or opened_weights(source.weights, source.settings)
     if isinstance(weights, Weights) and weights.n_passed_over:
-        log.warning(
-            "%s: %d tensors that see or hear are passed over; the text model is read",
-            source.weights,
-            weights.n_passed_over,
-        )
+        told = "%s: %d tensors that see or hear are passed over; the text model is read"
+        log.warning(told, source.weights, weights.n_passed_over)
     if source.family is not None:
         if source.modules is not None and isinstance(weights, Weights):
             for folder, names in module_files(spec, source.modules).items():
@@ -122,7 +119,11 @@ def own_rows(spec: ModelSpec, prefix: str = "") -> list[TensorRow]:
 
 def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Contents:
     _refuse_larger(spec, weights)
-    rows = [*_layout(without_pooling(spec), family, weights), *_behind_the_pool(spec, weights)]
+    # What lies behind the pool has folders of its own, or is in the same GGUF file.
+    beside = (
+        weights.dense_rows(spec) if isinstance(weights, GGUF) else [same(name, name) for name in module_tensors(spec)]
+    )
+    rows = [*_layout(without_pooling(spec), family, weights), *beside]
     spelled = weights.spelling(rows, family.prefix)
     # What none of ours comes from may be absent.
     rows = [row for row in rows if row.ours or all(spelled(name) in weights for name in row.theirs)]
@@ -155,13 +156,6 @@ def _refuse_larger(spec: ModelSpec, weights: Weights | GGUF) -> None:
             f"{weights.directory} holds {held:,} numbers, and the model of its configuration has {needed:,}; "
             "give the configuration that belongs to these weights"
         )
-
-
-def _behind_the_pool(spec: ModelSpec, weights: Weights | GGUF) -> list[TensorRow]:
-    """The rows of what lies in the folders of modules, or in the same GGUF file."""
-    if isinstance(weights, GGUF):
-        return weights.dense_rows(spec)
-    return [same(name, name) for name in module_tensors(spec)]
 
 
 def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[TensorRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from anyformer.families.gguf import config_of, dialect_of, llama3_scaling
 from anyformer.families.hf.mapping import TensorRow
 from anyformer.families.hf.settings import Settings
 from anyformer.hub.gguf_header import read_header
-from anyformer.hub.weights import refuse_misfits
+from anyformer.hub.weights import Expected, refuse_misfits
 from anyformer.spec import ModelSpec
 from anyformer.text import Tokenizer
+from anyformer.text.gguf_vocabulary import tokenizer_in
 
 SUFFIX = ".gguf"
 FREQUENCIES = "rope_freqs.weight"
@@ -45,7 +46,7 @@ class GGUF:
     """One file: the configuration that Hugging Face would write, and tensors by the names that the file has."""
 
     def __init__(self, path: Path) -> None:
-        self.path = self.directory = path
+        self.directory = path
         with of_extra("gguf", f"{path}: reading GGUF files", "package gguf"):
             from gguf import GGML_QUANT_SIZES
         try:
@@ -60,7 +61,7 @@ class GGUF:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The settings of the model. Raises CheckpointError for one that nobody here reads."""
-        where = str(self.path)
+        where = str(self.directory)
         config = config_of(self.metadata, self._tensors, self.shape(EMBEDDING), where)
         if FREQUENCIES in self._tensors:
             theta = Settings(config, where).positive("rope_theta", float, 1e4)
@@ -82,15 +83,13 @@ class GGUF:
                 key = f"{self._dialect.architecture}.{name}_{end}"
                 if self.metadata.get(key, width) != width:
                     raise CheckpointError(
-                        f"{self.path}: {key} = {self.metadata[key]!r}, and {tensor} has {width}; convert the file again"
+                        f"{self.directory}: {key} = {self.metadata[key]!r}, and {tensor} has {width}; convert the file again"
                     )
             found.append(self.shape(tensor)[0])
         return found
 
     def tokenizer(self) -> Tokenizer | None:
         """The file's tokenizer; None where it has none. Raises TextError for a kind that is not read."""
-        from anyformer.text.gguf_vocabulary import tokenizer_in
-
         return tokenizer_in(self.metadata) if "tokenizer.ggml.model" in self.metadata else None
 
     def rows(self, spec: ModelSpec) -> list[TensorRow]:
@@ -120,12 +119,9 @@ class GGUF:
     def release(self) -> None:
         """Nothing: each tensor that is read has memory of its own."""
 
-    def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
-        """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""
-        missing = [name for name in expected if name not in self]
-        surplus = [name for name in self._tensors if name not in {*expected, *optional, FREQUENCIES}]
-        sizes = ((name, self.shape(name), shape) for name, shape in expected.items() if name in self)
-        refuse_misfits(self.path, f"{self._dialect.architecture} as {what}", missing, surplus, sizes)
+    def match(self, expected: Expected, what: str, optional: Collection[str] = ()) -> None:
+        """Refuse tensors as `refuse_misfits` does."""
+        refuse_misfits(self, expected, f"{self._dialect.architecture} as {what}", (*optional, FREQUENCIES))
 
     def spelling(self, rows: Iterable[TensorRow], prefix: str) -> Callable[[str], str]:
         """What a tensor that rows call by one name is called here: always the same."""
@@ -136,7 +132,7 @@ class GGUF:
         from gguf import GGMLQuantizationType, dequantize
 
         entry = self._tensors[name]
-        held = np.fromfile(self.path, np.uint8, entry.nbytes, offset=entry.start)
+        held = np.fromfile(self.directory, np.uint8, entry.nbytes, offset=entry.start)
         if entry.kind in PLAIN:
             return torch.from_numpy(held).view(PLAIN[entry.kind]).view(entry.shape)
         kind = GGMLQuantizationType(entry.kind)
@@ -144,7 +140,7 @@ class GGUF:
             values = dequantize(held.reshape(*entry.shape[:-1], -1), kind)
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(
-                f"{self.path}: {name} is of type {kind.name}, which the package gguf cannot unpack ({error}); "
+                f"{self.directory}: {name} is of type {kind.name}, which the package gguf cannot unpack ({error}); "
                 "take a file of another quantisation"
             ) from None
         return torch.from_numpy(values).view(entry.shape)

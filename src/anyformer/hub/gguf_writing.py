@@ -128,9 +128,8 @@ def write_gguf(
     except OSError as error:
         raise RunFailed(f"could not write {target}: {error.strerror or error}") from None
     counted: Counter[str] = Counter(kinds.values())
-    return SavedFile(
-        target, plan.architecture, {each: counted[each] for each in FILE_TYPES if counted[each]}, tuple(notes)
-    )
+    there = {each: counted[each] for each in FILE_TYPES if counted[each]}
+    return SavedFile(target, plan.architecture, there, tuple(notes))
 
 
 def _planned(spec: ModelSpec, preferred: Family | None) -> _Plan:

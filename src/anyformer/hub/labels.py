@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.disk.foreign import read_json
-from anyformer.disk.run_layout import BASE, LABELS, MODEL_PARTS, is_run, run_of
+from anyformer.disk.run_layout import LABELS
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES
 from anyformer.families.hf.headings import numbered_labels
@@ -49,13 +49,8 @@ def labels_of(source: Source) -> tuple[str, ...] | None:
     """The labels of a checkpoint, as its files name them; None where they don't. Raises CheckpointError."""
     if source.family is not None or source.settings:
         return _of_settings(source.settings, source.spec)
-    held = source.weights
-    if held.name == BASE and is_run(held.parent):
-        run: Path | None = held.parent
-    else:
-        run = run_of(held.parent if held.name == MODEL_PARTS else held)
-    own = read_labels(held)
-    return read_labels(run) if own is None and run is not None else own
+    own = read_labels(source.weights)
+    return read_labels(source.run) if own is None and source.run is not None else own
 
 
 def other_labels(theirs: Sequence[str] | None, ours: Sequence[str] | None) -> bool:

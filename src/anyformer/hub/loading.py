@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -206,9 +207,7 @@ def carried_over(theirs: ModelSpec, ours: ModelSpec, where: str) -> dict[str, st
 
 def _moved(name: str, places: list[int]) -> str:
     """The name of a head's tensor where the heads stand at these places."""
-    first, _, rest = name.partition(".")
-    number, _, rest = rest.partition(".")
-    return f"heads.{places[int(number)]}.{rest}" if first == "heads" else name
+    return re.sub(r"^heads\.(\d+)\.", lambda found: f"heads.{places[int(found[1])]}.", name)
 
 
 def _rows_of_labels(spec: ModelSpec) -> set[str]:

@@ -18,16 +18,7 @@ from anyformer.errors import CheckpointError
 from anyformer.families import Family
 from anyformer.families.heads import EMBEDDING
 from anyformer.families.hf.headings import without_head, writes_alone
-from anyformer.families.hf.pooling import (
-    ACTIVATIONS,
-    DENSE,
-    NORMALIZE,
-    POOLS,
-    UNIT,
-    head_of,
-    modules_of,
-    tensors_of,
-)
+from anyformer.families.hf.pooling import ACTIVATIONS, DENSE, NORMALIZE, POOLS, UNIT, head_of, modules_of, tensors_of
 from anyformer.families.hf.settings import Settings
 from anyformer.hub.weights import FILE, Weights
 from anyformer.layers import LinearSpec

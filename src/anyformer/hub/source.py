@@ -56,6 +56,7 @@ class Source(NamedTuple):
     family: Family | None  # whose names the tensors have; None: ours
     settings: dict[str, Any]  # of its config.json; empty for ours
     modules: Path | None = None  # the directory of sentence-transformers that it lies in
+    run: Path | None = None  # that trained it
     stored: ModelSpec | None = None  # the model that the tensors were written of, where `spec` is a change of it
     others: tuple[Source, ...] = ()  # models of the same tensors
     merging: Merging | None = None  # how each tensor is read of all of them; None: there are no others
@@ -89,10 +90,7 @@ def load_spec(name: str | Path) -> ModelSpec:
         return preset(str(name)).spec
     path = located(name)
     if path.is_dir() or path.suffix.lower() == SUFFIX:
-        folder = folder_of(path)
-        spec, family, settings = _described(folder)
-        if settings and holds_weights(folder):
-            spec, family = _of_files(spec, family, settings, folder)
+        spec, family, *_ = _described(path)
         return with_pooling(spec, family, path)
     if path.suffix.lower() == ".json" and {"model_type", "architectures"} & set(read_table(path)):
         return _computed(read_table(path), path)[0]
@@ -126,16 +124,14 @@ def find(path: str | Path) -> Source:
     if path.name == AUXILIARY_SPEC and path.is_file():
         return find_auxiliary(path.parent)
     if path.name == BASE and is_run(run := path.parent):
-        return Source(read(sealed(run) / SPEC), path, _tokenizer(run / TOKENIZER), None, {})
+        return Source(read(sealed(run) / SPEC), path, _tokenizer(run / TOKENIZER), None, {}, run=run)
     if (run := _run_of(path)) is not None:
         checkpoint = _checkpoint(path)
         weights = checkpoint / MODEL_PARTS if (checkpoint / MODEL_PARTS).is_dir() else checkpoint
-        return Source(read(run / SPEC), weights, _tokenizer(run / TOKENIZER), None, {})
-    folder = folder_of(path)
-    spec, family, settings = _described(folder)
+        return Source(read(run / SPEC), weights, _tokenizer(run / TOKENIZER), None, {}, run=run)
+    spec, family, settings, folder = _described(path)
     if not path.is_dir():
         return Source(spec, path, path, family, settings)
-    spec, family = _of_files(spec, family, settings, folder)
     tokenizer = _tokenizer(folder) or _tokenizer(folder / TOKENIZER)
     modules = path if is_listed(path) else None
     return Source(with_pooling(spec, family, path), folder, tokenizer, family, settings, modules)
@@ -189,7 +185,9 @@ def with_adapter(weights: Path) -> Path | None:
     return run_of(weights) if is_checkpoint(weights) and (weights / ADAPTER).is_file() else None
 
 
-def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any]]:
+def _described(path: Path) -> tuple[ModelSpec, Family | None, dict[str, Any], Path]:
+    """(the model, its family, its settings, the directory of its tensors), by the files there."""
+    directory = folder_of(path)
     if not directory.is_dir():
         if directory.suffix.lower() != SUFFIX:
             remedy = (
@@ -200,11 +198,11 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
             raise CheckpointError(f"{directory} is a file; {remedy}")
         file, where = opened(directory), str(directory)
         family, spec = spec_of(FAMILIES, file.config, where)
-        return pooled(spec, file.pooling_type, file.dense(), where), family, {}
+        return pooled(spec, file.pooling_type, file.dense(), where), family, {}, directory
     if (run := _run_of(directory)) is not None:
-        return read(sealed(run) / SPEC), None, {}
+        return read(sealed(run) / SPEC), None, {}, directory
     if (directory / SPEC).is_file():
-        return read(directory / SPEC), None, {}
+        return read(directory / SPEC), None, {}, directory
     config = inside(directory / CONFIG, CheckpointError)
     if not config.is_file():
         if (directory / ADAPTER_CONFIG).is_file():
@@ -215,7 +213,9 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
         raise CheckpointError(f"{directory} holds neither {CONFIG} nor {SPEC}, so its architecture is unknown")
     settings = read_table(config)
     spec, family = _computed(settings, config)
-    return spec, family, settings
+    if holds_weights(directory):
+        spec, family = _of_files(spec, family, settings, directory)
+    return spec, family, settings, directory
 
 
 def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family | None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, reduce
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,11 +21,15 @@ from anyformer.disk.foreign import inside, named_in, read_json
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.families.hf.mapping import TensorRow
 
+if TYPE_CHECKING:
+    from anyformer.hub.gguf import GGUF
+
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_NBYTES = 5_000_000_000
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WHOLE = {"I64": torch.int64, "I32": torch.int32}  # of tables of whole numbers
+Expected = Mapping[str, tuple[int, ...] | None]  # the shapes of tensors by name; None: any
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -70,8 +74,7 @@ class Weights:
         Raises CheckpointError where there is anything else.
         """
         other = Weights(folder)
-        needed, held = set(names.values()), set(other.listed())
-        refuse_misfits(folder, "its config.json", sorted(needed - held), sorted(held - needed), ())
+        other.match(dict.fromkeys(names.values()), "its config.json")
         self._homes |= {name: other._homes[filed] for name, filed in names.items()}
 
     def listed(self) -> list[str]:
@@ -110,16 +113,9 @@ class Weights:
         file, filed = self._homes[name]
         return self._opened(file).get_slice(filed)
 
-    def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
-        """Refuse missing, surplus and misshapen tensors; an `optional` name that ends with * is a beginning.
-
-        Raises CheckpointError listing them.
-        """
-        missing = [name for name in expected if name not in self]
-        known, begun = {*expected, *optional}, tuple(name[:-1] for name in optional if name[-1] == "*")
-        surplus = [name for name in self.listed() if name not in known and not name.startswith(begun)]
-        sizes = ((name, self.shape(name), shape) for name, shape in expected.items())
-        refuse_misfits(self.directory, what, missing, surplus, sizes)
+    def match(self, expected: Expected, what: str, optional: Collection[str] = ()) -> None:
+        """Refuse tensors as `refuse_misfits` does."""
+        refuse_misfits(self, expected, what, optional)
 
     def spelling(self, rows: Iterable[TensorRow], prefix: str) -> Callable[[str], str]:
         """What a tensor that rows call by one name is called in these files.
@@ -151,24 +147,22 @@ def narrowed(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return found
 
 
-def refuse_misfits(
-    where: Path,
-    what: str,
-    missing: Collection[str],
-    surplus: Collection[str],
-    sizes: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
-) -> None:
-    """Refuse missing, surplus and misshapen tensors; `sizes` are (name, found, expected), read if all are there.
+def refuse_misfits(weights: Weights | GGUF, expected: Expected, what: str, optional: Collection[str]) -> None:
+    """Refuse missing, surplus and misshapen tensors; an `optional` name that ends with * is a beginning.
 
     Raises CheckpointError listing them.
     """
+    missing = [name for name in expected if name not in weights]
+    known, begun = {*expected, *optional}, tuple(name[:-1] for name in optional if name[-1] == "*")
+    surplus = [name for name in weights.listed() if name not in known and not name.startswith(begun)]
     lists = (("missing", missing), ("surplus", surplus))
     named = "; ".join(f"{kind}: {listed(names)}" for kind, names in lists if names)
     if named:
-        raise CheckpointError(f"{where} does not hold the tensors of {what}; {named}")
+        raise CheckpointError(f"{weights.directory} does not hold the tensors of {what}; {named}")
+    sizes = ((name, weights.shape(name), shape) for name, shape in expected.items() if shape is not None)
     wrong = [f"{name} is {list(found)}, not {list(wanted)}" for name, found, wanted in sizes if found != tuple(wanted)]
     if wrong:
-        raise CheckpointError(f"{where} does not fit {what}: {listed(wrong)}")
+        raise CheckpointError(f"{weights.directory} does not fit {what}: {listed(wrong)}")
 
 
 def _files(directory: Path) -> tuple[list[Path], dict[str, Path]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from anyformer.errors import UsageError
+from anyformer.errors import TextError, UsageError, errors_of
 from anyformer.inference.judging import Judging, goal_of, judging, refuse_unknown
 from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened
 from anyformer.inspection.sites import Sites
@@ -35,7 +35,8 @@ class OneText(Sources):
     def __post_init__(self) -> None:
         if not self.text:
             raise UsageError("--text is empty; give one that holds words")
-        refuse_surrogates(self.text, "--text")
+        with errors_of("--text", TextError):
+            refuse_surrogates(self.text)
 
     def corpus(self) -> Corpus:
         return Corpus.of([Document("text", self.text)])

@@ -109,15 +109,13 @@ class Runs:
             for cell in (*trials, Cell(model.name, self.spec.sizes[-1], self.spec.tokens[-1], None, 1)):
                 check(self.question(cell), self.data(cell))
 
-    def entry(self, name: str) -> ModelEntry:
-        return next(model for model in self.spec.models if model.name == name)
-
     def data(self, cell: Cell) -> TextData:
         return self.texts.select if cell.chooses else self.texts.report
 
     def question(self, cell: Cell) -> Question:
         """What one run answers."""
-        recipe = self.spec.recipe_of(self.entry(cell.model), cell.tokens)
+        model = next(each for each in self.spec.models if each.name == cell.model)
+        recipe = self.spec.recipe_of(model, cell.tokens)
         lengths = () if cell.chooses else self.spec.lengths
         architectures = {cell.model: self.models[cell.model, cell.size]}
         return Question(architectures=architectures, recipe=recipe, prompt=None, lengths=lengths)
@@ -128,18 +126,14 @@ class Runs:
         tokens = question.recipe.steps * question.recipe.batch_tokens
         return question.flops(self.models[cell.model, cell.size], self.data(cell)) * tokens
 
-    def _grid(self, name: str, size: int, rates: Sequence[float]) -> list[Cell]:
-        tokens = self.spec.rate_tokens or self.spec.tokens[0]
-        return [Cell(name, size, tokens, rate, seed) for rate in rates for seed in self.spec.choosing]
-
     def trials(self, model: ModelEntry, size: int) -> tuple[list[Cell], float | None, bool]:
         """(runs that choose the rate at a size, the rate, whether it is chosen); a grid whose end is the best goes on."""
         rates = [*self.spec.rates_of(model)]
         if len(rates) < 2:
             return [], next(iter(rates), None), True
-        left = EXTENSIONS
+        tokens, left = self.spec.rate_tokens or self.spec.tokens[0], EXTENSIONS
         while True:
-            cells = self._grid(model.name, size, rates)
+            cells = [Cell(model.name, size, tokens, rate, seed) for rate in rates for seed in self.spec.choosing]
             tried = self._tried(cells)
             if tried is None:
                 return cells, None, False
@@ -163,28 +157,22 @@ class Runs:
             found.setdefault(cell.rate, []).append(run)
         return found
 
-    def cells(self) -> Iterator[Cell]:
-        """All runs that are known to be needed: those that choose a model's rate until it is chosen, then all of its own."""
+    def cells(self, *, ahead: bool = False) -> Iterator[Cell]:
+        """All runs that are known to be needed: those that choose a model's rate until it is chosen, then all of its own.
+
+        `ahead`: all of its own before, too, with the first rate of its grid, which goes on where it must.
+        """
         for model, size in itertools.product(self.spec.models, self.spec.sizes):
             cells, rate, chosen = self.trials(model, size)
             yield from cells
-            if chosen:
-                yield from self.reported(model.name, size, rate)
+            if chosen or ahead:
+                yield from self.reported(model.name, size, rate if chosen else self.spec.rates_of(model)[0])
 
     def reported(self, name: str, size: int, rate: float | None) -> Iterator[Cell]:
         """The runs of a model that are reported at a size, seed by seed."""
         for seed in range(1, self.spec.seeds + 1):
             for tokens in self.spec.tokens:
                 yield Cell(name, size, tokens, rate, seed)
-
-    def foreseen(self) -> list[Cell]:
-        """All runs as far as known: with the first rate of each grid that has chosen none yet, which goes on where it must."""
-        found = []
-        for model, size in itertools.product(self.spec.models, self.spec.sizes):
-            cells, rate, chosen = self.trials(model, size)
-            first = next(iter(self.spec.rates_of(model)), None)
-            found += [*cells, *self.reported(model.name, size, rate if chosen else first)]
-        return found
 
     def tuning(self) -> tuple[Tuning, ...]:
         """What was tried to choose each rate."""

@@ -19,16 +19,7 @@ from anyformer.recipe import Recipe
 from anyformer.resizing import Counted, resize
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.study.budget import in_time
-from anyformer.study.compare import (
-    Question,
-    Watch,
-    at_size,
-    check,
-    first_words,
-    named,
-    refuse_incomparable,
-    run_all,
-)
+from anyformer.study.compare import Question, Watch, at_size, check, first_words, named, refuse_incomparable, run_all
 from anyformer.study.describe import describe
 from anyformer.study.encoding import refuse_other
 from anyformer.study.report import write_report
@@ -133,10 +124,11 @@ def compare(
         prompt=first_words(text) if prompt is None else prompt,
     )
     check(question, text)
-    if is_run(Path(out)):
+    directory = Path(out)
+    if is_run(directory):
         raise UsageError(f"--out {out} is a run of `train`; give another one, or a new name")
-    refuse_other(Path(out) / STUDY, ("data", "fingerprint"), text.fingerprint, "a comparison on another text")
-    where, dtype, directory = choose_device(device), compute_dtype(chosen.precision), Path(out)
+    refuse_other(directory / STUDY, ("data", "fingerprint"), text.fingerprint, "a comparison on another text")
+    where, dtype = choose_device(device), compute_dtype(chosen.precision)
     machine = measure.calibrate(where, (dtype,))
     say(f"{words}\nruns and report: {directory}")
     options = RunOptions(

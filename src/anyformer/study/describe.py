@@ -43,7 +43,7 @@ def describe(
     recipe, labelled = question.recipe, isinstance(data, LabelledData)
     what = " and ".join((", ".join(question.architectures)).rsplit(", ", 1))
     return Study(
-        title=f"{what} on {corpus.split(':')[0]}",
+        title=f"{what} on {corpus.partition(': ')[0]}",
         command=command,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         data=_data(corpus, data, recipe, runs),

@@ -4,12 +4,13 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from anyformer.disk.foreign import read_json
 from anyformer.errors import UsageError, did_you_mean
+from anyformer.spec.part import is_needed
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ def _decode_fields(kind: Any, data: Any, where: str) -> Any:
         if name not in known:
             raise UsageError(f"{where} has no field '{name}'{did_you_mean(name, known)}")
     for name, field in known.items():
-        if name not in data and field.default is MISSING and field.default_factory is MISSING:
+        if name not in data and is_needed(field):
             raise UsageError(f"{where} lacks its field '{name}'")
     return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})
 

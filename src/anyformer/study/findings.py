@@ -11,12 +11,11 @@ from typing import Any
 from anyformer.amounts import count, prefixed
 from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.errors import UsageError
-from anyformer.study.paired import Spread, least_detectable, least_margin, spread_of
+from anyformer.study.paired import Interval, Spread, least_detectable, least_margin, spread_of
 from anyformer.study.results import Tuning
 from anyformer.study.ruling import Reported, Verdict, judged, losses_of
 from anyformer.study.scaling import Scaling, scaling_of
 from anyformer.study.specification import LessSensitive, LossPairSpec, StudySpec
-from anyformer.study.statistics import Interval
 from anyformer.study.windows import WindowLoss
 
 
@@ -66,17 +65,8 @@ def find(spec: StudySpec, about: str, runs: Reported, tuning: tuple[Tuning, ...]
     """What the reported runs say of the claims."""
     size, tokens = max(spec.sizes), max(spec.tokens)
     spread = spread_of({model.name: losses_of(runs[model.name, size, tokens]) for model in spec.models})
-    every = [run for each in runs.values() for run in each]
-    return Findings(
-        spec,
-        about,
-        runs,
-        tuning,
-        judged(spec, runs, tuning),
-        spread,
-        _scaling(spec, runs),
-        sum(run.seconds for run in every),
-    )
+    seconds = sum(run.seconds for each in runs.values() for run in each)
+    return Findings(spec, about, runs, tuning, judged(spec, runs, tuning), spread, _scaling(spec, runs), seconds)
 
 
 def foreseen(spec: StudySpec) -> str:
@@ -86,9 +76,8 @@ def foreseen(spec: StudySpec) -> str:
     df = variants * (spec.seeds - 1)
     if not df:
         return "one seed: no difference can be told from chance"
-    least, margin = (
-        x * spec.sd for x in (least_detectable(spec.seeds, df, max(1, tests)), least_margin(spec.seeds, df))
-    )
+    least = least_detectable(spec.seeds, df, max(1, tests)) * spec.sd
+    margin = least_margin(spec.seeds, df) * spec.sd
     return (
         f"with {spec.seeds} seeds and paired differences of deviation {spec.sd:g}, pooled over {variants}: the least difference "
         f"found four times in five is {least:.4f} nats a token, the least margin of equality {margin:.4f}"
@@ -102,9 +91,8 @@ def _scaling(spec: StudySpec, runs: Reported) -> dict[str, Scaling]:
         return {}
     for model in spec.models:
         try:
-            found[model.name] = scaling_of(
-                [run for (name, *_), each in runs.items() if name == model.name for run in each]
-            )
+            own = [run for (name, *_), each in runs.items() if name == model.name for run in each]
+            found[model.name] = scaling_of(own)
         except UsageError:
             continue  # too many of its runs failed
     return found
@@ -185,16 +173,10 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
         what = "loss there" if n == 1 else "mean loss there"
         rule = f"; of those within {spec.rate_tie:g} nats of the best the lowest" if spec.rate_tie else ""
         rule = "; the bottom of the parabola through the best and its neighbours" if spec.rate_between else rule
-        yield from (
-            "",
-            f"Learning rates, chosen on a part of the text and {seeds} not reported ({what}{rule}):",
-            "",
-        )
+        yield from ("", f"Learning rates, chosen on a part of the text and {seeds} not reported ({what}{rule}):", "")
         for one in found.tuning:
-            tried = (
-                f"{trial.learning_rate:g} {'failed' if trial.validation_loss is None else f'{trial.validation_loss:.4f}'}"
-                for trial in one.trials
-            )
+            by_rate = [(trial.learning_rate, trial.validation_loss) for trial in one.trials]
+            tried = (f"{rate:g} {'failed' if loss is None else f'{loss:.4f}'}" for rate, loss in by_rate)
             size = f", {spec.sized(one.size)}" if one.size and len(spec.sizes) > 1 else ""
             yield f"- {one.architecture}{size}: {', '.join(tried)}; chosen {one.chosen:g}"
     yield from _laws(found)
@@ -241,6 +223,5 @@ def _laws(found: Findings) -> Iterator[str]:
 def _between(interval: Interval | None, digits: str) -> str:
     if interval is None:
         return "–"
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:{digits}}"
-    return f"{interval.value:{digits}} ({interval.low:{digits}} to {interval.high:{digits}})"
+    ends = interval.ends(f"{{:{digits}}}".format)
+    return f"{interval.value:{digits}}" + (f" ({ends})" if ends else "")

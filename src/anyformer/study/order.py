@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.study.statistics import N_RESAMPLES, Interval
+from anyformer.study.paired import Interval
+from anyformer.study.statistics import N_RESAMPLES
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,25 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.study.statistics import CONFIDENCE, Interval, holm
-
+CONFIDENCE = 0.95
 POWER = 0.8
 Ruling = Literal["supported", "contradicted", "undecided"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95 % interval; the ends are None where the data allow none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def excludes_zero(self) -> bool:
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+    def ends(self, shown: Callable[[float], str], between: str = " to ") -> str:
+        """Both ends in words; "" where there are none."""
+        return "" if self.low is None or self.high is None else f"{shown(self.low)}{between}{shown(self.high)}"
 
 
 @dataclass(frozen=True)
@@ -41,8 +56,10 @@ class Difference:
 
 
 def spread_of_pairs(pairs: Sequence[float]) -> Spread:
-    """The spread of one variant's differences."""
-    return Spread(float(np.std(pairs, ddof=1)), len(pairs) - 1) if len(pairs) > 1 else Spread(math.nan, 0)
+    """The spread of one variant's differences: exactly 0 where they are equal, whatever rounding makes of their mean."""
+    if len(pairs) < 2:
+        return Spread(math.nan, 0)
+    return Spread(float(np.std(pairs, ddof=1)) if np.ptp(pairs) else 0.0, len(pairs) - 1)
 
 
 def difference(pairs: Sequence[float], spread: Spread) -> Difference:
@@ -80,9 +97,8 @@ def spread_of(losses: Losses) -> Spread:
     less than their number.
     """
     cells = [(model, seed, loss) for model, of in losses.items() for seed, loss in of.items()]
-    terms = {
-        term: i for i, term in enumerate(dict.fromkeys(term for model, seed, _ in cells for term in (model, seed)))
-    }
+    named = dict.fromkeys(term for model, seed, _ in cells for term in (model, seed))
+    terms = {term: i for i, term in enumerate(named)}
     design = np.zeros((len(cells), len(terms)))
     for row, (model, seed, _) in zip(design, cells, strict=True):
         row[[terms[model], terms[seed]]] = 1.0
@@ -113,6 +129,15 @@ def within(given: Difference, delta: float) -> bool:
     return low is not None and high is not None and -delta < low and high < delta
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """`p_values` corrected for their number by Holm's step-down procedure, in the order given."""
+    corrected, floor = [0.0] * len(p_values), 0.0
+    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[at]))
+        corrected[at] = floor
+    return corrected
+
+
 def corrected(found: Sequence[Difference | None]) -> list[float]:
     """The p of each corrected by Holm for how many there are; 1 for what could not be tested, which counts too."""
     return holm([each.p_value if each else 1.0 for each in found])
@@ -135,13 +160,12 @@ def least_detectable(n: int, df: int, n_tests: int = 1) -> float:
 
 def _where(shown: Callable[[float], float]) -> float:
     """Where what rises from 0 to 1 reaches the power that is wanted."""
-    low, high = 0.0, 1.0
+    from scipy.optimize import root_scalar
+
+    high = 1.0
     while shown(high) < POWER:
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if shown(middle) < POWER else (low, middle)
-    return high
+        high *= 2
+    return float(root_scalar(lambda at: shown(at) - POWER, bracket=(0.0, high)).root)
 
 
 def least_margin(n: int, df: int) -> float:

@@ -12,8 +12,9 @@ from typing import Any
 
 from anyformer.amounts import prefixed, signed
 from anyformer.study.curves import Axis, Curve, PlotLine, curves, thin
+from anyformer.study.paired import Interval
 from anyformer.study.results import Study
-from anyformer.study.statistics import Analysis, Interval
+from anyformer.study.statistics import Analysis
 
 Drawing = dict[str, Any]  # what the template draws, by the names that it has there
 N_COLOURS = 8

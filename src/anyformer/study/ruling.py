@@ -10,7 +10,9 @@ from statistics import fmean
 from anyformer.amounts import signed
 from anyformer.study.order import agreement
 from anyformer.study.paired import (
+    CONFIDENCE,
     Difference,
+    Interval,
     Ruling,
     Spread,
     corrected,
@@ -35,7 +37,6 @@ from anyformer.study.specification import (
     SameOrder,
     StudySpec,
 )
-from anyformer.study.statistics import CONFIDENCE, Interval
 
 Reported = Mapping[tuple[str, int, int], Sequence[RunResult]]  # runs by model, size and budget
 
@@ -127,18 +128,18 @@ def _of_losses(
     if found is None:
         return Verdict(claim, "undecided", f"the models share no finished seed{_where(claim)}{lost}")
     if not spread.df:
-        return Verdict(claim, "undecided", f"{signed(found.value, 4)} nats a token, of one seed{lost}")
+        return Verdict(claim, "undecided", f"{_four(found.value)} nats a token, of one seed{lost}")
     if isinstance(claim, SameLoss):
-        ruling, shown = same(found, claim.within), f"90 % {_ends(found.equivalence)}"
+        ruling, shown = same(found, claim.within), f"90 % {found.equivalence.ends(_four)}"
         test = f"within ±{claim.within:g} by two one-sided tests"
         could = f"the least margin it could show: {least_margin(found.n, spread.df) * spread.sd:.4f}"
     else:
         delta = DELTA if isinstance(claim, LossPairSpec) else 0.0
-        ruling, shown = lower(found, p_holm, delta), f"95 % {_ends(found.interval)}"
+        ruling, shown = lower(found, p_holm, delta), f"95 % {found.interval.ends(_four)}"
         test = f"corrected p = {p_holm:.2g}"
         could = f"the least difference it could see: {least_detectable(found.n, spread.df, n_tests) * spread.sd:.4f}"
     effect = f", {signed(found.effect, 1)} deviations" if found.effect is not None else ""
-    said = f"{signed(found.value, 4)} nats a token{_where(claim)} ({shown}{effect}; {found.n} pairs; {test}); {could}{lost}"
+    said = f"{_four(found.value)} nats a token{_where(claim)} ({shown}{effect}; {found.n} pairs; {test}); {could}{lost}"
     return Verdict(claim, ruling, said)
 
 
@@ -160,8 +161,8 @@ def _where(claim: LossPairSpec | LessSensitive) -> str:
     return f" in windows of {ours or 'rows as in training'}{against}{part}"
 
 
-def _ends(interval: Interval) -> str:
-    return "no interval" if interval.low is None else f"{signed(interval.low, 4)} to {signed(interval.high or 0.0, 4)}"
+def _four(loss: float) -> str:
+    return signed(loss, 4)
 
 
 def _of_compute(claim: LessCompute, spec: StudySpec, runs: Reported, size: int) -> Verdict:
@@ -196,8 +197,8 @@ def _cost_of(
 
 
 def _times(ratio: Interval) -> str:
-    ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
-    return f"{ratio.value:.2f} times{ends}"
+    ends = ratio.ends("{:.2f}".format)
+    return f"{ratio.value:.2f} times" + (f" ({ends})" if ends else "")
 
 
 def _of_order(claim: SameOrder, losses: Mapping[str, Mapping[int, float]]) -> Verdict:
@@ -221,4 +222,5 @@ def _of_order(claim: SameOrder, losses: Mapping[str, Mapping[int, float]]) -> Ve
 
 
 def _over_seeds(rho: Interval) -> str:
-    return "" if rho.low is None or rho.high is None else f"95 % over seeds {rho.low:.2f} to {rho.high:.2f}; "
+    ends = rho.ends("{:.2f}".format)
+    return f"95 % over seeds {ends}; " if ends else ""

@@ -74,7 +74,7 @@ def plan_study(
 ) -> StudyPlan:
     """What the study in a file takes. Raises what `run_study` does for bad input."""
     runs = _prepared(file, data, _folder(file, out, runs_in), None, say)
-    cells = runs.foreseen()
+    cells = list(runs.cells(ahead=True))
     left = [cell for cell in cells if runs.result(cell) is None]
     done = [run for cell in cells if (run := runs.result(cell)) is not None and run.finished]
     flops = sum(map(runs.flops, cells))
@@ -118,7 +118,8 @@ def run_study(
         torch.set_num_threads(_threads(jobs))
 
     def made(cell: Cell, run: RunResult, left: int) -> None:
-        say(_line(cell, run, left))
+        said = f"failed: {run.failure}" if run.failure else f"{run.validation_loss:.4f} nats, {duration(run.seconds)}"
+        say(f"{cell}: {said}; {left:,} left")
         if any(other.poll() == UsageError.exit_status for other in others):
             raise UsageError(
                 f"another process of --jobs {jobs} was refused, as it says above; mend that, or leave out --jobs"
@@ -167,11 +168,6 @@ def _another(
     return subprocess.Popen(words, env={**os.environ, **own})
 
 
-def _line(cell: Cell, run: RunResult, left: int) -> str:
-    said = f"failed: {run.failure}" if run.failure else f"{run.validation_loss:.4f} nats, {duration(run.seconds)}"
-    return f"{cell}: {said}; {left:,} left"
-
-
 def _peak(runs: Runs) -> float:
     assert runs.options.device is not None
     dtype = compute_dtype(runs.spec.recipe.precision)
@@ -193,9 +189,8 @@ def _written(runs: Runs, file: str | Path, out: Path) -> StudyResult:
     try:
         replace_file(page, as_markdown(findings, command).encode())
         replace_file(out / FINDINGS, json.dumps(findings.as_json(), indent=1).encode())
-        for size in spec.sizes:
-            for tokens in spec.tokens:
-                _report(runs, out / f"report-{size}-{tokens}.html", size, tokens, found, findings, command)
+        for size, tokens in itertools.product(spec.sizes, spec.tokens):
+            _report(runs, out / f"report-{size}-{tokens}.html", size, tokens, found, findings, command)
     except OSError as error:
         raise RunFailed(f"cannot write {page}: {error.strerror or error}; make room, then start again") from None
     return StudyResult(findings, page)
@@ -213,15 +208,7 @@ def _report(
     own = [run for (_, n, d), each in found.items() if (n, d) == (size, tokens) for run in each]
     assert runs.options.device is not None
     machine = measure.calibrate(runs.options.device, (compute_dtype(recipe.precision),))
-    study = describe(
-        question,
-        own,
-        (),
-        runs.texts.report,
-        corpus=runs.texts.about,
-        command=command,
-        machine=machine,
-    )
+    study = describe(question, own, (), runs.texts.report, corpus=runs.texts.about, command=command, machine=machine)
     said = tuple(f"{one.claim.says}: {one.ruling}. {one.said}." for one in findings.verdicts)
     rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning if one.size == size)
     notes = (*said, f"Rates chosen on a text and a seed that are not reported: {rates}.") if rates else said

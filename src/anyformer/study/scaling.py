@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from anyformer.costs.scaling_law import ScalingLaw
 from anyformer.disk import plain
 from anyformer.errors import UsageError, among
+from anyformer.study.paired import Interval
 from anyformer.study.results import RunResult
-from anyformer.study.statistics import Interval
 
 HUBER = 1e-3
 DISTINCT = 6  # runs that tell five constants apart
@@ -77,11 +77,7 @@ def fit_law(
 
 
 def bootstrap_law(
-    n_params: Sequence[float],
-    tokens: Sequence[float],
-    losses: Sequence[float],
-    *,
-    n_resamples: int = 1000,
+    n_params: Sequence[float], tokens: Sequence[float], losses: Sequence[float], *, n_resamples: int = 1000
 ) -> tuple[ScalingLaw, tuple[ScalingLaw, ...]]:
     """(the fit, fits of runs drawn with replacement, each begun where the fit ended).
 
@@ -120,8 +116,11 @@ def read_law(path: str | Path, model: str | None = None) -> ScalingLaw:
 
 
 def interval_of(value: float, draws: Sequence[float]) -> Interval:
-    """The value with the middle 95 % of bootstrap draws."""
-    low, high = np.percentile(np.asarray(draws), [2.5, 97.5])
+    """The value with the middle 95 % of bootstrap draws, where more than nine in ten of them are numbers."""
+    known = [each for each in draws if math.isfinite(each)]
+    if len(known) <= 0.9 * len(draws):
+        return Interval(value)
+    low, high = np.percentile(known, [2.5, 97.5])
     return Interval(value, float(low), float(high))
 
 
@@ -196,11 +195,8 @@ class Scaling:
             except UsageError:  # no optimum
                 return math.nan
 
-        value, draws = asked(self.law), [asked(each) for each in self.draws]
-        known = [each for each in draws if math.isfinite(each)]
-        if math.isnan(value):
-            return None
-        return interval_of(value, known) if len(known) > 0.9 * len(draws) else Interval(value)
+        value = asked(self.law)
+        return None if math.isnan(value) else interval_of(value, [asked(each) for each in self.draws])
 
 
 def scaling_of(runs: Sequence[RunResult]) -> Scaling:
@@ -251,10 +247,8 @@ def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000) -> di
         pairs = ((compute_to(loss, *theirs), compute_to(loss, *ours)) for loss in targets)
         return tuple(math.nan if a is None or b is None else a / b for a, b in pairs)
 
-    draws = [ratios([seeds[i] for i in rng.integers(0, len(seeds), len(seeds))]) for _ in range(n_resamples)]
-    found = {}
-    for loss, value, each in zip(targets, ratios(seeds), np.array(draws).T, strict=True):
-        known = each[np.isfinite(each)]
-        enough = len(seeds) > 1 and len(known) > 0.9 * n_resamples
-        found[loss] = interval_of(value, known.tolist()) if enough else Interval(value)
-    return found
+    n_draws = n_resamples if len(seeds) > 1 else 0
+    draws = [ratios([seeds[i] for i in rng.integers(0, len(seeds), len(seeds))]) for _ in range(n_draws)]
+    each = np.array(draws).reshape(n_draws, len(targets)).T.tolist()
+    found = zip(targets, ratios(seeds), each, strict=True)
+    return {loss: interval_of(value, drawn) for loss, value, drawn in found}

@@ -148,8 +148,7 @@ class StudySpec(Spec):
             for name in claim.names:
                 if name not in names:
                     raise self.refusal(
-                        "claims",
-                        f"has one, {claim.says!r}, of {name!r}, no model of the study{among(name, names)}",
+                        "claims", f"has one, {claim.says!r}, of {name!r}, no model of the study{among(name, names)}"
                     )
             if isinstance(claim, PairSpec):
                 self._check_pair(claim)

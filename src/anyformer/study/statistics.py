@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from anyformer.study.paired import CONFIDENCE, Interval, difference, holm, paired, spread_of_pairs
 from anyformer.study.results import RunResult, Score, Study
 from anyformer.study.verdict import (
     NONE_FINISHED,
@@ -24,22 +25,9 @@ from anyformer.study.verdict import (
     several_seeds_sentences,
 )
 
-CONFIDENCE = 0.95
 N_RESAMPLES = 9_999
 MAX_DRAWS = 100_000_000  # resamples × documents; beyond it fewer resamples, about 2 s of one core
 BCA_DOCUMENTS = 2_000  # the jackknife of BCa is quadratic; with more documents the plain percentile is as good
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate and its 95 % interval; the ends are None where the data allow none."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def excludes_zero(self) -> bool:
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
@@ -112,7 +100,7 @@ def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *,
     return Interval(value, low, high)
 
 
-def paired(score: Score, ours: RunResult, theirs: RunResult) -> Interval:
+def paired_documents(score: Score, ours: RunResult, theirs: RunResult) -> Interval:
     """Our score minus theirs, paired: each document is drawn for both at once."""
     above, below = score.parts(ours.documents, ours.right)
     other, _ = score.parts(theirs.documents, theirs.right)
@@ -121,32 +109,7 @@ def paired(score: Score, ours: RunResult, theirs: RunResult) -> Interval:
 
 def t_interval(values: Sequence[float]) -> Interval:
     """The mean of `values` with Student's 95 % interval; fewer than two values allow none."""
-    from scipy.stats import t
-
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return Interval(mean)
-    half = float(t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
-    return Interval(mean, mean - half, mean + half)
-
-
-def paired_t_test(values: Sequence[float], reference: Sequence[float]) -> float:
-    """The two-sided p of Student's paired test; 1 if all differences are zero, 0 if all are equal otherwise."""
-    from scipy.stats import ttest_rel
-
-    differences = np.asarray(values) - np.asarray(reference)
-    if np.ptp(differences) == 0:
-        return 1.0 if differences[0] == 0 else 0.0
-    return float(np.asarray(ttest_rel(values, reference).pvalue))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """`p_values` corrected for their number by Holm's step-down procedure, in the order given."""
-    corrected, floor = [0.0] * len(p_values), 0.0
-    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
-        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[at]))
-        corrected[at] = floor
-    return corrected
+    return difference(values, spread_of_pairs(values)).interval
 
 
 def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: str) -> Analysis:
@@ -159,7 +122,7 @@ def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: 
             continue
         one, difference = runs[0], None
         if reference is not None and name != first:
-            difference = paired(score, one, reference)
+            difference = paired_documents(score, one, reference)
         verdict = of_documents(name, first, difference, score)
         value = bootstrap_ratio(*score.parts(one.documents, one.right))
         findings.append(Finding(name, 1, value, difference, verdict=verdict))
@@ -170,22 +133,18 @@ def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: 
 def _over_seeds(score: Score, finished: dict[str, list[RunResult]], n_runs: dict[str, int]) -> Analysis:
     first = next(iter(finished))
     scores = {name: {run.seed: run.scored(score) or 0.0 for run in runs} for name, runs in finished.items()}
-    shared = {name: sorted(set(scores[name]) & set(scores[first])) for name in scores if name != first}
-    p_values = {
-        name: paired_t_test([scores[name][seed] for seed in seeds], [scores[first][seed] for seed in seeds])
-        for name, seeds in shared.items()
-        if len(seeds) > 1
-    }
+    pairs = {name: paired(scores, name, first) for name in scores if name != first}
+    compared = {name: difference(each, spread_of_pairs(each)) for name, each in pairs.items() if each}
+    p_values = {name: one.p_value for name, one in compared.items() if one.n > 1}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     findings = []
     for name, of_seed in scores.items():
         mean = t_interval(list(of_seed.values())) if of_seed else None
-        seeds = shared.get(name, [])
-        difference = t_interval([of_seed[seed] - scores[first][seed] for seed in seeds]) if seeds else None
+        apart, n_shared = compared[name].interval if name in compared else None, len(pairs.get(name, ()))
         p_holm = corrected.get(name)
         claim = p_holm is not None and p_holm < 1 - CONFIDENCE
-        verdict = of_seeds(name, first, difference, p_holm, n_shared=len(seeds), n_finished=len(of_seed), score=score)
-        findings.append(Finding(name, len(of_seed), mean, difference, p_values.get(name), p_holm, claim, verdict))
+        verdict = of_seeds(name, first, apart, p_holm, n_shared=n_shared, n_finished=len(of_seed), score=score)
+        findings.append(Finding(name, len(of_seed), mean, apart, p_values.get(name), p_holm, claim, verdict))
     counts = [len(of_seed) for of_seed in scores.values() if of_seed]
     sentences = several_seeds_sentences(counts, len(p_values))
     survivors = tuple(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from rich.text import Text
 from anyformer.amounts import count, prefixed, signed
 from anyformer.study.encoding import encode
 from anyformer.study.results import RunResult, Study
-from anyformer.study.statistics import Analysis, Finding, Interval
+from anyformer.study.statistics import Analysis, Finding
 from anyformer.tables import FittedTable
 
 JSON_VERSION = 2
@@ -151,20 +150,14 @@ def _cells(study: Study, row: ResultRow, *, full: bool, best: float | None) -> l
     return [
         name,
         *middle,
-        Text() if score is None else _two(f"{score.value:.4f}", _ends(score, "{:.3f}".format), style),
-        Text() if difference is None else _two(signed(difference.value, 4), _ends(difference, signed)),
+        Text() if score is None else _two(f"{score.value:.4f}", score.ends("{:.3f}".format, " … "), style),
+        Text() if difference is None else _two(signed(difference.value, 4), difference.ends(signed, " … ")),
     ]
 
 
 def _two(above: str, below: str, style: str = "") -> Text:
     text = Text(above, style=style)
     return text.append(f"\n{below}", style="dim") if below else text
-
-
-def _ends(interval: Interval, shown: Callable[[float], str]) -> str:
-    if interval.low is None or interval.high is None:
-        return ""
-    return f"{shown(interval.low)} … {shown(interval.high)}"
 
 
 def _lines(study: Study, analysis: Analysis, rows: tuple[ResultRow, ...]) -> list[Text]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from anyformer.amounts import signed
 
 if TYPE_CHECKING:
+    from anyformer.study.paired import Interval
     from anyformer.study.results import Score
-    from anyformer.study.statistics import Interval
 
 ONE_SEED = (
     "Each architecture was trained once, so the intervals cover one thing only: the choice of validation text. "
@@ -18,12 +18,6 @@ ONE_SEED = (
 NONE_FINISHED = "no run finished"
 NOTHING_TO_COMPARE = "No run finished, so that nothing can be compared."
 FEW_DOCUMENTS = 20
-
-
-def _span(interval: Interval) -> str:
-    if interval.low is None or interval.high is None:
-        return "no interval"
-    return f"95 % interval {signed(interval.low)} to {signed(interval.high)}"
 
 
 def of_documents(name: str, first: str, difference: Interval | None, score: Score) -> str:
@@ -56,7 +50,8 @@ def of_seeds(
     if difference is None or p_holm is None:
         seeds = "1 finished seed" if n_shared == 1 else f"{n_shared} finished seeds"
         return f"no difference can be claimed: it shares {seeds} with {first}"
-    text = f"{signed(difference.value)} {score.words}, {_span(difference)}, corrected p = {p_holm:.2g}"
+    span = f"95 % interval {difference.ends(signed)}"
+    text = f"{signed(difference.value)} {score.words}, {span}, corrected p = {p_holm:.2g}"
     if p_holm < 0.05:
         better = "better" if score.is_better(difference.value) else "worse"
         return f"{better} than {first}, trained this way on this data ({text})"

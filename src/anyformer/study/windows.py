@@ -65,13 +65,8 @@ def _of_length(model: Transformer, chunks: np.ndarray, length: int) -> WindowLos
     windows = torch.from_numpy(chunks.reshape(-1, length))
     each = torch.cat([_nats(model, rows) for rows in windows.split(max(1, BATCH_TOKENS // length))])
     a_chunk = len(windows) // len(chunks)
-    return WindowLoss(
-        length,
-        len(windows),
-        len(chunks),
-        tuple(each.sum(0).tolist()),
-        tuple(each[a_chunk - 1 :: a_chunk].sum(0).tolist()),
-    )
+    nats, ends = (tuple(rows.sum(0).tolist()) for rows in (each, each[a_chunk - 1 :: a_chunk]))
+    return WindowLoss(length, len(windows), len(chunks), nats, ends)
 
 
 def _nats(model: Transformer, rows: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,6 @@ PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\
 # Still more than a million of white space in one run overflows (tiktoken 0.14); this is a quarter of that.
 _BLANK_CHARACTERS = 250_000
 
-
 # Without a special token tiktoken looks at every character for one that is spelled with nothing. No text is taken for this one,
 # as all were before tiktoken 0.11.
 _NO_TOKEN = "<|special|>"

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +83,7 @@ class Chat:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):
-                    assert pipe is not None
-                    pipe.close()
+            process.communicate()  # which waits for it, and closes the pipes
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         with self._turn:

@@ -11,13 +11,14 @@ from anyformer.disk.atomic import replace_file
 from anyformer.disk.foreign import inside
 from anyformer.errors import TextError
 from anyformer.text.generation_config import GENERATION, json_object, settings_of
+from anyformer.text.tokenizer_file import FILE
 
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 PROMPTS = "config_sentence_transformers.json"
 # What Hugging Face's tokenizers and processors of text write and read; `*` stands for the name of a template.
 PATTERNS = (
-    "tokenizer.json",
+    FILE,
     CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
@@ -59,7 +60,7 @@ def read_companions(directory: Path) -> dict[str, bytes]:
 
 def write_companions(files: Mapping[str, bytes], directory: Path) -> None:
     """Write files by relative name, `tokenizer.json` last: it makes a directory a tokenizer's."""
-    for name in sorted(files, key=PATTERNS[0].__eq__):
+    for name in sorted(files, key=lambda name: name == FILE):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         replace_file(directory / name, files[name])
 
@@ -68,10 +69,11 @@ def rewritten(
     files: Mapping[str, bytes], inner: str, config: Mapping[str, Any], said: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """The files with another tokenizer.json, another tokenizer_config.json, and what generation_config.json is to say too."""
-    told = {**settings_of(files), **said}
-    settings = {CONFIG: config} | ({GENERATION: told} if told else {})
-    made = {name: json.dumps(each, indent=2, ensure_ascii=False).encode() + b"\n" for name, each in settings.items()}
-    return {**files, **made, PATTERNS[0]: inner.encode()}
+    settings = {CONFIG: config, GENERATION: {**settings_of(files), **said}}
+    made = {
+        name: json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n" for name, told in settings.items() if told
+    }
+    return {**files, **made, FILE: inner.encode()}
 
 
 def read_config(directory: Path) -> dict[str, Any]:

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anyformer.disk.foreign import parse_json
-from anyformer.errors import TextError
+from anyformer.errors import TextError, errors_of
 from anyformer.text.chat import Message, Tool
-from anyformer.text.corpus import held_out_places, set_aside
-from anyformer.text.sources import fields_of, lacks, lines, read_text, short, suffix_of, wrong
+from anyformer.text.corpus import set_aside
+from anyformer.text.sources import fields_of, lacks, lines, read_text, reading, short, suffix_of
 
 Said = str | tuple[Message, ...]
 """A text, or messages of a conversation."""
 
-
-# (what is said before, the answers) of an object of a file's line.
-_Reader = Callable[[Mapping[str, Any], str, int], tuple[Said, tuple[Said, ...]]]
+# (what is said before, the answers) of a line's object.
+_Reader = Callable[[Mapping[str, Any]], tuple[Said, tuple[Said, ...]]]
 
 
 class Exchange(NamedTuple):
@@ -90,7 +89,7 @@ def read_prompts(path: str | Path) -> ExchangeCorpus:
 
 def split_exchanges(corpus: ExchangeCorpus, share: float) -> tuple[ExchangeCorpus, ExchangeCorpus]:
     """(training, validation) exchanges, the second evenly spread. Raises TextError where one would be empty."""
-    train, held_out = set_aside(corpus.rows, held_out_places(len(corpus.rows), share, "conversations"))
+    train, held_out = set_aside(corpus.rows, share, "conversations")
     return replace(corpus, rows=train), replace(corpus, rows=held_out)
 
 
@@ -105,11 +104,12 @@ def _read(path: str | Path, read: _Reader) -> ExchangeCorpus:
         if not written.strip():
             continue
         entry = _parsed(written, f"{where}, line {line}")
-        if not isinstance(entry, dict):
-            raise wrong(where, line, f"{short(entry)} is not an object with messages, or with a prompt and answers")
-        (before, answers), tools = read(entry, where, line), tools_of(entry.get("tools"), f"{where}, line {line}")
-        if tools and isinstance(before, str):
-            raise wrong(where, line, "tools are for messages, which a template writes; put them into the prompt itself")
+        with reading(where, line):
+            if not isinstance(entry, dict):
+                raise TextError(f"{short(entry)} is not an object with messages, or with a prompt and answers")
+            (before, answers), tools = read(entry), _tools(entry.get("tools"))
+            if tools and isinstance(before, str):
+                raise TextError("tools are for messages, which a template writes; put them into the prompt itself")
         facts = {} if answers else {name: value for name, value in entry.items() if name not in ("prompt", "tools")}
         rows.append(Exchange(before, answers, line, tools, facts))
     if not rows:
@@ -117,94 +117,94 @@ def _read(path: str | Path, read: _Reader) -> ExchangeCorpus:
     return ExchangeCorpus(tuple(rows), where)
 
 
-def _conversation(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said, tuple[Said, ...]]:
+def _conversation(entry: Mapping[str, Any]) -> tuple[Said, tuple[Said, ...]]:
     if "messages" in entry:
-        before, answer = (), _messages(entry["messages"], "messages", where, line)
+        before, answer = (), _messages(entry["messages"], "messages")
     elif "prompt" in entry or "completion" in entry:
-        before, answer = _alike(entry, ("prompt", "completion"), where, line)
+        before, answer = _alike(entry, ("prompt", "completion"))
     else:
-        wanted = 'there is no "messages", and no "prompt" with a "completion"'
-        raise wrong(where, line, f"{wanted}, among {fields_of(entry)}")
-    _refuse_silence(answer, "messages" if before == () else "completion", where, line)
+        raise TextError(f'there is no "messages", and no "prompt" with a "completion", among {fields_of(entry)}')
+    _refuse_silence(answer, "messages" if before == () else "completion")
     return before, (answer,)
 
 
-def _preference(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said, tuple[Said, ...]]:
+def _preference(entry: Mapping[str, Any]) -> tuple[Said, tuple[Said, ...]]:
     names, said = ("chosen", "rejected"), entry.get("prompt")
     again = isinstance(said, str) and isinstance(entry.get("chosen"), list)  # as UltraFeedback's
     if "prompt" in entry and not again:
-        before, *answers = _alike(entry, ("prompt", *names), where, line)
+        before, *answers = _alike(entry, ("prompt", *names))
     else:
-        both = _alike(entry, names, where, line)
+        both = _alike(entry, names)
         if isinstance(both[0], str):
-            raise wrong(where, line, 'there is no "prompt"; give what both texts answer')
+            raise TextError('there is no "prompt"; give what both texts answer')
         n = next((i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b), min(map(len, both)))
         before, answers = both[0][:n], [each[n:] for each in both]
         if again and all(each.get("content") != said for each in before):
             told = f"prompt = {short(said)} is none of the messages that both answers begin with"
-            raise wrong(where, line, f"{told}; leave it out, or give it as messages")
+            raise TextError(f"{told}; leave it out, or give it as messages")
     if answers[0] == answers[1]:
-        raise wrong(where, line, "chosen and rejected are the same; remove the line")
+        raise TextError("chosen and rejected are the same; remove the line")
     for name, answer in zip(names, answers, strict=True):
-        _refuse_silence(answer, name, where, line)
+        _refuse_silence(answer, name)
     return before, tuple(answers)
 
 
-def _prompt(entry: Mapping[str, Any], where: str, line: int) -> tuple[Said, tuple[Said, ...]]:
+def _prompt(entry: Mapping[str, Any]) -> tuple[Said, tuple[Said, ...]]:
     if "prompt" not in entry:
-        raise lacks("prompt", entry, where, line)
+        raise lacks("prompt", entry)
     if not (said := entry["prompt"]) or not isinstance(said, str | list):
-        raise wrong(where, line, f"prompt = {short(said)} asks nothing; give a text, or a list of messages")
-    return said if isinstance(said, str) else _messages(said, "prompt", where, line), ()
+        raise TextError(f"prompt = {short(said)} asks nothing; give a text, or a list of messages")
+    return said if isinstance(said, str) else _messages(said, "prompt"), ()
 
 
-def _alike(entry: Mapping[str, Any], names: Sequence[str], where: str, line: int) -> list[Any]:
+def _alike(entry: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     """The values of these names, all texts or all messages."""
     for name in names:
         if name not in entry:
-            raise lacks(name, entry, where, line)
+            raise lacks(name, entry)
     given = [entry[name] for name in names]
     if all(isinstance(each, str) for each in given):
         return given
-    return [_messages(each, name, where, line) for name, each in zip(names, given, strict=True)]
+    return [_messages(each, name) for name, each in zip(names, given, strict=True)]
 
 
-def _messages(value: Any, name: str, where: str, line: int) -> tuple[Message, ...]:
+def _messages(value: Any, name: str) -> tuple[Message, ...]:
     if not isinstance(value, list):
-        raise wrong(where, line, f"{name} = {short(value)} is not a list of messages, as others of its line are")
-    return tuple(_message(each, f"message {n} of {name}", where, line) for n, each in enumerate(value, start=1))
+        raise TextError(f"{name} = {short(value)} is not a list of messages, as others of its line are")
+    return tuple(_message(each, f"message {n} of {name}") for n, each in enumerate(value, start=1))
 
 
 def read_tools(path: Path) -> tuple[Tool, ...]:
     """The tools that a file lists: JSON, each the schema of a function. Raises TextError."""
-    return tools_of(_parsed(read_text(path), str(path)), str(path))
+    given = _parsed(read_text(path), str(path))
+    with errors_of(str(path), TextError):
+        return _tools(given)
 
 
-def _message(given: Any, said: str, where: str, line: int) -> Message:
+def _message(given: Any, said: str) -> Message:
     message = given if isinstance(given, dict) else {}
     calls, content = message.get("tool_calls") or [], message.get("content")
     if not isinstance(message.get("role"), str) or not (isinstance(content, str) or (content is None and calls)):
-        raise wrong(where, line, f'{said}, {short(given)}, is not an object with texts "role" and "content"')
+        raise TextError(f'{said}, {short(given)}, is not an object with texts "role" and "content"')
     if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
-        raise wrong(where, line, f"{said}: tool_calls = {short(calls)} is not a list of objects")
-    return message | {"tool_calls": [_call(each, said, where, line) for each in calls]} if calls else message
+        raise TextError(f"{said}: tool_calls = {short(calls)} is not a list of objects")
+    return message | {"tool_calls": [_call(each, said) for each in calls]} if calls else message
 
 
-def _call(call: Mapping[str, Any], said: str, where: str, line: int) -> Mapping[str, Any]:
+def _call(call: Mapping[str, Any], said: str) -> Mapping[str, Any]:
     """A call of a tool, whose arguments are an object, as templates want them; OpenAI writes them as a text of JSON."""
     if isinstance(function := call.get("function"), dict):
-        return {**call, "function": _call(function, said, where, line)}
+        return {**call, "function": _call(function, said)}
     if not isinstance(arguments := call.get("arguments"), str):
         return call
-    read = _parsed(arguments, f"{where}, line {line}: {said}: arguments = {short(arguments)} of a tool call")
-    return {**call, "arguments": read}
+    return {**call, "arguments": _parsed(arguments, f"{said}: arguments = {short(arguments)} of a tool call")}
 
 
-def tools_of(given: Any, where: str) -> tuple[Tool, ...]:
-    """The tools that a value of JSON lists, itself or as a text. Raises TextError, which says where it stands."""
-    tools = (_parsed(given, f"{where}: tools = {short(given)}") if isinstance(given, str) and given else given) or []
+def _tools(given: Any) -> tuple[Tool, ...]:
+    """The tools that a value of JSON lists, itself or as a text."""
+    tools = (_parsed(given, f"tools = {short(given)}") if isinstance(given, str) and given else given) or []
     if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
-        raise TextError(f"{where}: tools = {short(given)} is not a list of objects, each the JSON schema of a function")
+        raise TextError(f"tools = {short(given)} is not a list of objects, each the JSON schema of a function")
     return tuple(tools)
 
 
@@ -212,11 +212,9 @@ def _parsed(written: str, where: str) -> Any:
     return parse_json(written.encode(), where, TextError, "mend it")
 
 
-def _refuse_silence(answer: Said, name: str, where: str, line: int) -> None:
+def _refuse_silence(answer: Said, name: str) -> None:
     """Raise TextError where there is nothing to be learnt."""
     if isinstance(answer, str) and not answer:
-        raise wrong(where, line, f"{name} is empty; remove the line or give it a text")
+        raise TextError(f"{name} is empty; remove the line or give it a text")
     if not isinstance(answer, str) and all(each["role"] != "assistant" for each in answer):
-        raise wrong(
-            where, line, f'no message of {name} has the role "assistant": there is nothing to learn; remove the line'
-        )
+        raise TextError(f'no message of {name} has the role "assistant": there is nothing to learn; remove the line')

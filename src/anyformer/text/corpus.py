@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -296,19 +296,19 @@ def by_document(parts: Iterable[tuple[int, T]]) -> Iterator[tuple[int, Iterator[
         yield number, (part for _, part in own)
 
 
-def held_out_places(n: int, share: float, of: str) -> list[int]:
-    """The places, among `n` examples in their order, of those set aside: a share of them, evenly spread.
+def set_aside(
+    rows: Sequence[T], share: float, of: str, by: Callable[[T], Any] | None = None
+) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """(the rows that stay, a share of them that is set aside), each in their order; the share is evenly spread, or over what `by`
+    sorts them by.
 
-    Raises TextError, calling the examples what `of` says, where none would be set aside, or more than half.
+    Raises TextError, calling the rows what `of` says, where none would be set aside, or more than half.
     """
     parts, of_all = (Fraction(share) if 0 < share <= 0.5 else Fraction(0)).limit_denominator(10**6).as_integer_ratio()
-    if not (n_out := n * parts // of_all):
-        raise TextError(f"the validation split is empty: {share:g} of {n} {of}; give a share up to 0.5 and more {of}")
-    return [-(-i * of_all // parts) - 1 for i in range(1, n_out + 1)]
-
-
-def set_aside(rows: Sequence[T], places: Iterable[int]) -> tuple[tuple[T, ...], tuple[T, ...]]:
-    """(the rows that stay, those at these places), each in their order."""
-    aside = set(places)
+    if not (n_out := len(rows) * parts // of_all):
+        empty = f"the validation split is empty: {share:g} of {len(rows)} {of}"
+        raise TextError(f"{empty}; give a share up to 0.5 and more {of}")
+    order = range(len(rows)) if by is None else sorted(range(len(rows)), key=lambda place: by(rows[place]))
+    aside = {order[-(-i * of_all // parts) - 1] for i in range(1, n_out + 1)}
     stay = tuple(row for place, row in enumerate(rows) if place not in aside)
     return stay, tuple(row for place, row in enumerate(rows) if place in aside)

@@ -44,9 +44,8 @@ def framed(inner: tokenizers.Tokenizer, texts: Sequence[str], longest: int | Non
     whole = inner.post_process(each[0], each[1] if len(each) > 1 else None, True)
     places = np.flatnonzero(np.array(whole.special_tokens_mask) == 0)
     at = tuple(int(places[first]) if first < len(places) else -1 for first in firsts)
-    return Framed(
-        np.array(whole.ids, dtype=np.int64), np.array(whole.type_ids, dtype=np.int64), at, sum(lengths) - sum(kept)
-    )
+    ids, types = (np.array(each, dtype=np.int64) for each in (whole.ids, whole.type_ids))
+    return Framed(ids, types, at, sum(lengths) - sum(kept))
 
 
 def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
@@ -56,8 +55,7 @@ def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     text = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).encode("a")  # a token, whatever `inner` makes of text
     with guarded("the rules of this tokenizer (post_processor) cannot be followed"):
         whole = inner.post_process(text)
-    if whole.special_tokens_mask.count(0) != 1:
-        n = whole.special_tokens_mask.count(0)
+    if (n := whole.special_tokens_mask.count(0)) != 1:
         raise TextError(f"the rules of this tokenizer (post_processor) have a text {n} times, not once; mend them")
     at = whole.special_tokens_mask.index(0)
     return whole.ids[:at], whole.ids[at + 1 :]
@@ -71,7 +69,7 @@ def with_frame(inner: tokenizers.Tokenizer, before: list[int], behind: list[int]
     first, last = ([own.id_to_token(i) for i in side] for side in (before, behind))
     frame = processors.TemplateProcessing(
         single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, "$B:1", *(f"{token}:1" for token in last)],
+        pair=[*first, "$A", *last, *(f"{each}:1" for each in ("$B", *last))],
         special_tokens=[(own.id_to_token(i), i) for i in dict.fromkeys((*before, *behind))],
     )
     # Byte-level rules, where there are any, only trim offsets.

@@ -20,16 +20,8 @@ ANSWER = ("decoder_start_token_id", "forced_bos_token_id")
 # Which tokens are chosen, and when a text ends, as `generation.released` reads it.
 CHOOSING = (
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram_size"),
-    *(
-        "num_beams",
-        "length_penalty",
-        "early_stopping",
-        "renormalize_logits",
-        "bad_words_ids",
-        "suppress_tokens",
-        "forced_eos_token_id",
-    ),
-    *("min_length", "min_new_tokens", "max_length", "max_new_tokens"),
+    *("num_beams", "length_penalty", "early_stopping", "renormalize_logits", "bad_words_ids", "suppress_tokens"),
+    *("forced_eos_token_id", "min_length", "min_new_tokens", "max_length", "max_new_tokens"),
 )
 # What GGUF files have a key for too: how texts are drawn.
 KEYS: Mapping[str, str] = {

@@ -57,7 +57,7 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
     if len(types) != len(tokens):
         raise _damaged("token_type", f"has {len(types)} entries for {len(tokens)} tokens")
     if kind == "bert":
-        tokens = [_piece(token, kind) for token, kind in zip(tokens, types, strict=True)]
+        tokens = [_piece(token, of) for token, of in zip(tokens, types, strict=True)]
     made = (token for token, of in zip(tokens, types, strict=True) if of == NORMAL and len(token) > 1)
     if kind == "gpt2" and not metadata.get("tokenizer.ggml.merges") and (token := next(made, None)):
         raise TextError(
@@ -72,9 +72,8 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
     said = of_metadata(metadata)
     if not {*closing} <= {_id(metadata, "eos", tokens)}:
         said |= {"eos_token_id": list(dict.fromkeys(closing))}
-    if not said:
-        return Tokenizer(inner, config)
-    return Tokenizer(inner, config, rewritten({}, inner.to_str(pretty=True), config, said))
+    files = rewritten({}, inner.to_str(pretty=True), config, said) if said else None
+    return Tokenizer(inner, config, files)
 
 
 def _listed(metadata: Mapping[str, Any], name: str, kind: type, default: list[Any] | None = None) -> list[Any]:
@@ -147,10 +146,9 @@ def _frame(metadata: Mapping[str, Any], tokens: list[str], *, opens: bool) -> An
     first, last = ([] if i is None else [tokens[i]] for i in ids)
     if not first and not last:
         return None
-    beside = [*first, "$B:1", *last]
     return processors.TemplateProcessing(
         single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, *(each if each == "$B:1" else f"{each}:1" for each in beside)],
+        pair=[*first, "$A", *last, *(f"{each}:1" for each in (*first, "$B", *last))],
         special_tokens=[(token, tokens.index(token)) for token in dict.fromkeys((*first, *last))],
     )
 

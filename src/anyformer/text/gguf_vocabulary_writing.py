@@ -60,11 +60,7 @@ def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, An
         spelling = tokenizer.spelling(i)
         tokens.append(f"[UNUSED{i}]" if spelling is None else spelling)
         types.append(_type(i, spelling, added, model))
-    said = {
-        "tokenizer.ggml.model": kind,
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
-    }
+    said = {"tokenizer.ggml.model": kind, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
     ids = {"bos": tokenizer.begin_of_text, "eos": tokenizer.end_of_text, "unknown": tokenizer.unknown}
     ids |= {"padding": tokenizer.padding}
     if kind == "bert":

@@ -9,15 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.corpus import held_out_places, set_aside
+from anyformer.text.corpus import set_aside
 from anyformer.text.framing import Framed
 from anyformer.text.packing import NOT_PREDICTED, padded
-from anyformer.text.sources import short, wrong
+from anyformer.text.sources import reading, short, wrong
 from anyformer.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
@@ -75,7 +76,7 @@ class LabelledCorpus:
                 f"{self.where} has one class only, {short(next(iter(found)))}: there is nothing to tell apart; "
                 "add examples of another"
             )
-        numbers = all(spelled(name, int) is not None for name in found)
+        numbers = all(as_number(name, int) is not None for name in found)
         return tuple(sorted(found, key=lambda name: (int(name) if numbers else 0, name)))
 
     def check(self, known: Sequence[str]) -> None:
@@ -113,21 +114,19 @@ def split_labelled(corpus: LabelledCorpus, share: float) -> tuple[LabelledCorpus
 
     Raises TextError where one would be empty.
     """
-    places, numbers = held_out_places(len(corpus.rows), share, "examples"), range(len(corpus.rows))
-    if corpus.kind != "words":
-        numbers = sorted(numbers, key=lambda i: corpus.rows[i].label)  # type: ignore[arg-type, return-value]
-    train, held_out = set_aside(corpus.rows, (numbers[place] for place in places))
+    by = None if corpus.kind == "words" else attrgetter("label")
+    train, held_out = set_aside(corpus.rows, share, "examples", by)
     return replace(corpus, rows=train), replace(corpus, rows=held_out)
 
 
 def _number(where: str, row: LabelledRow) -> float:
-    number = spelled(str(row.label), float)
+    number = as_number(str(row.label), float)
     if number is None or not math.isfinite(number):
         raise wrong(where, row.line, f"the label {short(row.label)} is no number; regression needs one for each text")
     return number
 
 
-def spelled(text: str, kind: Callable[[str], N]) -> N | None:
+def as_number(text: str, kind: Callable[[str], N]) -> N | None:
     """The number of a kind (`int`, `float`) that a text spells, or None."""
     try:
         return kind(text)
@@ -171,17 +170,11 @@ class EncodedLabelled:
         words = corpus.kind == "words"
         self.inputs: list[Framed] = []
         for row in corpus.rows:
-            try:
+            with reading(corpus.where, row.line):
                 found = tokenizer.frame(row.texts, longest, words=words)
-            except TextError as error:
-                raise wrong(corpus.where, row.line, str(error)) from None
-            if found.cut and not truncate:
-                n = len(found.ids) + found.cut
-                raise wrong(
-                    corpus.where,
-                    row.line,
-                    f"it is {n} tokens long, and a row holds {longest}; {remedy}, or have what is too long cut (--truncate)",
-                )
+                if found.cut and not truncate:
+                    said = f"it is {len(found.ids) + found.cut} tokens long, and a row holds {longest}"
+                    raise TextError(f"{said}; {remedy}, or have what is too long cut (--truncate)")
             self.inputs.append(found)
         self.lengths = np.array([len(each.ids) for each in self.inputs], dtype=np.int64)[:, None]
         self.cut = sum(each.cut > 0 for each in self.inputs)

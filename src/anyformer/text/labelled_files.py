@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from anyformer.errors import TextError
-from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, spelled
+from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, as_number
 from anyformer.text.places import refuse_surrogates
-from anyformer.text.sources import LONGEST_LINE, lacks, read_json_lines, read_text, short, suffix_of, wrong
+from anyformer.text.sources import LONGEST_LINE, lacks, read_json_lines, read_text, reading, short, suffix_of, wrong
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 LARGEST = 1e18  # of a label that is a number: float32 holds its square
@@ -34,54 +34,57 @@ def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorp
     if not path.is_file():
         raise TextError(f"no labelled text at {path}: it is not a file")
     where = str(path)
-    entries = (
-        _objects(path) if suffix == ".jsonl" else _table(read_text(path), where, "\t" if suffix == ".tsv" else ",")
-    )
-    rows, written = [], []
+    if suffix == ".jsonl":
+        entries = read_json_lines(path)
+    else:
+        entries = _table(read_text(path), where, "\t" if suffix == ".tsv" else ",")
+    rows, kinds = [], []
     for line, entry in entries:
-        row, label = _row(entry, where, line, unlabelled)
+        with reading(where, line):
+            row = _row(entry, line, unlabelled)
+            kinds.append(_kind(row.label))
         rows.append(row)
-        written.append(label)
     if not rows:
         raise TextError(f"{path} holds no examples; give at least one")
-    return _of_one_kind(rows, written, where)
+    return _of_one_kind(rows, kinds, where)
 
 
-def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> tuple[LabelledRow, Any]:
-    """An example without its label, and the label as it is written."""
+def _row(entry: Any, line: int, unlabelled: bool) -> LabelledRow:
+    """An example, its label as it is written."""
+    if not isinstance(entry, dict):
+        raise TextError("not an object with text and label")
     label_of = "labels" if "tokens" in entry else "label"
     for name in ("tokens" if "tokens" in entry else "text", label_of):
         if name not in entry and not (unlabelled and name == label_of):
-            raise lacks(name, entry, where, line)
+            raise lacks(name, entry)
     if "tokens" in entry:
-        texts = _words(entry["tokens"], "tokens", where, line)
-        labels = _words(entry["labels"], "labels", where, line) if "labels" in entry else None
-        if labels is not None and len(labels) != len(texts):
-            raise wrong(where, line, f"there are {len(texts)} tokens and {len(labels)} labels; give each token one")
-        return LabelledRow(texts, labels, line), labels or ()
+        texts = _words(entry["tokens"], "tokens")
+        labels = _words(entry["labels"], "labels") if "labels" in entry else ()
+        if labels and len(labels) != len(texts):
+            raise TextError(f"there are {len(texts)} tokens and {len(labels)} labels; give each token one")
+        return LabelledRow(texts, labels, line)
     texts = (entry["text"], entry["text_pair"]) if entry.get("text_pair") is not None else (entry["text"],)
     for name, text in zip(("text", "text_pair"), texts, strict=False):
         if not isinstance(text, str):
-            raise wrong(where, line, f"{name} = {short(text)} is not a text; put it in quotes")
+            raise TextError(f"{name} = {short(text)} is not a text; put it in quotes")
         if not text.strip():
-            raise wrong(where, line, f"{name} is empty; remove the example or give it a text")
-        refuse_surrogates(text, f"{where}, line {line}")
+            raise TextError(f"{name} is empty; remove the example or give it a text")
+        refuse_surrogates(text)
     label = entry.get("label")
     if label is None and not unlabelled:
-        raise wrong(where, line, "the label is null; give it one, or remove the example")
-    return LabelledRow(texts, None, line), label
+        raise TextError("the label is null; give it one, or remove the example")
+    return LabelledRow(texts, label, line)
 
 
-def _of_one_kind(rows: Sequence[LabelledRow], written: Sequence[Any], where: str) -> LabelledCorpus:
+def _of_one_kind(rows: Sequence[LabelledRow], kinds: Sequence[str], where: str) -> LabelledCorpus:
     """The corpus with labels of one kind. Raises TextError naming the first line of another."""
-    kinds = [_kind(label, where, row.line) for row, label in zip(rows, written, strict=True)]
+    written: list[Any] = [row.label for row in rows]
     if "number" in kinds and {"whole", "number"} >= set(kinds):
         kinds = ["number"] * len(kinds)
-        for row, label in zip(rows, written, strict=True):
-            if abs(label) > LARGEST:
-                raise wrong(
-                    where, row.line, f"the label {short(label)} is beyond ±{LARGEST:g}; write labels in other units"
-                )
+        beyond = next((i for i, label in enumerate(written) if abs(label) > LARGEST), None)
+        if beyond is not None:
+            reason = f"the label {short(written[beyond])} is beyond ±{LARGEST:g}; write labels in other units"
+            raise wrong(where, rows[beyond].line, reason)
     other = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
     if other is not None:
         reason = (
@@ -90,22 +93,20 @@ def _of_one_kind(rows: Sequence[LabelledRow], written: Sequence[Any], where: str
         )
         raise wrong(where, rows[other].line, reason)
     _, read, kind = _KINDS[kinds[0]]
-    if read is not None:
-        rows = [row._replace(label=read(label)) for row, label in zip(rows, written, strict=True)]
-    return LabelledCorpus(tuple(rows), kind, where)
+    return LabelledCorpus(tuple(row._replace(label=read(row.label)) for row in rows), kind, where)
 
 
 # Of labels as they are written: in words, how they are read, and what they are of.
-_KINDS: dict[str, tuple[str, Callable[[Any], str | float] | None, Kind]] = {
+_KINDS: dict[str, tuple[str, Callable[[Any], Any], Kind]] = {
     "word": ("a word", str, "classes"),
     "whole": ("a whole number", str, "classes"),
     "number": ("a number with a fraction", float, "numbers"),
-    "words": ("a list of words", None, "words"),
-    "none": ("missing", None, "classes"),
+    "words": ("a list of words", lambda labels: labels or None, "words"),
+    "none": ("missing", lambda _: None, "classes"),
 }
 
 
-def _kind(label: Any, where: str, line: int) -> str:
+def _kind(label: Any) -> str:
     match label:
         case None:
             return "none"
@@ -115,32 +116,25 @@ def _kind(label: Any, where: str, line: int) -> str:
             return "whole"
         case float():
             if not math.isfinite(label):
-                raise wrong(where, line, f"the label {label} is no finite number; correct or remove it")
+                raise TextError(f"the label {label} is no finite number; correct or remove it")
             return "number"
         case str():
             if not label.strip():
-                raise wrong(where, line, "the label is empty; give it one, or remove the example")
-            refuse_surrogates(label, f"{where}, line {line}")
+                raise TextError("the label is empty; give it one, or remove the example")
+            refuse_surrogates(label)
             return "word"
-    raise wrong(where, line, f"the label {short(label)} is neither a word nor a number")
+    raise TextError(f"the label {short(label)} is neither a word nor a number")
 
 
-def _words(value: Any, name: str, where: str, line: int) -> tuple[str, ...]:
+def _words(value: Any, name: str) -> tuple[str, ...]:
     words = [str(word) if isinstance(word, int) else word for word in value] if isinstance(value, list) else value
     if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
-        raise wrong(where, line, f"{name} = {short(value)} is not a list of words, none of them empty")
+        raise TextError(f"{name} = {short(value)} is not a list of words, none of them empty")
     if not words:
-        raise wrong(where, line, f"{name} is empty; remove the example")
+        raise TextError(f"{name} is empty; remove the example")
     for word in words:
-        refuse_surrogates(word, f"{where}, line {line}")
+        refuse_surrogates(word)
     return tuple(words)
-
-
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, entry in read_json_lines(path):
-        if not isinstance(entry, dict):
-            raise wrong(str(path), line, "not an object with text and label")
-        yield line, entry
 
 
 def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -169,7 +163,7 @@ def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[st
             )
         entries.append((line, dict(zip(header, cells, strict=True))))
     labels = [entry["label"] for _, entry in entries if "label" in entry]
-    whole, number = (all(spelled(label, kind) is not None for label in labels) for kind in (int, float))
+    whole, number = (all(as_number(label, kind) is not None for label in labels) for kind in (int, float))
     read = float if number and not whole else str.strip
     for line, entry in entries:
         yield line, {**entry, "label": read(entry["label"])} if "label" in entry else entry

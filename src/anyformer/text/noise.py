@@ -86,12 +86,7 @@ class Example(NamedTuple):
 
 
 def span_corrupted(
-    ids: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    sentinels: Sequence[int],
-    rate: float,
-    mean_length: float,
+    ids: np.ndarray, rng: np.random.Generator, *, sentinels: Sequence[int], rate: float, mean_length: float
 ) -> Example:
     """The text with each noise span as one sentinel, and the spans, each after its sentinel, then one sentinel more.
 

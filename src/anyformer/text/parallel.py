@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.errors import TextError
-from anyformer.text.corpus import held_out_places, set_aside
+from anyformer.text.corpus import set_aside
 from anyformer.text.encoded import delimiters
 from anyformer.text.packing import NOT_PREDICTED, padded, shuffled
 from anyformer.text.sampler import refuse_other
@@ -69,7 +69,7 @@ def read_parallel(source: str | Path, target: str | Path) -> ParallelCorpus:
 
 def split_pairs(corpus: ParallelCorpus, share: float) -> tuple[ParallelCorpus, ParallelCorpus]:
     """(training, validation) pairs, the second evenly spread. Raises TextError where one would be empty."""
-    train, held_out = set_aside(corpus.pairs, held_out_places(len(corpus.pairs), share, "pairs"))
+    train, held_out = set_aside(corpus.pairs, share, "pairs")
     return ParallelCorpus(train), ParallelCorpus(held_out)
 
 

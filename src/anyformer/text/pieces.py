@@ -47,16 +47,8 @@ def parts_of_documents(tokenizer: Tokenizer, corpus: Corpus) -> Iterator[tuple[i
 def encoded_documents(tokenizer: Tokenizer, corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
     """(number of the document, the next of its ids), all in order. Raises TextError as `parts_of` does."""
     for number, texts in by_document(corpus.pieces()):
-        for ids in encode_pieces(tokenizer, texts, corpus.name(number)):
-            yield number, ids
-
-
-def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[str], name: str) -> Iterator[np.ndarray]:
-    """Ids of a text that comes in pieces: joined, they are `tokenizer.encode` of the whole. One array of its `dtype` each.
-
-    Raises TextError as `parts_of` does.
-    """
-    return (ids_of(tokenizer, part) for part in parts_of(tokenizer, pieces, name))
+        for part in parts_of(tokenizer, texts, corpus.name(number)):
+            yield number, ids_of(tokenizer, part)
 
 
 def ids_of(tokenizer: Tokenizer, part: Part) -> np.ndarray:
@@ -65,7 +57,7 @@ def ids_of(tokenizer: Tokenizer, part: Part) -> np.ndarray:
 
 
 def parts_of(tokenizer: Tokenizer, pieces: Iterable[str], name: str) -> Iterator[Part]:
-    """The parts of a text that comes in pieces.
+    """The parts of a text that comes in pieces: their ids, joined, are `tokenizer.encode` of the whole.
 
     Raises TextError, with the `name` of the text, where it has no place to be cut: a word of more than WHOLE characters
     that these rules make one token.

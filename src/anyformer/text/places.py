@@ -119,17 +119,16 @@ def unpacked(place: Place, name: str) -> Iterator[BinaryIO]:
         raise TextError(f"cannot read {where}: {error.strerror or error}") from None
 
 
-def refuse_surrogates(text: str, where: str = "text") -> None:
-    """Raise TextError for half a character, which JSON can spell and UTF-8 cannot; `where` names the text."""
+def refuse_surrogates(text: str) -> None:
+    """Raise TextError for half a character, which JSON can spell and UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         code, at = ord(text[error.start]), f"at character {error.start}"
         if 0xDC80 <= code <= 0xDCFF:  # how Python writes a byte of the command line that is no UTF-8
-            raise TextError(
-                f"{where} that is not UTF-8: byte 0x{code - 0xDC00:02x} {at}; convert it or remove it"
-            ) from None
-        raise TextError(f"{where}: half a character (surrogate U+{code:04X}) {at}; remove it") from None
+            said = f"text that is not UTF-8: byte 0x{code - 0xDC00:02x} {at}"
+            raise TextError(f"{said}; convert it or remove it") from None
+        raise TextError(f"half a character (surrogate U+{code:04X}) {at}; remove it") from None
 
 
 def decoded(file: BinaryIO, where: str) -> Iterator[str]:

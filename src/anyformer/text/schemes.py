@@ -7,11 +7,12 @@ Each is a value with a `train`, and comes out as a `tokenizer.json` that Hugging
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from anyformer.errors import TextError, among
 from anyformer.text.fitting import NO_TEXT, fit, refuse_many
@@ -28,7 +29,6 @@ PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": E
 BERT_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
 _WITH_SPACES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
-
 
 _SUFFIX = r"'(?:s|m|d|ll|re|ve|S|M|D|LL|RE|VE)(?!\w)"  # it's, I'm, they'd, we'll, you're, I've
 _BEFORE_NOT = r"\w+?(?=n't(?!\w)|N'T(?!\w))"  # do in don't
@@ -72,28 +72,23 @@ _SPACY = (
 # How running text is cut into words: at white space, or as two conventions do: Marcus et al. 1993, "Building a Large Annotated
 # Corpus of English", and its tokenisation rules as NLTK's TreebankWordTokenizer has them; spaCy's English rules (Honnibal &
 # Montani). Each is one expression that finds the words, so that it can be written into a `tokenizer.json`.
-SPLITS: Mapping[str, str] = {
-    "whitespace": r"\S+",
-    "treebank": "|".join(_TREEBANK),
-    "spacy": "|".join(_SPACY),
-}
+SPLITS: Mapping[str, str] = {"whitespace": r"\S+", "treebank": "|".join(_TREEBANK), "spacy": "|".join(_SPACY)}
 
 
-class Scheme(Protocol):
+class Scheme(ABC):
     """A way to train a tokenizer."""
 
-    table: ClassVar[int | None]  # characters of different words that it may learn from; None: any number
+    table: ClassVar[int | None] = TABLE  # characters of different words that it may learn from; None: any number
 
+    @abstractmethod
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """The tokenizer learned from texts; the same texts give the same one. Raises TextError for no text."""
-        ...
 
 
 @dataclass(frozen=True)
-class ByteLevelBPE:
+class ByteLevelBPE(Scheme):
     """Byte-pair encoding of bytes, which encodes everything: Radford et al. 2019 (GPT-2), section 2.2."""
 
-    table: ClassVar[int | None] = TABLE
     vocab_size: int
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
@@ -101,13 +96,12 @@ class ByteLevelBPE:
 
 
 @dataclass(frozen=True)
-class CharacterBPE:
+class CharacterBPE(Scheme):
     """Byte-pair encoding of letters: Sennrich et al. 2016, arXiv:1508.07909, section 3.2. What it never saw is unknown.
 
     The most frequent pair is merged first; a space belongs to the word after it.
     """
 
-    table: ClassVar[int | None] = TABLE
     vocab_size: int
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
@@ -124,10 +118,9 @@ class CharacterBPE:
 
 
 @dataclass(frozen=True)
-class Unigram:
+class Unigram(Scheme):
     """The vocabulary under which a unigram model finds the text likeliest: Kudo 2018, arXiv:1804.10959, section 3.2."""
 
-    table: ClassVar[int | None] = TABLE
     vocab_size: int
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
@@ -152,13 +145,12 @@ class Unigram:
 
 
 @dataclass(frozen=True)
-class WordPiece:
+class WordPiece(Scheme):
     """Pieces by score, see text.wordpiece; words are cut at white space and marks, and encoded greedily, longest first.
 
     Its special tokens and `##` are BERT's (Devlin et al. 2019, arXiv:1810.04805), whose files of a vocabulary look alike.
     """
 
-    table: ClassVar[int | None] = TABLE
     vocab_size: int
     min_count: int = 1  # pairs seen less often are never merged
     lowercase: bool = False
@@ -180,7 +172,7 @@ class WordPiece:
 
 
 @dataclass(frozen=True)
-class Words:
+class Words(Scheme):
     """A token a word, the most frequent ones; `split` says what a word is; see SPLITS."""
 
     table: ClassVar[int | None] = 2 * TABLE
@@ -200,7 +192,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Characters:
+class Characters(Scheme):
     """A token a character, white space among them; the most frequent ones where `vocab_size` is given."""
 
     table: ClassVar[int | None] = None

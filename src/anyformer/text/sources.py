@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import Repr
 from typing import Any, NamedTuple, Protocol
 
-from anyformer.errors import TextError, did_you_mean
+from anyformer.errors import TextError, did_you_mean, errors_of
 from anyformer.text.places import BLOCK, PACKED, Folder, Place, decoded, refuse_surrogates, unpacked
 from anyformer.text.tables import READERS
 
@@ -78,7 +79,7 @@ class Files:
 
     def pieces(self, number: int) -> Iterator[tuple[int, str]]:
         name = self.names[number]
-        where, kind = self.place.spelled(name), without_packing(name)
+        where, kind = self.place.spelled(name), without_packing(name).lower()
         reader = next((reader for suffix, reader in READERS.items() if kind.endswith(suffix)), None)
         with unpacked(self.place, name) as file:
             if reader is not None:
@@ -177,9 +178,14 @@ def wrong(where: str, line: int, reason: str) -> TextError:
     return TextError(f"{where}, line {line}: {reason}")
 
 
-def lacks(name: str, entry: Iterable[str], where: str, line: int) -> TextError:
-    """The refusal of a line whose object has no field of a name."""
-    return wrong(where, line, f"there is no {name!r} among {fields_of(entry)}{did_you_mean(name, entry)}")
+def reading(where: str, line: int) -> AbstractContextManager[None]:
+    """Within it what is wrong with a line of a file is said with both."""
+    return errors_of(f"{where}, line {line}", TextError)
+
+
+def lacks(name: str, entry: Iterable[str]) -> TextError:
+    """The refusal of an object that has no field of a name."""
+    return TextError(f"there is no {name!r} among {fields_of(entry)}{did_you_mean(name, entry)}")
 
 
 def fields_of(entry: Iterable[str]) -> str:
@@ -189,13 +195,12 @@ def fields_of(entry: Iterable[str]) -> str:
 
 def _json_texts(written: Iterable[str], where: str) -> Iterator[tuple[int, str]]:
     for line, entry in json_lines(written, where):
-        content = entry.get("text") if isinstance(entry, dict) else None
-        if not isinstance(content, str):
-            keys = entry if isinstance(entry, dict) else {}
-            has = f", it has {fields_of(keys)}" if keys else ""
-            asked = (
-                "; --objective sft learns the answers of conversations" if {"messages", "prompt"} & keys.keys() else ""
-            )
-            raise wrong(where, line, f'not an object with a string "text"{has}{asked}')
-        refuse_surrogates(content, f"{where}, line {line}")
-        yield line, content
+        fields = entry if isinstance(entry, dict) else {}
+        with reading(where, line):
+            if not isinstance(text := fields.get("text"), str):
+                has = f", it has {fields_of(fields)}" if fields else ""
+                talks = {"messages", "prompt"} & fields.keys()
+                asked = "; --objective sft learns the answers of conversations" if talks else ""
+                raise TextError(f'not an object with a string "text"{has}{asked}')
+            refuse_surrogates(text)
+        yield line, text

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from anyformer.errors import TextError, first_line
+from anyformer.errors import TextError, errors_of, first_line
 from anyformer.text.places import BLOCK, decoded, needed, refuse_surrogates
 
 FIELD = "text"
@@ -24,24 +25,18 @@ Rows = Iterator[tuple[int, str]]  # (number of the row, from 1; the next part of
 
 def parquet_rows(file: BinaryIO, where: str) -> Rows:
     """The column "text" of a Parquet file; what is null there is empty. Raises TextError."""
-    parquet = needed("pyarrow.parquet", "pyarrow", where, "reading Parquet")
-    try:
-        table = parquet.ParquetFile(file)
-        _refuse_other(table.schema_arrow, where)
+    with _arrow(where, "Parquet") as arrow:
+        table = arrow.parquet.ParquetFile(file)
+        _refuse_other(arrow.types, table.schema_arrow, where)
         yield from _texts(table.iter_batches(ROWS, columns=[FIELD], use_threads=False))
-    except _arrow_errors() as error:
-        raise _broken(where, "Parquet", error) from None
 
 
 def arrow_rows(file: BinaryIO, where: str) -> Rows:
     """The column "text" of an Arrow stream. Raises TextError."""
-    arrow = needed("pyarrow", "pyarrow", where, "reading Arrow")
-    try:
+    with _arrow(where, "Arrow") as arrow:
         stream = arrow.ipc.open_stream(file)
-        _refuse_other(stream.schema, where)
+        _refuse_other(arrow.types, stream.schema, where)
         yield from _texts(batch.select([FIELD]) for batch in stream)
-    except _arrow_errors() as error:
-        raise _broken(where, "Arrow", error) from None
 
 
 def tar_members(file: BinaryIO, where: str) -> Rows:
@@ -57,7 +52,10 @@ def tar_members(file: BinaryIO, where: str) -> Rows:
                 if member.name.endswith(".txt"):
                     line += 1
                     yield from ((line, text) for text in decoded(content, named))
-                elif (text := _text_of(content, member.size, named)) is not None:
+                    continue
+                with errors_of(named, TextError):
+                    text = _text_of(content, member.size)
+                if text is not None:
                     line += 1
                     yield line, text
     except tarfile.TarError as error:
@@ -71,6 +69,17 @@ READERS: dict[str, Callable[[BinaryIO, str], Rows]] = {
 }
 
 
+@contextmanager
+def _arrow(where: str, kind: str) -> Iterator[Any]:
+    """The package that reads files of a kind; what it throws within is a TextError."""
+    needed("pyarrow.parquet", "pyarrow", where, f"reading {kind}")
+    arrow = import_module("pyarrow")
+    try:
+        yield arrow
+    except (arrow.ArrowException, UnicodeDecodeError) as error:
+        raise TextError(f"{where} is not a whole {kind} file ({first_line(error)})") from None
+
+
 def _texts(batches: Any) -> Rows:
     line = 0
     for batch in batches:
@@ -79,34 +88,24 @@ def _texts(batches: Any) -> Rows:
             yield line, text.as_py() or ""
 
 
-def _refuse_other(schema: Any, where: str) -> None:
+def _refuse_other(types: Any, schema: Any, where: str) -> None:
     """Raise TextError for a table without a column of texts."""
-    pyarrow = import_module("pyarrow")
     kinds = {field.name: field.type for field in schema}
     if FIELD not in kinds:
         raise TextError(f"{where} has no column {FIELD!r}; it has {', '.join(kinds) or 'none'}")
-    if not (pyarrow.types.is_string(kinds[FIELD]) or pyarrow.types.is_large_string(kinds[FIELD])):
+    if not (types.is_string(kinds[FIELD]) or types.is_large_string(kinds[FIELD])):
         raise TextError(f"{where}: its column {FIELD!r} holds {kinds[FIELD]}; give one of strings")
 
 
-def _text_of(content: BinaryIO, nbytes: int, where: str) -> str | None:
+def _text_of(content: BinaryIO, nbytes: int) -> str | None:
     if nbytes > MOST_JSON:
-        raise TextError(f"{where}: more than {MOST_JSON:,} bytes; put a text so long into a .txt")
+        raise TextError(f"more than {MOST_JSON:,} bytes; put a text so long into a .txt")
     try:
         entry = json.loads(content.read())
     except (ValueError, RecursionError) as error:
-        raise TextError(f"{where}: not JSON ({error})") from None
+        raise TextError(f"not JSON ({error})") from None
     text = entry.get(FIELD) if isinstance(entry, dict) else None
     if not isinstance(text, str):
         return None
-    refuse_surrogates(text, where)
+    refuse_surrogates(text)
     return text
-
-
-def _arrow_errors() -> Any:
-    pyarrow = import_module("pyarrow")
-    return (pyarrow.ArrowException, UnicodeDecodeError)
-
-
-def _broken(where: str, kind: str, error: Exception) -> TextError:
-    return TextError(f"{where} is not a whole {kind} file ({first_line(error)})")

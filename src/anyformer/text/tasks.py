@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from anyformer.errors import TextError
 from anyformer.text.places import refuse_surrogates
-from anyformer.text.sources import lacks, read_json_lines, short, wrong
+from anyformer.text.sources import lacks, read_json_lines, reading, short, wrong
 
 SUFFIX = ".jsonl"
 FEWEST = 2  # choices of a question
@@ -56,47 +56,48 @@ def read_task(path: str | Path) -> Task:
     if not path.is_file():
         raise TextError(f"no task at {path}: it is not a file; give one of JSON Lines, {SUFFIX}")
     where = str(path)
-    questions = tuple(_question(entry, where, line) for line, entry in read_json_lines(path))
+    questions = []
+    for line, entry in read_json_lines(path):
+        with reading(where, line):
+            questions.append(_question(entry, line))
     if not questions:
         raise TextError(f"{where} holds no questions; give at least one")
     chosen = [len(question.choices) >= FEWEST for question in questions]
     if (other := next((q for q, each in zip(questions, chosen, strict=True) if each != chosen[0]), None)) is not None:
         these, those = ("has choices", "has none") if chosen[0] else ("has none", "has choices")
         raise wrong(where, other.line, f"it {those}, and that of line {questions[0].line} {these}; write all alike")
-    return Task(questions, "multiple choice" if chosen[0] else "completion", where)
+    return Task(tuple(questions), "multiple choice" if chosen[0] else "completion", where)
 
 
-def _question(entry: Any, where: str, line: int) -> Question:
+def _question(entry: Any, line: int) -> Question:
     if not isinstance(entry, Mapping):
-        raise wrong(where, line, "not an object with question, choices and answer")
+        raise TextError("not an object with question, choices and answer")
     for name in ("question", "answer"):
         if name not in entry:
-            raise lacks(name, entry, where, line)
+            raise lacks(name, entry)
     context, answer, choices = entry["question"], entry["answer"], entry.get("choices")
     if not isinstance(context, str):
-        raise wrong(where, line, f"question = {short(context)} is not a text; put it in quotes")
+        raise TextError(f"question = {short(context)} is not a text; put it in quotes")
     if choices is None:
         choices, number = [answer], 0
     elif not isinstance(choices, list) or len(choices) < FEWEST:
-        raise wrong(where, line, f"choices = {short(choices)} is not a list of {FEWEST} or more texts")
+        raise TextError(f"choices = {short(choices)} is not a list of {FEWEST} or more texts")
     else:
-        number = _number(answer, choices, where, line)
+        number = _number(answer, choices)
     for text in choices:
         if not isinstance(text, str) or not text.strip():
-            raise wrong(where, line, f"{short(text)} is no text that could be chosen; give one that is not empty")
+            raise TextError(f"{short(text)} is no text that could be chosen; give one that is not empty")
     for text in (context, *choices):
-        refuse_surrogates(text, f"{where}, line {line}")
+        refuse_surrogates(text)
     if len(set(choices)) < len(choices):
-        raise wrong(where, line, f"choices = {short(choices)} has one twice; leave one of them out")
+        raise TextError(f"choices = {short(choices)} has one twice; leave one of them out")
     return Question(context, tuple(choices), number, line)
 
 
-def _number(answer: Any, choices: list[Any], where: str, line: int) -> int:
+def _number(answer: Any, choices: list[Any]) -> int:
     if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
         return answer
     if isinstance(answer, str) and answer in choices:
         return choices.index(answer)
-    last = len(choices) - 1
-    raise wrong(
-        where, line, f"answer = {short(answer)} is none of the choices; give one, or its number from 0 to {last}"
-    )
+    remedy = f"give one, or its number from 0 to {len(choices) - 1}"
+    raise TextError(f"answer = {short(answer)} is none of the choices; {remedy}")

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.disk.atomic import replace_file
 from anyformer.disk.foreign import read_bytes
 from anyformer.errors import TextError
 from anyformer.text.byte_level import fast_encoding, is_blank_run
 from anyformer.text.companions import (
-    CONFIG,
     TEMPLATE,
     chat_template,
     content_of,
@@ -51,8 +49,8 @@ class Tokenizer:
 
     `begin_of_text` and `end_of_text` are the ids that open and close a document, None where the vocabulary has none;
     `closing_ids` are those that end a generated text: what generation_config.json beside it names, or without one
-    config.json, else `end_of_text`; `special_ids` are all ids that stand for no text; `kind` is "byte-level-bpe", "bpe",
-    "unigram", "wordpiece" or "wordlevel".
+    config.json, else `end_of_text`; `special_ids` are all ids that stand for no text; `data` is what its tokenizer.json says;
+    `kind` is "byte-level-bpe", "bpe", "unigram", "wordpiece" or "wordlevel".
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Tokenizer:
         inner.encode_special_tokens = False
         self._inner = inner
         self._config, self._files = config, dict(files or {})
-        self._data: dict[str, Any] = json.loads(inner.to_str())
+        self.data: dict[str, Any] = json.loads(inner.to_str())
         added = inner.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         opening, closing = opening_and_closing(config, {added[token].content for token in self.special_ids})
@@ -74,7 +72,7 @@ class Tokenizer:
         self._generation = settings_of(self._files)
         self._named_closing = closing_ids(self._generation)
         self._named_start, self._named_first = answer_ids(self._generation)
-        model, decoder = self._data["model"]["type"], (self._data.get("decoder") or {}).get("type")
+        model, decoder = self.data["model"]["type"], (self.data.get("decoder") or {}).get("type")
         self.kind = "byte-level-bpe" if (model, decoder) == ("BPE", "ByteLevel") else model.lower()
 
     @classmethod
@@ -128,15 +126,8 @@ class Tokenizer:
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and what lay beside them, which transformers reads too."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        if self._files:
-            write_companions(self._files, directory)
-            return
-        if self._config:
-            content = json.dumps(self._config, indent=2, ensure_ascii=False) + "\n"
-            replace_file(directory / CONFIG, content.encode())
-        replace_file(directory / FILE, self._inner.to_str(pretty=True).encode())  # last: it makes it a tokenizer's
+        files = self._files or rewritten({}, self._inner.to_str(pretty=True), self._config, {})
+        write_companions(files, Path(directory))
 
     @cached_property
     def vocab_size(self) -> int:
@@ -173,7 +164,7 @@ class Tokenizer:
     @cached_property
     def unknown(self) -> int | None:
         """The id of what the vocabulary cannot spell; None where it has none, and leaves such text out or spells bytes."""
-        model = self._data["model"]
+        model = self.data["model"]
         spelled = model.get("unk_token")
         return model.get("unk_id") if spelled is None else self._inner.token_to_id(spelled)
 
@@ -256,11 +247,6 @@ class Tokenizer:
         return None if named is None else self._inner.token_to_id(named)
 
     @property
-    def data(self) -> dict[str, Any]:
-        """What its tokenizer.json says."""
-        return self._data
-
-    @property
     def config(self) -> dict[str, Any]:
         """A copy of what `tokenizer_config.json` said."""
         return dict(self._config)
@@ -283,13 +269,13 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """Hexadecimal sha256 of the tokenizer's canonical JSON and of the ids that open and close a document."""
-        content = {"tokenizer": self._data, "begin": self.begin_of_text, "end": self.end_of_text}
+        content = {"tokenizer": self.data, "begin": self.begin_of_text, "end": self.end_of_text}
         return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @cached_property
     def fast(self) -> tiktoken.Encoding | None:
         """What encodes in its place, where tiktoken gives the same ids."""
-        return fast_encoding(self._data)
+        return fast_encoding(self.data)
 
     def spelling(self, token: int) -> str | None:
         """How the vocabulary writes a token; None for an id that it does not have."""
@@ -327,8 +313,8 @@ class Tokenizer:
         from tokenizers import Tokenizer as Inner
 
         specials = {self.spelling(token) for token in self.special_ids}
-        merges = "merges" in self._data["model"]
-        plain = Inner.from_str(self._inner.to_str()) if merges else without_pieces(self._data, specials)
+        merges = "merges" in self.data["model"]
+        plain = Inner.from_str(self._inner.to_str()) if merges else without_pieces(self.data, specials)
         plain.encode_special_tokens = True
         return plain
 

@@ -15,10 +15,11 @@ from anyformer.errors import TextError, UsageError
 from anyformer.notebook import ShowsItself
 from anyformer.text.corpus import Corpus, by_document, read_corpus
 from anyformer.text.learning import Lesson
-from anyformer.text.pieces import encoded_documents
+from anyformer.text.pieces import ids_of, parts_of
 from anyformer.text.schemes import scheme
 from anyformer.text.sources import Document
 from anyformer.text.tokenizer import Tokenizer
+from anyformer.text.tokenizer_file import FILE
 
 VERSION = 1
 EXAMPLE = "I'm in the U.K. till the end. It's a fast-paced, 3.5-hour Überraschung!"
@@ -49,17 +50,18 @@ def compared(tokenizer: Tokenizer, documents: Corpus | Iterable[str]) -> Compare
     tokenizer.encode("a")  # what is prepared at the first call is not the speed of the others
     counts, lengths = np.zeros(tokenizer.vocab_size, np.int64), np.zeros(len(corpus), np.int64)
     start, decoding, restored = time.perf_counter(), 0.0, 0
-    for (number, parts), text in zip(by_document(encoded_documents(tokenizer, corpus)), _digests(corpus), strict=True):
-        digest, before = hashlib.sha256(), []
-        for ids in parts:
+    for number, texts in by_document(corpus.pieces()):
+        digest, decoded, before = hashlib.sha256(), hashlib.sha256(), []
+        for part in parts_of(tokenizer, _into(digest, texts), corpus.name(number)):
+            ids = ids_of(tokenizer, part)
             paused = time.perf_counter()
             seen, times = np.unique(ids, return_counts=True)
             counts[seen] += times
             lengths[number] += len(ids)
-            digest.update(tokenizer.decode_behind(before, ids.tolist()).encode())
+            decoded.update(tokenizer.decode_behind(before, ids.tolist()).encode())
             before = ids[-8:].tolist()
             decoding += time.perf_counter() - paused
-        restored += digest.digest() == text
+        restored += decoded.digest() == digest.digest()
     seconds, n_tokens = time.perf_counter() - start - decoding, int(lengths.sum())
     known = (i for i in range(tokenizer.vocab_size) if tokenizer.spelling(i) is not None)
     plain = [i for i in known if i not in tokenizer.special_ids]
@@ -79,13 +81,11 @@ def compared(tokenizer: Tokenizer, documents: Corpus | Iterable[str]) -> Compare
     )
 
 
-def _digests(corpus: Corpus) -> Iterator[bytes]:
-    """Of each text."""
-    for _, texts in by_document(corpus.pieces()):
-        digest = hashlib.sha256()
-        for text in texts:
-            digest.update(text.encode())
-        yield digest.digest()
+def _into(digest: hashlib._Hash, texts: Iterable[str]) -> Iterator[str]:
+    """The texts, which go into the digest as they pass."""
+    for text in texts:
+        digest.update(text.encode())
+        yield text
 
 
 def spelled(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -147,7 +147,7 @@ def tokenizer(
     place = None if out is None else Path(out)
     if place is not None and place.exists() and not place.is_dir():
         raise UsageError(f"{place} is a file; name a directory for the tokenizer")
-    if place is not None and (place / "tokenizer.json").exists():
+    if place is not None and (place / FILE).exists():
         raise UsageError(f"{place} holds a tokenizer already; name another directory, or remove it first")
     corpus = read_corpus(text)
     chosen = scheme(kind, vocab_size, min_count)

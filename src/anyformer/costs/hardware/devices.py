@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.disk import plain
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import UsageError, among, did_you_mean
 from anyformer.spec import Range, is_path
+from anyformer.spec.part import is_needed
 from anyformer.spec.ranges import HUGE
 
 if TYPE_CHECKING:
@@ -114,11 +115,7 @@ def device(name: str | Path | Device) -> Device:
         return devices()[names[_plain(text)]]
     if text == THIS:
         raise UsageError("this machine is not calibrated yet; run `anyformer calibrate` first (about a minute)")
-    nearest = did_you_mean(_plain(text), names)
-    for known, shown in names.items():
-        nearest = nearest.replace(f"'{known}'", f"'{shown}'")
-    known = ", ".join(devices())
-    raise UsageError(f"no device {text!r}{nearest}; there are {known}, {THIS!r} (calibrated), and files.yaml")
+    raise UsageError(f"no device {text!r}{among(text, devices())}, {THIS!r} (calibrated), and files.yaml")
 
 
 def read(path: Path) -> Device:
@@ -131,31 +128,33 @@ def _decoded(data: Any, path: str) -> Device:
         raise UsageError(f"{path} holds no device: it must be a mapping with name, peak_flops_per_second, …")
     fields = {f.name: f for f in dataclasses.fields(Device) if f.name != "rates"}
     _known(data, fields, path)
-    for key, f in fields.items():
-        if key not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+    for key, each in fields.items():
+        if key not in data and is_needed(each):
             raise UsageError(f"{path}: {key} is missing; a device has {', '.join(fields)}")
-    data = dict(data)
-    peaks = data["peak_flops_per_second"]
-    if not isinstance(peaks, dict) or not peaks:
-        raise UsageError(f"{path}: peak_flops_per_second = {peaks!r} must be a mapping of dtype to FLOPs a second")
-    rates = {str(dtype): _number(path, f"peak_flops_per_second.{dtype}", peak) for dtype, peak in peaks.items()}
-    data["peak_flops_per_second"] = rates
-    if "efficiency" in data:
-        shares = data["efficiency"] or {}
-        _known(shares, {f.name: f for f in dataclasses.fields(Efficiency)}, f"{path}: efficiency")
-        data["efficiency"] = Efficiency(**{k: _number(path, f"efficiency.{k}", v, 1.0) for k, v in shares.items()})
-    for key, f in fields.items():
-        if key in ("name", "source"):
-            if not isinstance(data[key], str) or not data[key].isprintable():
-                raise UsageError(f"{path}: {key} = {data[key]!r} must be a text that prints")
-        elif key in data and key not in ("peak_flops_per_second", "efficiency"):
-            if data[key] is None and f.default is None:
-                continue
-            whole = key in ("memory_nbytes", "devices_per_node")
-            least = 0 if key == "overhead_seconds" else None
-            number = _number(path, key, data[key], least=1 if whole else least)
-            data[key] = int(number) if whole else number
-    return Device(**data)
+    return Device(**{key: _value(path, fields[key], value) for key, value in data.items()})
+
+
+def _value(path: str, of: dataclasses.Field[Any], value: Any) -> Any:
+    """What a device's file says of one field. Raises UsageError."""
+    key = of.name
+    match key:
+        case "name" | "source":
+            if not isinstance(value, str) or not value.isprintable():
+                raise UsageError(f"{path}: {key} = {value!r} must be a text that prints")
+            return value
+        case "peak_flops_per_second":
+            if not isinstance(value, dict) or not value:
+                raise UsageError(f"{path}: {key} = {value!r} must be a mapping of dtype to FLOPs a second")
+            return {str(dtype): _number(path, f"{key}.{dtype}", peak) for dtype, peak in value.items()}
+        case "efficiency":
+            shares = value or {}
+            _known(shares, {f.name: f for f in dataclasses.fields(Efficiency)}, f"{path}: {key}")
+            return Efficiency(**{name: _number(path, f"{key}.{name}", share, 1.0) for name, share in shares.items()})
+        case "memory_nbytes" | "devices_per_node":
+            return int(_number(path, key, value, least=1))
+        case "overhead_seconds":
+            return _number(path, key, value, least=0)
+    return None if value is None and of.default is None else _number(path, key, value)
 
 
 def _plain(name: str) -> str:

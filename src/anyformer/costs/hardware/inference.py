@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from anyformer.cache import cache_kinds
-from anyformer.costs.hardware.devices import Device, Efficiency
+from anyformer.costs.hardware.devices import Device
 from anyformer.costs.hardware.mesh import Facts, Mesh, divisors, facts_of, refusal
 from anyformer.costs.hardware.plan import SEQ_LEN, Hardware
 from anyformer.costs.hardware.rates import reads_a_cache
@@ -72,7 +72,6 @@ class InferencePlan(ShowsItself):
     hardware: Hardware
     seq_len: int
     ways: tuple[Way, ...]
-    efficiency: Efficiency
     n_parameters: int
 
     @property
@@ -88,9 +87,8 @@ class InferencePlan(ShowsItself):
     def least_tp(self, weight_bits: int, cache_bits: int) -> int | None:
         """The fewest devices that hold a model and one sequence; None: no number of these does."""
         bits = weight_bits, cache_bits
-        return min(
-            (way.tp for way in self.ways if (way.weight_bits, way.cache_bits) == bits and way.sequences), default=None
-        )
+        fit = (way.tp for way in self.ways if (way.weight_bits, way.cache_bits) == bits and way.sequences)
+        return min(fit, default=None)
 
     def __str__(self) -> str:
         from anyformer.costs.hardware.sections import serving_section
@@ -104,7 +102,7 @@ class InferencePlan(ShowsItself):
             "hardware": {"devices": self.hardware.devices, "device": self.hardware.device.as_json()},
             "seq_len": self.seq_len,
             "n_parameters": self.n_parameters,
-            "efficiency": asdict(self.efficiency),
+            "efficiency": asdict(self.hardware.device.efficiency),
             "usable_nbytes": self.hardware.device.usable_nbytes,
             "fits": bool(self.best),
             "ways": [{**asdict(way), "tokens_per_second": way.tokens_per_second} for way in self.ways],
@@ -127,7 +125,7 @@ def plan_inference(architecture: Architecture, on: Hardware, *, seq_len: int | N
         )
     if spec.encoder is not None or not cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, dtype=torch.bfloat16):
         raise UsageError("--inference is for decoders, which write text token by token")
-    found = _Served(spec, on.device, seq_len, on.device.efficiency)
+    found = _Served(spec, on.device, seq_len)
     ways = [
         found.way(weight_bits, cache_bits, tp, on.devices // tp)
         for weight_bits in WEIGHT_BITS
@@ -135,14 +133,14 @@ def plan_inference(architecture: Architecture, on: Hardware, *, seq_len: int | N
         for tp in divisors(on.devices)
         if refusal(Mesh(tp=tp), found.facts, 1, seq_len) is None
     ]
-    return InferencePlan(on, seq_len, tuple(ways), found.shares, parameters(spec).total)
+    return InferencePlan(on, seq_len, tuple(ways), parameters(spec).total)
 
 
 class _Served:
     """What the ways of one model have in common: the operators of a prompt and of a token, seen once."""
 
-    def __init__(self, spec: ModelSpec, where: Device, seq_len: int, shares: Efficiency) -> None:
-        self.spec, self.where, self.seq_len, self.shares = spec, where, seq_len, shares
+    def __init__(self, spec: ModelSpec, where: Device, seq_len: int) -> None:
+        self.spec, self.where, self.seq_len, self.shares = spec, where, seq_len, where.efficiency
         self.facts: Facts = facts_of(spec)
         self.prompt = forward_pass(spec, batch=1, query=seq_len, dtype=torch.bfloat16)
         # Of two sequences and of three: what each further one adds. Alone, one may take other operators than several.

@@ -20,7 +20,7 @@ import torch
 
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.mesh import Facts, Mesh, facts_of
-from anyformer.costs.hardware.roofline import UPDATE_NBYTES, device_kind, operator_seconds
+from anyformer.costs.hardware.roofline import device_kind, operator_seconds, update_seconds
 from anyformer.costs.report import source_tokens
 from anyformer.costs.state import LAYOUTS, state_nbytes
 from anyformer.layers.moe import MoESpec
@@ -73,29 +73,22 @@ class Placer:
         self.facts: Facts = facts_of(spec)
         self.dtype = "float32" if precision == "float32" else where.half
         self._work: dict[tuple[int, int, int, str], float] = {}
-        self._seen: dict[str, Mapping[Operator, int]] = {}
+        self._seen: dict[str, Counter[Operator]] = {}
         self._kept: dict[Recompute, tuple[float, float, float, float]] = {}
-        self._count()
+        mixers = [mixer for block in spec.stack.blocks for mixer in block.mixers]
+        self.n_mixers, self.mixtures = len(mixers), Counter(each for each in mixers if isinstance(each, MoESpec))
+        trained = [weight for _, weight in tensors(spec, Place()) if weight.trainable]
+        tables = [weight.numel for weight in trained if weight.role == "table"]
+        experts = [weight.numel for weight in trained if weight.role != "table" and weight.used is not None]
+        self.in_tables, self.largest_table, self.in_experts = sum(tables), max(tables, default=0), sum(experts)
+        self.in_layers = sum(weight.numel for weight in trained) - self.in_tables - self.in_experts
+        self.largest_layer = (self.in_layers + self.in_experts) / self.facts.n_layers
 
     def at(self, shares: Efficiency) -> Placer:
         """The same at other shares of the device's peaks; nothing is observed again."""
         other = copy(self)
         other.shares, other._work = shares, {}
         return other
-
-    def _count(self) -> None:
-        self.in_layers = self.in_experts = self.in_tables = self.largest_table = 0
-        for _, weight in tensors(self.spec, Place()):
-            if not weight.trainable:
-                continue
-            if weight.role == "table":
-                self.in_tables += weight.numel
-                self.largest_table = max(self.largest_table, weight.numel)
-            elif weight.used is not None:
-                self.in_experts += weight.numel
-            else:
-                self.in_layers += weight.numel
-        self.largest_layer = (self.in_layers + self.in_experts) / self.facts.n_layers
 
     def memory(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, int]:
         """The bytes by item on the fullest device."""
@@ -207,14 +200,12 @@ class Placer:
             self._work[key] = total
         return self._work[key]
 
-    def _operators(self, recompute: Recompute) -> Mapping[Operator, int]:
+    def _operators(self, recompute: Recompute) -> Counter[Operator]:
         """Those of one row and how often each runs: what they compute and move goes with the rows, weights are read once."""
         if recompute not in self._seen:
-            alike: dict[Operator, int] = {}
+            alike = self._seen[recompute] = Counter()
             for o in self._observed(1, recompute).operators:
-                one = o._replace(times=1)
-                alike[one] = alike.get(one, 0) + o.times
-            self._seen[recompute] = alike
+                alike[o._replace(times=1)] += o.times
         return self._seen[recompute]
 
     def _rate(self, group: int) -> float:
@@ -223,7 +214,7 @@ class Placer:
 
     def _tensor(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
         """Seconds of all layers' all-reduces: each mixer's result forward, its input's gradient backward."""
-        return (3 if recompute == "full" else 2) * self._mixers * self._all_reduce(mesh, tokens)
+        return (3 if recompute == "full" else 2) * self.n_mixers * self._all_reduce(mesh, tokens)
 
     def _all_reduce(self, mesh: Mesh, tokens: float) -> float:
         """Seconds of adding up the stream of so many tokens over the devices that share a layer."""
@@ -247,7 +238,7 @@ class Placer:
         times, total = 6 if recompute == "full" else 4, 0.0
         group = mesh.ep * mesh.tp
         rate = self._rate(group)
-        for moe, n in self._mixtures.items():
+        for moe, n in self.mixtures.items():
             router = moe.router
             copies = router.n_used
             nodes = group / self.where.devices_per_node
@@ -284,22 +275,10 @@ class Placer:
         dense, experts = (self.in_layers + self.in_tables) * share, self.in_experts * share / mesh.ep
         if mesh.zero:
             dense, experts = dense / mesh.shards, experts / max(1, mesh.shards // mesh.ep)
-        if self.where.rates is not None:
-            return (dense + experts) * self.where.rates.update_seconds
-        return (dense + experts) * UPDATE_NBYTES / (self.where.nbytes_per_second * self.shares.memory)
-
-    @cached_property
-    def _mixers(self) -> int:
-        return sum(len(block.mixers) for block in self.spec.stack.blocks)
+        return update_seconds(dense + experts, self.where, self.shares)
 
     @cached_property
     def _kept_numbers(self) -> int:
         """Numbers of keys and values of a token in all layers."""
         kept = (each for each in cached_calls(self.spec) if each.how != "state" and each.every == 1)
         return sum(math.prod(shape) for each in kept for shape in each.shapes.values())
-
-    @cached_property
-    def _mixtures(self) -> Counter[MoESpec]:
-        """How often each mixture of experts is called."""
-        mixers = (mixer for block in self.spec.stack.blocks for mixer in block.mixers)
-        return Counter(mixer for mixer in mixers if isinstance(mixer, MoESpec))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,11 +29,9 @@ class Grid:
         """The value for sizes between those of the grid; beyond its ends, that of the end."""
         corners = [_between(axis, size) for axis, size in ((self.m, m), (self.n, n), (self.k, k))]
         total = 0.0
-        for i, wi in corners[0]:
-            for j, wj in corners[1]:
-                for h, wh in corners[2]:
-                    value = self.values[(i * len(self.n) + j) * len(self.k) + h]
-                    total += wi * wj * wh * math.log(value)
+        for (i, wi), (j, wj), (h, wh) in itertools.product(*corners):
+            value = self.values[(i * len(self.n) + j) * len(self.k) + h]
+            total += wi * wj * wh * math.log(value)
         return math.exp(total)
 
 

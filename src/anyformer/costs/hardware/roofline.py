@@ -202,7 +202,8 @@ def roofline(
             besides = where.rates.pass_seconds[timed]
             parts.append(PartTime("framework", 0, 0.0, besides, 0.0, 0.0, besides))
         if name == "training":
-            parts.append(_update(count.total, where, shares))
+            update = update_seconds(count.total, where, shares)
+            parts.append(PartTime("optimiser", 0, count.total * UPDATE_NBYTES, update, 0.0, update, 0.0))
         found[name] = PhaseTime(name, tokens, tuple(parts), peak, where.power_watts, price_per_hour)
     return Roofline(where, dtype, seq_len, batch, shares, weights_nbytes, cache_nbytes, found)
 
@@ -248,13 +249,11 @@ def _parts(
     return (PartTime(part, int(row[0]), *row[1:]) for part, row in sums.items())
 
 
-def _update(n_params: int, where: Device, shares: Efficiency) -> PartTime:
-    nbytes = n_params * UPDATE_NBYTES
+def update_seconds(n_params: float, where: Device, shares: Efficiency) -> float:
+    """Seconds of AdamW's update of so many parameters."""
     if where.rates is not None:
-        seconds = n_params * where.rates.update_seconds
-    else:
-        seconds = nbytes / (where.nbytes_per_second * shares.memory)
-    return PartTime("optimiser", 0, nbytes, seconds, 0.0, seconds, 0.0)
+        return n_params * where.rates.update_seconds
+    return n_params * UPDATE_NBYTES / (where.nbytes_per_second * shares.memory)
 
 
 def _has(where: Device, dtype: str) -> bool:

@@ -73,13 +73,10 @@ def plan_sections(plan: Plan, model: str = "training") -> Iterator[Section]:
         yield Section(title, (*said, FigureLine("nearest", "", nearest)))
         return
     usable, optimal = gigabytes(plan.hardware.device.usable_nbytes), plan.optimal_tokens
+    batches = f"{best.micro_batches:,} one after the other a step"
     said += [
         FigureLine("mesh", str(best.mesh), f"of {counted(plan.tried, 'way')} tried, the fastest that fits"),
-        FigureLine(
-            "micro-batch",
-            f"{best.micro_batch:,} × {plan.seq_len:,} tokens",
-            f"{best.micro_batches:,} one after the other a step",
-        ),
+        FigureLine("micro-batch", f"{best.micro_batch:,} × {plan.seq_len:,} tokens", batches),
         FigureLine("recomputation", best.recompute, f"state: {plan.precision}"),
         FigureLine("memory", gigabytes(best.nbytes), f"a device, of {usable} to use"),
         FigureLine("step", seconds(best.step_seconds), f"at {plan.efficiency}"),
@@ -136,5 +133,5 @@ def serving_section(plan: InferencePlan, model: str = "the model") -> Section:
             says = f"{gigabytes(way.expert_nbytes)} a token sent, were experts spread over the devices"
             touched = f"of a layer touched by a token of each; {says}"
             said.append(FigureLine("  experts", f"{way.experts_touched:,.1f}", touched))
-    says = f"{plan.efficiency}; {gigabytes(where.usable_nbytes)} to use"
+    says = f"{where.efficiency}; {gigabytes(where.usable_nbytes)} to use"
     return Section(title, (*said, FigureLine("at", where.name, says)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import io
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -83,7 +84,8 @@ class CSV(Logger):
         if self.file.is_file():
             with self.file.open(newline="", encoding="utf-8") as stream:
                 reader = csv.DictReader(stream)
-                rows = [row for row in reader if int(row["step"]) <= done and row["whole"] != "True"]
+                whole = [row for row in reader if None not in row.values()]  # where no disk was full
+                rows = [row for row in whole if int(row["step"]) <= done and row["whole"] != "True"]
                 self.columns = tuple(reader.fieldnames or ())
         if rows:
             self._write_all(rows)
@@ -105,10 +107,12 @@ class CSV(Logger):
             self.stream.close()
 
     def _write_all(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.stream = self.file.open("w", newline="", encoding="utf-8")
-        writer = csv.DictWriter(self.stream, self.columns)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns)
         writer.writeheader()
         writer.writerows(rows)
+        replace_file(self.file, text.getvalue().encode())
+        self.stream = self.file.open("a", newline="", encoding="utf-8")
 
 
 class TensorBoard(Logger):

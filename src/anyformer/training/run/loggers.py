@@ -24,6 +24,7 @@ from anyformer.training.run.progress import Watcher
 
 FOLDER = "logs"
 PROJECT = "anyformer"  # what wandb and mlflow file runs under
+FURTHER = {"parts": "loss", "right": "right"}  # figures of further predictions by name, and what is written before these
 
 
 class Logger(Watcher):
@@ -95,7 +96,7 @@ class CSV(Logger):
         row = figures(metrics)
         if self.stream is None:
             known = [each.name for kind in (StepMetrics, ValidationMetrics) for each in fields(kind)]
-            self.columns = tuple(dict.fromkeys([*known, *row]))
+            self.columns = tuple(dict.fromkeys([name for name in (*known, *row) if name not in FURTHER]))
             self._write_all([])
         assert self.stream is not None
         csv.DictWriter(self.stream, self.columns, extrasaction="ignore").writerow(row)
@@ -206,8 +207,8 @@ LOGGERS: Mapping[str, tuple[type[Logger], str | None]] = {
 def figures(metrics: Metrics) -> dict[str, float]:
     """The figures of a step or a validation by name, of further predictions loss/NAME and right/NAME; the unknown is left out."""
     known = {each.name: getattr(metrics, each.name) for each in fields(metrics)}
-    for kind, field in (("loss", "parts"), ("right", "right")):
-        known |= {f"{kind}/{name}": value for name, value in (known.pop(field, None) or {}).items()}
+    for field, before in FURTHER.items():
+        known |= {f"{before}/{name}": value for name, value in (known.pop(field, None) or {}).items()}
     return {name: value for name, value in known.items() if value is not None}
 
 

@@ -139,8 +139,8 @@ def csv_of(folder: Path, *steps: int, done: int) -> str:
     log = CSV(folder, "run", {})
     log.open(done)
     for step in steps:
-        fixed: Any = {"tokens": step, "flops": 1.0, "seconds": 1.0, "lr": 0.5, "grad_norm": 1.0, "tokens_per_second": 5.0}
-        log.write(StepMetrics(step=step, loss=float(step), **fixed))
+        often = {"tokens": step, "flops": 1.0, "seconds": 1.0, "tokens_per_second": 5.0}
+        log.write(StepMetrics(step=step, loss=float(step), lr=0.5, grad_norm=1.0, **often))
     log.close()
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as stream:
         return stream.read()

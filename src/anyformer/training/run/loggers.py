@@ -24,7 +24,7 @@ from anyformer.training.run.progress import Watcher
 
 FOLDER = "logs"
 PROJECT = "anyformer"  # what wandb and mlflow file runs under
-FURTHER = {"parts": "loss", "right": "right"}  # figures of further predictions by name, and what is written before these
+FURTHER = {"parts": "loss", "right": "right"}  # figures of further predictions, and what is written before their names
 
 
 class Logger(Watcher):

@@ -43,7 +43,7 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
     if world.size == 1 or (world.sharded and world.tp == world.pp == 1):
         return
     if not world.sharded:
-        _add(_everywhere(parameters, world))
+        _add(_everywhere(parameters, world, [None]), None)
         return
     from anyformer.training.cluster.sharding import device_mesh
 
@@ -73,9 +73,9 @@ def _add_of_stages(model: Transformer, world: World) -> None:
 
 
 def _everywhere(
-    parameters: Sequence[nn.Parameter], world: World, groups: Iterable[dist.ProcessGroup] | None = None
+    parameters: Sequence[nn.Parameter], world: World, groups: Iterable[dist.ProcessGroup | None]
 ) -> list[nn.Parameter]:
-    """Those that have a gradient in any process of the groups, one after the other; in the others it is 0. None: of all."""
+    """Those that have a gradient in any process of the groups, as `World.anywhere` has them; in the others it is 0."""
     has = world.anywhere([p.grad is not None for p in parameters], groups)
     held = [p for p, somewhere in zip(parameters, has, strict=True) if somewhere]
     for p in held:
@@ -83,8 +83,8 @@ def _everywhere(
     return held
 
 
-def _add(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
-    """Put the sums over a group, by default of all processes, in the gradients' place."""
+def _add(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None) -> None:
+    """Put the sums over a group, None: over all processes, in the gradients' place."""
     gradients = [here(p.grad) for p in parameters if p.grad is not None]
     for bucket in _buckets(gradients):
         flat = torch.cat([gradient.flatten() for gradient in bucket])

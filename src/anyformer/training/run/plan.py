@@ -144,11 +144,8 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
 
 
 def disk_needed(one: int, kept: int, out: Path, once: int = 0) -> int:
-    """The bytes that checkpoints take at most, with one being written, and those that are written once, beside what is there.
-
-    `one`: the bytes of a checkpoint, of which so many are `kept`; `once`: those written once.
-
-    Raises UsageError if fewer are free.
+    """The bytes that a run takes at most beside what is there: so many checkpoints `kept` of `one` each, with another being
+    written, and `once` those of what is written once. Raises UsageError if fewer are free.
     """
     saved = ((out / name).rglob("*") for name in (CHECKPOINTS, BASE))
     there = sum(path.stat().st_size for path in chain.from_iterable(saved) if path.is_file())

@@ -28,7 +28,7 @@ LIMIT_SECONDS = 1800.0  # that processes wait for one another, PyTorch's own
 STRANGER_SECONDS = 10.0  # in which what listens where processes meet answers as one of them would
 PATIENCE_SECONDS = 1.5  # in which processes that still live say so
 _LOOK_SECONDS = 0.5  # between looks at whether another process has ended the run
-_ENDED, _MET = "ended", "met"
+_ENDED, _MET, _LOST = "ended", "met", "lost"  # keys of the store; the last two of each rank
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 _PEERS = re.compile(r"gloo|connection|timed out|nccl|socket|store|broken pipe|process group", re.IGNORECASE)
 
@@ -179,14 +179,14 @@ class _Members:
             return error, error.code if isinstance(error.code, int) else 1
         if not (isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or _PEERS.search(str(error)))):
             return error, 1
-        self.store.set(f"lost/{self.rank}", "another")
+        self.store.set(f"{_LOST}/{self.rank}", "another")
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and not self.store.check([_ENDED]):
             time.sleep(0.05)
         slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
         what = f"has not answered for {self.limit:g} s (--time-limit)" if slow else "is gone"
         lost = RunFailed(
-            f"{self._who('lost')} {what}; all {self.size} processes end; the same command goes on from the last checkpoint"
+            f"{self._who(_LOST)} {what}; all {self.size} processes end; the same command goes on from the last checkpoint"
         )
         return lost, lost.exit_status
 

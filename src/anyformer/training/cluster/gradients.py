@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.model import Transformer
 from anyformer.training.cluster.parts import here
+from anyformer.training.cluster.stages import column
 from anyformer.training.cluster.world import World
 
 BUCKET_NBYTES = 25 << 20  # of gradients reduced at once: large enough to be bound by bandwidth, small beside the model
@@ -61,8 +62,6 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
 
 def _add_of_stages(model: Transformer, world: World) -> None:
     """Give what several stages have, a tied table or a shared layer, what it gets in all of them."""
-    from anyformer.training.cluster.stages import column
-
     assert model.stack.stage is not None
     named, common = dict(model.named_parameters()), model.stack.stage.common
     for which in sorted(set(common.values())):

@@ -71,7 +71,7 @@ class RunPlan:
         return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
 
 
-def plan_of(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...]) -> RunPlan:
+def plan_of(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...], epochs: float | None) -> RunPlan:
     """The plan of a run from its start, without a trial. Raises UsageError where the disk has no room for its checkpoints."""
     recipe, adapter, teacher, world = job.recipe, trainer.adapter, trainer.teacher, trainer.world
     n_params, n_beside, saved = sizes(trainer)
@@ -94,6 +94,7 @@ def plan_of(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...]) 
         precision=recipe.precision,
         disk_nbytes=disk_nbytes,
         fresh=fresh,
+        epochs=epochs,
     )
 
 

@@ -34,8 +34,18 @@ _PEERS = re.compile(r"gloo|connection|timed out|nccl|socket|store|broken pipe|pr
 
 
 def started() -> int:
-    """How many processes torchrun has started for this run; 0: it was not torchrun that started this one."""
-    return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() else 0
+    """How many processes torchrun has started for this run; 0: it was not torchrun that started this one. Raises UsageError."""
+    return _told("WORLD_SIZE") if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() else 0
+
+
+def _told(name: str, otherwise: int = 0) -> int:
+    """The number that the environment has by a name. Raises UsageError where it is none."""
+    said = os.environ.get(name, str(otherwise))
+    if not said.isdecimal():
+        raise UsageError(
+            f"{name}={said!r} in the environment is no number of 0 or more; start with torchrun, which sets it"
+        )
+    return int(said)
 
 
 @contextmanager
@@ -44,7 +54,8 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
 
     While it is entered, rank 0 alone writes the terminal, a process that waits longer than `limit` seconds for another fails,
     and where one fails all end: the error is raised in one of them, the others leave by SystemExit with its status. On Linux a
-    process ends with the one that started it. Raises UsageError for a mesh of another number of processes.
+    process ends with the one that started it. Raises UsageError for a mesh of another number of processes, or an environment that
+    makes no sense.
     """
     size = started()
     if not size:
@@ -54,9 +65,11 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(os.getppid(), signal.SIGKILL)
-    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
+    rank, local, here, port = _told("RANK"), _told("LOCAL_RANK"), _told("LOCAL_WORLD_SIZE", size), _told("MASTER_PORT")
+    if rank >= size:
+        raise UsageError(f"RANK={rank} in the environment is beyond WORLD_SIZE={size}; ranks are counted from 0")
     if rank and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        _wait_for_a_store(os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT") or 0))
+        _wait_for_a_store(os.environ["MASTER_ADDR"], port)
     try:
         tcp, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=JOIN_SECONDS)))
     except (dist.DistError, RuntimeError, ValueError) as error:
@@ -75,7 +88,6 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
         backend, wait = "cpu:gloo,cuda:nccl" if cuda else "gloo", timedelta(seconds=limit)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
         try:
-            here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
             is_open = mesh in (None, AUTO)
             yield World(rank, size, here, Mesh(dp=size) if is_open else parse(mesh, size), is_open=is_open)
         finally:

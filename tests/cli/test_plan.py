@@ -46,6 +46,10 @@ pytestmark = pytest.mark.usefixtures("_quick")
             ),
             ("ep = 8 beside tp = 2", "--mesh dp=64,zero=3"),
         ),
+        (
+            ("plan", "hourglass-linear-enwik8", "--hardware", "2xH100", "--mesh", "cp=2", "--write", "recipe.yaml"),
+            ("--write: this cannot be trained on the mesh cp=2", "Shortened", "use --mesh dp=2"),
+        ),
         (("plan", "gpt2", "--hardware", "H100", "--write", "nowhere/r.yaml"), ("there is no folder nowhere",)),
         (("plan", "gpt2", "--hardware", "H100", "--precision", ""), ("precision = '' is unknown",)),
         (("plan", "gpt2", "--hardware", "H100", "--precision", "bf17"), ("did you mean 'bf16'",)),
@@ -229,6 +233,12 @@ def test_what_is_sent_is_what_is_planned() -> None:
     result = run("plan", "mixtral-8x7b", "--hardware", "8xH100", "--mesh", "dp=8,ep=8,zero=3", "--simulate")
     assert (result.exit_code, result.stderr) == (1, "")
     assert "nearest" in result.stdout
+
+
+def test_what_cannot_be_run_sends_nothing() -> None:
+    given = ("plan", "hourglass-linear-enwik8", "--hardware", "2xH100", "--mesh", "cp=2", "--batch-tokens", "65536")
+    assert answer(*given)["traffic"] is None
+    refused(run(*given, "--simulate"), "--simulate: this cannot be trained on the mesh cp=2", "Shortened")
 
 
 def test_every_key_is_documented() -> None:

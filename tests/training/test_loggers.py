@@ -20,6 +20,7 @@ from anyformer.recipe import DropoutSpec
 from anyformer.study.train import Trained, train
 from anyformer.training.checkpoint.metrics import StepMetrics, read_metrics
 from anyformer.training.run import RunOptions
+from anyformer.training.run.loggers import CSV
 from anyformer.training.run.plan import RunPlan
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
@@ -131,6 +132,38 @@ def test_a_run_in_parts_is_one_log(log: str, text: Path, tmp_path: Path, monkeyp
     for name, values in expected.items():
         assert [step for step, _ in found[name]] == [step for step, _ in values], name
         assert [value for _, value in found[name]] == pytest.approx([value for _, value in values], rel=1e-6), name
+
+
+def csv_of(folder: Path, *steps: int, done: int) -> str:
+    """What the file holds after it went on behind a step and was given these."""
+    log = CSV(folder, "run", {})
+    log.open(done)
+    for step in steps:
+        often = {"tokens": step, "flops": 1.0, "seconds": 1.0, "tokens_per_second": 5.0}
+        log.write(StepMetrics(step=step, loss=float(step), lr=0.5, grad_norm=1.0, **often))
+    log.close()
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as stream:
+        return stream.read()
+
+
+def test_a_row_that_a_full_disk_cut_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    first, more = csv_of(tmp_path, 1, 2, done=0), csv_of(tmp_path, 3, done=2)
+    file.write_text(first[:-20], encoding="utf-8", newline="")
+    assert csv_of(tmp_path, 2, 3, done=2) == more
+
+
+def test_a_log_that_goes_on_is_never_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ends it while its rows are written again finds those that were there."""
+    before = csv_of(tmp_path, 1, 2, done=0)
+
+    def ends(self: Any, rows: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(csv.DictWriter, "writerows", ends)
+    with pytest.raises(KeyboardInterrupt):
+        csv_of(tmp_path, done=1)
+    assert (tmp_path / "metrics.csv").read_bytes().decode() == before
 
 
 def records(content: bytes) -> Iterator[bytes]:

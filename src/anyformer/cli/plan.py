@@ -115,7 +115,9 @@ def command(
     if write is not None and found.best is not None:
         same = [("--params", n_params), ("--vocab", vocab_size), ("--as", ctx.meta.get(READ_AS))]
         same += [("--import", path) for path in ctx.meta[IMPORTED]]
-        train = _write(found, write, model, [word for pair in same if pair[1] is not None for word in map(str, pair)])
+        train = _write(
+            found, spec, write, model, [word for pair in same if pair[1] is not None for word in map(str, pair)]
+        )
     if as_json:
         recipe = {"recipe": None if train is None else str(write), "train": train}
         traffic = {"traffic": sent and [row._asdict() for row in sent]}
@@ -160,7 +162,7 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
         return None
     if plan.hardware.devices > 1:
         try:
-            mesh = _mesh(plan)
+            mesh = _mesh(plan, spec)
             step = TrainingStep(
                 best.micro_batch,
                 plan.seq_len,
@@ -197,7 +199,7 @@ def _show_sent(sent: list[_Sent]) -> None:
     console().print(said)
 
 
-def _write(plan: Plan, path: Path, model: str, same: Sequence[str]) -> str:
+def _write(plan: Plan, spec: ModelSpec, path: Path, model: str, same: Sequence[str]) -> str:
     """Write the recipe and return the command that trains by it, with the `same` options of what is trained.
 
     Raises UsageError where `train` cannot do it.
@@ -207,7 +209,7 @@ def _write(plan: Plan, path: Path, model: str, same: Sequence[str]) -> str:
 
     best = plan.best
     assert best is not None
-    before, behind = _processes(plan)
+    before, behind = _processes(plan, spec)
     # Products in bf16 with state in float32 hold no more than weights twice, as mixed precision has them.
     precision = "float32" if plan.precision == "float32" else "bf16"
     tokens = plan.tokens or int(plan.tokens_reached or plan.optimal_tokens["20_per_parameter"])
@@ -224,9 +226,13 @@ def _write(plan: Plan, path: Path, model: str, same: Sequence[str]) -> str:
     return shlex.join([*before, *words, *behind, "--out", "run"])
 
 
-def _mesh(plan: Plan) -> Mesh:
-    """The mesh of a plan as `train` has it. Raises UsageError for one that it cannot run."""
+def _mesh(plan: Plan, spec: ModelSpec) -> Mesh:
+    """The mesh of a plan as `train` has it. Raises UsageError or SpecError for one that it cannot run."""
+    from anyformer.recipe import Recipe
     from anyformer.training.cluster.mesh import Mesh
+    from anyformer.training.cluster.narrowing import narrowed
+    from anyformer.training.cluster.refusals import refuse_on_mesh
+    from anyformer.training.cluster.world import World
 
     assert plan.best is not None
     mesh, n = plan.best.mesh, plan.hardware.devices
@@ -242,10 +248,15 @@ def _mesh(plan: Plan) -> Mesh:
     # Moments alone (ZeRO 1), or experts among whole copies, are not shared out: gradients are too, which takes less memory.
     whole = mesh.zero == 0 and mesh.ep == 1
     dp, fsdp = (mesh.dp, 1) if whole else (1, mesh.dp)
-    return Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2, mesh.pp)
+    found = Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2, mesh.pp)
+    recipe = Recipe(tokens=plan.seq_len, batch_tokens=plan.seq_len, seq_len=plan.seq_len)
+    refuse_on_mesh(spec, recipe, World(0, n, mesh=found))
+    if found.tp > 1:
+        narrowed(spec, 0, found.tp)
+    return found
 
 
-def _processes(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _processes(plan: Plan, spec: ModelSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the words before `train`, those behind it) that start it on the devices of a plan.
 
     Raises UsageError for a mesh that it cannot run.
@@ -254,8 +265,8 @@ def _processes(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if n == 1:
         return ("anyformer",), ()
     try:
-        axes = str(_mesh(plan))
-    except UsageError as error:
+        axes = str(_mesh(plan, spec))
+    except AnyformerError as error:
         raise UsageError(f"--write: {error}") from None
     if n <= node:
         return ("anyformer",), ("--nproc", str(n), "--mesh", axes)

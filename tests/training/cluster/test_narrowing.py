@@ -19,7 +19,7 @@ from anyformer.families.compose import changed
 from anyformer.layers import FeedForwardSpec, GQASpec, MLASpec, MoESpec, ReLU, RouterSpec
 from anyformer.model import Transformer, build
 from anyformer.resizing import shrink
-from anyformer.spec import BranchSpec, Count, MixerSpec, ModelSpec, Place, Width
+from anyformer.spec import BranchSpec, Count, MixerSpec, ModelSpec, Place, Weight, Width
 from anyformer.training.cluster.meeting import meet
 from anyformer.training.cluster.mesh import Mesh
 from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
@@ -175,6 +175,29 @@ def test_what_says_nothing_is_computed_whole() -> None:
     narrow = narrowed(spec.but(stack=spec.stack.but(blocks=(own_block,))), 1, 2)
     assert narrow.stack.blocks[0].sublayers[0] == own_block.sublayers[0]
     assert narrow.stack.blocks[0].sublayers[1] != own_block.sublayers[1]
+
+
+class SquareSpec(MixerSpec):
+    """A user's own part, which gives a rank fewer rows and fewer columns of one matrix."""
+
+    size: int = 8
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.size, self.size), ("d_ff", "d_model"), "matrix")}
+
+    def narrowed(self, place: Place, ranks: int) -> SquareSpec:
+        return self.but(size=self.size // ranks)
+
+
+def test_what_is_cut_along_two_axes_is_refused() -> None:
+    """A rank would have a stretch of whole rows, of another shape than it computes with."""
+    spec = shrink(PRESETS["llama3-8b"].spec)
+    (block, *_), own = spec.stack.blocks, BranchSpec(mixer=SquareSpec())
+    first, *others = block.sublayers
+    own_block = block.but(sublayers=(first.but(branches=(own,)), *others))
+    whole = spec.but(stack=spec.stack.but(blocks=(own_block,)))
+    with pytest.raises(SpecError, match=r"branches\.0\.mixer\.weight \[8, 8\] cannot be cut for tp = 2"):
+        cuts(whole, narrowed(whole, 0, 2), 0, 2)
 
 
 def test_a_row_has_one_reader() -> None:

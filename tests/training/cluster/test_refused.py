@@ -17,6 +17,7 @@ from anyformer.families.heads import sentence_embedding
 from anyformer.layers import MeanTokensSpec
 from anyformer.recipe import Contrastive, Recipe, ReplacedTokens
 from anyformer.resizing import shrink
+from anyformer.training.cluster.joining import joined
 from anyformer.training.cluster.mesh import Mesh, parse
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
@@ -77,6 +78,26 @@ def test_a_mesh_that_cannot_be_is_one_line(tmp_path: Path, mesh: str, says: tupl
     """Nothing is started for it."""
     given = ("llama3-8b", "--data", tmp_path / "missing", "--out", tmp_path / "out", "--nproc", 2, "--mesh", mesh)
     refused(run("train", *given), *says)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("WORLD_SIZE", "two", "WORLD_SIZE='two' in the environment is no number"),
+        ("RANK", "-1", "RANK='-1' in the environment is no number"),
+        ("RANK", "2", "RANK=2 in the environment is beyond WORLD_SIZE=2"),
+        ("LOCAL_RANK", "", "LOCAL_RANK='' in the environment is no number"),
+        ("LOCAL_WORLD_SIZE", "1.5", "LOCAL_WORLD_SIZE='1.5' in the environment is no number"),
+        ("MASTER_PORT", "tcp://10.0.0.1:80", "MASTER_PORT='tcp://10.0.0.1:80' in the environment is no number"),
+    ],
+)
+def test_an_environment_that_makes_no_sense(name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes sets MASTER_PORT so for a service called master."""
+    told = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    for each, number in {**told, name: value}.items():
+        monkeypatch.setenv(each, number)
+    with pytest.raises(UsageError, match=f"^{re.escape(says)}"), joined():
+        pass
 
 
 def test_options_that_need_processes(tmp_path: Path) -> None:

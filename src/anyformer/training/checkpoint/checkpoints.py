@@ -98,7 +98,7 @@ class Checkpoints:
         `state` is JSON; `metric` is a loss: the lowest one is the best. `beside` are further tensors by the name of what
         they are of ("companion"), a file each; `files` are others by name. All processes of the world call it.
         """
-        target = self.world.told(self._name(step))
+        target = self.world.once(lambda: self._name(step))
         if not (self.world.leads or self.world.sharded):
             return Content(target, step, metric)
         numbers = Numbers.of(model, optimizer)

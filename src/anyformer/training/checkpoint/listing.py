@@ -54,13 +54,13 @@ def summary(path: Path, name: str) -> RunSummary:
     except CheckpointError as error:
         log.warning("%s", error)
         return RunSummary(name=name, state="damaged")
-    metrics, steps = read_metrics(path), record.get("steps")
+    metrics = read_metrics(path)
     return RunSummary(
         name=name,
         architecture=record.get("architecture"),
         n_params=record.get("n_params"),
         step=metrics.steps[-1].step if metrics.steps else 0,
-        steps=steps,
+        steps=record.get("steps"),
         train_loss=metrics.steps[-1].loss if metrics.steps else None,
         validation_loss=metrics.validations[-1].validation_loss if metrics.validations else None,
         state=_state(path, record),

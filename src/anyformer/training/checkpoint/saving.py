@@ -109,10 +109,15 @@ class Saving:
 
     def foreseen(self) -> SavedCheckpoint:
         """How far the run is by its directory, which is neither locked nor changed. Raises what entering does."""
-        if self.out is None or not self.world.leads:
-            return SavedCheckpoint(self.world.told(0))
-        refuse(self.out, self.job.spec, self.job.recipe, self._fingerprints())
-        return SavedCheckpoint(self.world.told(made(self.out)))
+        out, job = self.out, self.job
+        if out is None:
+            return SavedCheckpoint()
+
+        def steps() -> int:
+            refuse(out, job.spec, job.recipe, self._fingerprints())
+            return made(out)
+
+        return SavedCheckpoint(self.world.once(steps))
 
     def _fill(self, directory: Path) -> None:
         """Write what a run keeps beside its specification and recipe. Raises OSError."""
@@ -145,14 +150,11 @@ class Saving:
         return self.job.recipe.but(tokens=times[-1]["tokens"]) if times else None
 
     def restore(self) -> SavedCheckpoint:
-        """Bring all to where the last checkpoint left it; without one, leave it as it is.
-
-        Raises CheckpointError.
-        """
+        """Bring all to where the last checkpoint left it; without one, leave it as it is. Raises CheckpointError."""
         if self.checkpoints is None or self.out is None:
             return SavedCheckpoint()
         trainer = self.trainer
-        self._last = self.world.told(self.checkpoints.latest() if self.world.leads else None)
+        self._last = self.world.once(self.checkpoints.latest)
         if self._last is None:
             return SavedCheckpoint()
         try:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.model import Transformer
 from anyformer.training.cluster.parts import here
+from anyformer.training.cluster.stages import column
 from anyformer.training.cluster.world import World
 
 BUCKET_NBYTES = 25 << 20  # of gradients reduced at once: large enough to be bound by bandwidth, small beside the model
@@ -43,7 +44,7 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
     if world.size == 1 or (world.sharded and world.tp == world.pp == 1):
         return
     if not world.sharded:
-        _add(_everywhere(parameters, world))
+        _add(_everywhere(parameters, world, [None]), None)
         return
     from anyformer.training.cluster.sharding import device_mesh
 
@@ -61,8 +62,6 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
 
 def _add_of_stages(model: Transformer, world: World) -> None:
     """Give what several stages have, a tied table or a shared layer, what it gets in all of them."""
-    from anyformer.training.cluster.stages import column
-
     assert model.stack.stage is not None
     named, common = dict(model.named_parameters()), model.stack.stage.common
     for which in sorted(set(common.values())):
@@ -73,9 +72,9 @@ def _add_of_stages(model: Transformer, world: World) -> None:
 
 
 def _everywhere(
-    parameters: Sequence[nn.Parameter], world: World, groups: Iterable[dist.ProcessGroup] | None = None
+    parameters: Sequence[nn.Parameter], world: World, groups: Iterable[dist.ProcessGroup | None]
 ) -> list[nn.Parameter]:
-    """Those that have a gradient in any process of the groups, one after the other; in the others it is 0. None: of all."""
+    """Those that have a gradient in any process of the groups, as `World.anywhere` has them; in the others it is 0."""
     has = world.anywhere([p.grad is not None for p in parameters], groups)
     held = [p for p, somewhere in zip(parameters, has, strict=True) if somewhere]
     for p in held:
@@ -83,8 +82,8 @@ def _everywhere(
     return held
 
 
-def _add(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
-    """Put the sums over a group, by default of all processes, in the gradients' place."""
+def _add(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None) -> None:
+    """Put the sums over a group, None: over all processes, in the gradients' place."""
     gradients = [here(p.grad) for p in parameters if p.grad is not None]
     for bucket in _buckets(gradients):
         flat = torch.cat([gradient.flatten() for gradient in bucket])

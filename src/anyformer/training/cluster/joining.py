@@ -28,14 +28,24 @@ LIMIT_SECONDS = 1800.0  # that processes wait for one another, PyTorch's own
 STRANGER_SECONDS = 10.0  # in which what listens where processes meet answers as one of them would
 PATIENCE_SECONDS = 1.5  # in which processes that still live say so
 _LOOK_SECONDS = 0.5  # between looks at whether another process has ended the run
-_ENDED, _MET = "ended", "met"
+_ENDED, _MET, _LOST = "ended", "met", "lost"  # keys of the store; the last two of each rank
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 _PEERS = re.compile(r"gloo|connection|timed out|nccl|socket|store|broken pipe|process group", re.IGNORECASE)
 
 
 def started() -> int:
-    """How many processes torchrun has started for this run; 0: it was not torchrun that started this one."""
-    return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() else 0
+    """How many processes torchrun has started for this run; 0: it was not torchrun that started this one. Raises UsageError."""
+    return _told("WORLD_SIZE") if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() else 0
+
+
+def _told(name: str, otherwise: int = 0) -> int:
+    """The number that the environment has by a name. Raises UsageError where it is none."""
+    said = os.environ.get(name, str(otherwise))
+    if not said.isdecimal():
+        raise UsageError(
+            f"{name}={said!r} in the environment is no number of 0 or more; start with torchrun, which sets it"
+        )
+    return int(said)
 
 
 @contextmanager
@@ -44,7 +54,8 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
 
     While it is entered, rank 0 alone writes the terminal, a process that waits longer than `limit` seconds for another fails,
     and where one fails all end: the error is raised in one of them, the others leave by SystemExit with its status. On Linux a
-    process ends with the one that started it. Raises UsageError for a mesh of another number of processes.
+    process ends with the one that started it. Raises UsageError for a mesh of another number of processes, or an environment that
+    makes no sense.
     """
     size = started()
     if not size:
@@ -54,9 +65,11 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(os.getppid(), signal.SIGKILL)
-    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
+    rank, local, here, port = _told("RANK"), _told("LOCAL_RANK"), _told("LOCAL_WORLD_SIZE", size), _told("MASTER_PORT")
+    if rank >= size:
+        raise UsageError(f"RANK={rank} in the environment is beyond WORLD_SIZE={size}; ranks are counted from 0")
     if rank and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        _wait_for_a_store(os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT") or 0))
+        _wait_for_a_store(os.environ["MASTER_ADDR"], port)
     try:
         tcp, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=JOIN_SECONDS)))
     except (dist.DistError, RuntimeError, ValueError) as error:
@@ -75,7 +88,6 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
         backend, wait = "cpu:gloo,cuda:nccl" if cuda else "gloo", timedelta(seconds=limit)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
         try:
-            here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
             is_open = mesh in (None, AUTO)
             yield World(rank, size, here, Mesh(dp=size) if is_open else parse(mesh, size), is_open=is_open)
         finally:
@@ -179,14 +191,14 @@ class _Members:
             return error, error.code if isinstance(error.code, int) else 1
         if not (isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or _PEERS.search(str(error)))):
             return error, 1
-        self.store.set(f"lost/{self.rank}", "another")
+        self.store.set(f"{_LOST}/{self.rank}", "another")
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and not self.store.check([_ENDED]):
             time.sleep(0.05)
         slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
         what = f"has not answered for {self.limit:g} s (--time-limit)" if slow else "is gone"
         lost = RunFailed(
-            f"{self._who('lost')} {what}; all {self.size} processes end; the same command goes on from the last checkpoint"
+            f"{self._who(_LOST)} {what}; all {self.size} processes end; the same command goes on from the last checkpoint"
         )
         return lost, lost.exit_status
 

@@ -40,8 +40,8 @@ def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ra
     mixers = dict.fromkeys(each.mixer for each in model.modules() if isinstance(each, Branch))
     split = [mixer for mixer in mixers if any(cut[own] for own in _parameters(mixer))]
     within = {own for mixer in split for own in _parameters(mixer)}
-    partial_ = {own for own in within if (each := cut[own]) is None or each.shared}
-    if both := partial_ & set(_parameters(model, beside=(*split, model.shared))):
+    added = {own for own in within if (each := cut[own]) is None or each.shared}
+    if both := added & set(_parameters(model, beside=(*split, model.shared))):
         name = next(name for name in cuts if owner_of(model, name) in both)
         raise SpecError(
             f"tp = {ranks.size}: {name} is read by layers that can be split and by one that cannot; use dp or fsdp"
@@ -64,7 +64,7 @@ def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ra
     for module in model.modules():
         if isinstance(module, Table | Unembedding) and (rows := cut[module, "weight"]) is not None:
             module.split = SplitRows(rows.start, vocabulary, ranks)
-    return partial_
+    return added
 
 
 def _enter(ranks: Ranks, mixer: nn.Module, given: tuple[Tensor, ForwardContext, Any]) -> tuple[Any, ...]:

@@ -81,8 +81,7 @@ def parse(text: str, processes: int) -> Mesh:
     if mesh.processes != processes:
         more = "".join(f" · {axis} {n}" for axis in ("tp", "cp", "pp") if (n := getattr(mesh, axis)) > 1)
         raise UsageError(
-            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp}{more} is {mesh.processes} "
-            "processes, and there "
+            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp}{more} is {mesh.processes} processes, and there "
             f"{'is 1' if processes == 1 else f'are {processes}'}; start so many (--nproc {mesh.processes}, or torchrun's), "
             "or change the mesh"
         )

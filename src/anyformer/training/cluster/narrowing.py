@@ -34,7 +34,7 @@ def narrowed(spec: ModelSpec, rank: int, ranks: int) -> ModelSpec:
             mixer = value.mixer.narrowed(place, ranks)
             return value if mixer is None else value.but(mixer=mixer)
         if isinstance(value, TableSpec):
-            return value.but(rows=Vocab(rows.length)) if rows is not None and value.rows == spec.vocab_size else value
+            return value.but(rows=Vocab(len(rows))) if rows is not None and value.rows == spec.vocab_size else value
         if isinstance(value, StackSpec):
             place = Place(value.d_model, (value.d_model,), place.d_source)
         if isinstance(value, BlockSpec):
@@ -72,21 +72,18 @@ def cuts(spec: ModelSpec, narrow: ModelSpec, rank: int, ranks: int) -> Mapping[s
         changed = [dim for dim, (n, m) in enumerate(zip(wide.shape, own.shape, strict=True)) if n != m]
         found[name] = None
         if changed:
-            (dim, *others), n, m = changed, wide.shape[changed[0]], own.shape[changed[0]]
-            mine = _share(n, rank, ranks)
-            if mine is None or mine.length != m:
-                parts = n // m
-                mine = Cut(dim, rank * parts // ranks * m, m, shared=True)
-                if others or parts * m != n or ranks % parts:
-                    raise SpecError(f"{name} [{', '.join(map(str, wide.shape))}] cannot be cut for tp = {ranks}")
-            found[name] = mine._replace(dim=dim)
+            dim, n, m = changed[0], wide.shape[changed[0]], own.shape[changed[0]]
+            mine, parts = _share(n, rank, ranks), n // m
+            if mine is not None and len(mine) == m:
+                found[name] = Cut(dim, mine.start, m, shared=False)
+            elif parts * m == n and ranks % parts == 0:
+                found[name] = Cut(dim, rank * parts // ranks * m, m, shared=True)
+            if found[name] is None or len(changed) > 1:
+                raise SpecError(f"{name} [{', '.join(map(str, wide.shape))}] cannot be cut for tp = {ranks}")
     return found
 
 
-def _share(n: int, rank: int, ranks: int) -> Cut | None:
+def _share(n: int, rank: int, ranks: int) -> range | None:
     """A rank's of n, as `torch.chunk` cuts: all as long but for the last; None where one would have none."""
     size = -(-n // ranks)
-    if size * (ranks - 1) >= n:
-        return None
-    start = rank * size
-    return Cut(0, start, min(size, n - start), shared=False)
+    return range(rank * size, min((rank + 1) * size, n)) if size * (ranks - 1) < n else None

@@ -9,6 +9,7 @@ from anyformer.layers.moe import MoESpec
 from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.recipe import Recipe
 from anyformer.spec import MixerSpec, ModelSpec
+from anyformer.training.cluster.stages import unstaged
 from anyformer.training.cluster.world import World
 
 _TIED = (
@@ -92,8 +93,6 @@ def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_
 
 
 def _unstageable(spec: ModelSpec, recipe: Recipe, world: World, compiled: bool, one_pass: bool) -> str | None:
-    from anyformer.training.cluster.stages import unstaged
-
     if not one_pass:
         return f"{recipe.objective.kind} makes passes of its own, which no stage of a pipeline knows"
     if compiled:

@@ -18,8 +18,10 @@ from anyformer.layers.block import Block
 from anyformer.layers.init import initialise
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec
-from anyformer.training.cluster.expert_parallel import experts_of
+from anyformer.training.cluster.expert_parallel import experts_of, joined_experts, spread
 from anyformer.training.cluster.parts import put
+from anyformer.training.cluster.stages import keep, stage_of
+from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
 from anyformer.training.cluster.world import World
 
 
@@ -35,10 +37,6 @@ def built(spec: ModelSpec, seed: int, device: torch.device, world: World) -> Tra
 
 def outline(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
     """This process's part of a model, computed on that device: without numbers, on the meta device, still."""
-    from anyformer.training.cluster.expert_parallel import joined_experts, spread
-    from anyformer.training.cluster.stages import keep, stage_of
-    from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
-
     mesh = device_mesh(device, world)
     model = build(spec, None, device="meta") if world.tp == 1 else outlined(spec, mesh["tp"])
     if world.pp > 1:

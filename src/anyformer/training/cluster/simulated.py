@@ -58,11 +58,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulated:
-    """A process's: weights by name, and the bytes of weights, gradients and activations that it sends in a step.
-
-    Of what is gathered, scattered or added up they are those of the whole; of what is sent to one process or travels, those
-    that go out.
-    """
+    """A process's: weights by name, and what it sends in a step."""
 
     weights: Mapping[str, Held]
     traffic: Traffic

@@ -17,7 +17,7 @@ from torch import nn
 from anyformer.errors import UsageError
 from anyformer.layers.stage import Carried, Stage
 from anyformer.model import Transformer, build
-from anyformer.spec import MixerSpec, ModelSpec, Place, Workload, tensors
+from anyformer.spec import MixerSpec, ModelSpec, Place, Workload, inside, tensors
 from anyformer.training.cluster.meeting import reached
 from anyformer.training.cluster.mesh import Mesh
 from anyformer.training.cluster.world import World, groups_of
@@ -68,7 +68,7 @@ def stage_of(spec: ModelSpec, mesh: Mesh, number: int) -> Stage:
     return stages(spec, mesh.pp)[number]
 
 
-def keep(model: Transformer, stage: Stage) -> Transformer:
+def keep(model: Transformer, stage: Stage) -> None:
     """Leave of a whole model, without numbers, what a stage has. Its weights keep their names."""
     kept, stack = set(_modules(model, stage)), model.stack
     stack.stage = stage
@@ -83,7 +83,6 @@ def keep(model: Transformer, stage: Stage) -> Transformer:
         model.ahead.keep(range(0))
     for name in [name for name, module in model.shared.items() if module not in kept]:
         del model.shared[name]
-    return model
 
 
 def lenders(spec: ModelSpec, cut: int) -> dict[tuple[str, str], MixerSpec]:
@@ -124,20 +123,19 @@ def _unread(model: Transformer, stage: Stage) -> list[str]:
 
 def _work(spec: ModelSpec) -> list[float]:
     """FLOPs of each layer."""
-    place = spec.parts(Place())["stack"]
-    assert isinstance(place, tuple)
-    blocks, known = spec.stack.parts(place[1])["blocks"], dict[int, float]()
-    assert isinstance(blocks, list)
-    for block, stream in blocks:
+    stream = next(place for name, _, place in inside(spec, Place()) if name == "stack")
+    blocks = [(block, place) for name, block, place in inside(spec.stack, stream) if name.startswith("blocks.")]
+    known: dict[int, float] = {}  # a layer that is tiled is counted once
+    for block, place in blocks:
         if id(block) not in known:
-            known[id(block)] = block.cost(stream, Workload(1, ROW, causal_exact=True)).flops
+            known[id(block)] = block.cost(place, Workload(1, ROW, causal_exact=True)).flops
     return [known[id(block)] for block, _ in blocks]
 
 
 def _work_of_heads(spec: ModelSpec) -> float:
     """FLOPs of what stands behind the last layer."""
-    work, heads = Workload(1, ROW, causal_exact=True), spec.parts(Place())["heads"]
-    assert isinstance(heads, list)
+    work = Workload(1, ROW, causal_exact=True)
+    heads = [(head, place) for name, head, place in inside(spec, Place()) if name.startswith("heads.")]
     return sum(head.cost(place, work).flops for head, place in heads) + spec.cost_ahead(Place(), work).flops
 
 

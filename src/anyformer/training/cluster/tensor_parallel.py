@@ -67,7 +67,7 @@ def outlined(spec: ModelSpec, mesh: DeviceMesh) -> Transformer:
     return model
 
 
-def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> Transformer:
+def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> None:
     """Have the processes of `mesh` compute an outlined model's passes together. FSDP2, if any, has its part of it already."""
     rank, ranks = mesh.get_local_rank(), GroupRanks(mesh.get_group())
     held = {name for name, _ in model.named_parameters()}  # of all, where other processes have other layers
@@ -83,7 +83,6 @@ def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> Tran
     for module, owned in blocks.items():
         module.register_forward_pre_hook(partial(see, owned))
     model.shares = Shares(frozenset(meet(model, cut, spec.vocab_size, ranks)))
-    return model
 
 
 def see(owned: Iterable[tuple[Owned, Cut | None]], module: nn.Module, given: Any) -> None:

@@ -34,7 +34,9 @@ from anyformer.training.cluster.stages import lenders, stage_of
 
 NUMBER, INTEGER = 4, 8  # bytes
 ACTIVATIONS, GRADIENTS = "activations", "gradients"  # that a stage sends to the next, and to the one before
-Traffic = Mapping[tuple[str, str], int]  # bytes of a step, by axis of the mesh and kind of message
+# Bytes of a step, by axis of the mesh and kind of message: of what is gathered, scattered or added up those of the whole, of what
+# is sent to one process or travels, those that go out.
+Traffic = Mapping[tuple[str, str], int]
 
 
 class _Call(NamedTuple):
@@ -61,10 +63,9 @@ class TrainingStep:
 
 
 def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> Traffic:
-    """The bytes of a step in float32, as the first process of a stage sends them.
+    """What the first process of a stage sends in a step in float32.
 
-    Of what is gathered, scattered or added up they are those of the whole; of what is sent to one process or travels, those
-    that go out. Raises SpecError or UsageError for an architecture that cannot be shared out so.
+    Raises SpecError or UsageError for an architecture that cannot be shared out so.
     """
     found: Counter[tuple[str, str]] = Counter()
     narrow = narrowed(spec, 0, mesh.tp) if mesh.tp > 1 else spec

@@ -106,12 +106,12 @@ class World:
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return int(found)
 
-    def anywhere(self, flags: Sequence[bool], groups: Iterable[dist.ProcessGroup] | None) -> list[bool]:
-        """Of each, whether it is so in any process: of all, or of groups, one after the other."""
+    def anywhere(self, flags: Sequence[bool], groups: Iterable[dist.ProcessGroup | None]) -> list[bool]:
+        """Of each, whether it is so in any process of the groups, one after the other; None: of all."""
         if self.size == 1:
             return list(flags)
         found = torch.tensor(flags, dtype=torch.int32)
-        for group in [self.group] if groups is None else groups:
+        for group in groups:
             dist.all_reduce(found, group=group)
         return [bool(n) for n in found.tolist()]
 

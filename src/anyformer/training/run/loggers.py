@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import io
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from anyformer.training.run.progress import Watcher
 
 FOLDER = "logs"
 PROJECT = "anyformer"  # what wandb and mlflow file runs under
+FURTHER = {"parts": "loss", "right": "right"}  # figures of further predictions, and what is written before their names
 
 
 class Logger(Watcher):
@@ -83,7 +85,8 @@ class CSV(Logger):
         if self.file.is_file():
             with self.file.open(newline="", encoding="utf-8") as stream:
                 reader = csv.DictReader(stream)
-                rows = [row for row in reader if int(row["step"]) <= done and row["whole"] != "True"]
+                whole = [row for row in reader if None not in row.values()]  # where no disk was full
+                rows = [row for row in whole if int(row["step"]) <= done and row["whole"] != "True"]
                 self.columns = tuple(reader.fieldnames or ())
         if rows:
             self._write_all(rows)
@@ -93,7 +96,7 @@ class CSV(Logger):
         row = figures(metrics)
         if self.stream is None:
             known = [each.name for kind in (StepMetrics, ValidationMetrics) for each in fields(kind)]
-            self.columns = tuple(dict.fromkeys([*known, *row]))
+            self.columns = tuple(dict.fromkeys([name for name in (*known, *row) if name not in FURTHER]))
             self._write_all([])
         assert self.stream is not None
         csv.DictWriter(self.stream, self.columns, extrasaction="ignore").writerow(row)
@@ -105,10 +108,12 @@ class CSV(Logger):
             self.stream.close()
 
     def _write_all(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.stream = self.file.open("w", newline="", encoding="utf-8")
-        writer = csv.DictWriter(self.stream, self.columns)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns)
         writer.writeheader()
         writer.writerows(rows)
+        replace_file(self.file, text.getvalue().encode())
+        self.stream = self.file.open("a", newline="", encoding="utf-8")
 
 
 class TensorBoard(Logger):
@@ -202,8 +207,8 @@ LOGGERS: Mapping[str, tuple[type[Logger], str | None]] = {
 def figures(metrics: Metrics) -> dict[str, float]:
     """The figures of a step or a validation by name, of further predictions loss/NAME and right/NAME; the unknown is left out."""
     known = {each.name: getattr(metrics, each.name) for each in fields(metrics)}
-    for kind, field in (("loss", "parts"), ("right", "right")):
-        known |= {f"{kind}/{name}": value for name, value in (known.pop(field, None) or {}).items()}
+    for field, before in FURTHER.items():
+        known |= {f"{before}/{name}": value for name, value in (known.pop(field, None) or {}).items()}
     return {name: value for name, value in known.items() if value is not None}
 
 

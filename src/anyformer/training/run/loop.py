@@ -125,7 +125,7 @@ class Run:
         self.saving = Saving(job, self.trainer, self.feed, keep_last=options.keep_last, behind=options.save == "async")
         self.saved = SavedCheckpoint()
         epochs = self.feed.epochs(self.recipe.steps)
-        self.planned = replace(plan_of(job, self.trainer, options.keep_last, fresh), epochs=epochs)
+        self.planned = plan_of(job, self.trainer, options.keep_last, fresh, epochs)
         self.flops_per_token = self.planned.flops_per_token / job.data.predicted_share(job.recipe)  # that is predicted
         self.peak = None
         if options.peak is not None and self.world.size == 1:  # those that share a machine's cores cannot each have it

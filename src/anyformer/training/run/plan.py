@@ -71,7 +71,7 @@ class RunPlan:
         return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
 
 
-def plan_of(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...]) -> RunPlan:
+def plan_of(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...], epochs: float | None) -> RunPlan:
     """The plan of a run from its start, without a trial. Raises UsageError where the disk has no room for its checkpoints."""
     recipe, adapter, teacher, world = job.recipe, trainer.adapter, trainer.teacher, trainer.world
     n_params, n_beside, saved = sizes(trainer)
@@ -94,6 +94,7 @@ def plan_of(job: Job, trainer: Trainer, keep_last: int, fresh: tuple[str, ...]) 
         precision=recipe.precision,
         disk_nbytes=disk_nbytes,
         fresh=fresh,
+        epochs=epochs,
     )
 
 
@@ -144,11 +145,8 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
 
 
 def disk_needed(one: int, kept: int, out: Path, once: int = 0) -> int:
-    """The bytes that checkpoints take at most, with one being written, and those that are written once, beside what is there.
-
-    `one`: the bytes of a checkpoint, of which so many are `kept`; `once`: those written once.
-
-    Raises UsageError if fewer are free.
+    """The bytes that a run takes at most beside what is there: so many checkpoints `kept` of `one` each, with another being
+    written, and `once` those of what is written once. Raises UsageError if fewer are free.
     """
     saved = ((out / name).rglob("*") for name in (CHECKPOINTS, BASE))
     there = sum(path.stat().st_size for path in chain.from_iterable(saved) if path.is_file())

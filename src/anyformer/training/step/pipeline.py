@@ -54,9 +54,7 @@ class Pipeline:
             found[i] = losses
             return losses.total
 
-        size = -(
-            -len(rows.labels) // self.stage.n_stages
-        )  # as many parts as there are stages, where the rows are enough
+        size = -(-len(rows.labels) // self.stage.n_stages)  # a part for each stage, where the rows are enough
         self.passing(parts_of(rows, size), noted, trains=False)
         return _joined([found[i] for i in sorted(found)])
 

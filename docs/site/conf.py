@@ -51,7 +51,14 @@ CONTENTS = {
     "By job": (
         *("docs/show", "docs/diff", "docs/variants", "docs/cost", "docs/plan", "docs/check", "docs/profile"),
         *("docs/compare", "docs/studies", "docs/claims", "docs/train", "docs/cluster", "docs/generate", "docs/serving"),
-        *("docs/translation", "docs/instructions", "docs/rewards", "docs/classification", "docs/embeddings", "docs/convert"),
+        *(
+            "docs/translation",
+            "docs/instructions",
+            "docs/rewards",
+            "docs/classification",
+            "docs/embeddings",
+            "docs/convert",
+        ),
         *("docs/integrations", "docs/evaluate", "docs/inspect", "docs/tokenizers-and-text"),
     ),
     "Reference": (

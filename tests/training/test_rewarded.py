@@ -492,6 +492,7 @@ def test_commands_train_and_judge(tmp_path: Path) -> None:
     assert learnt["objective"] == "GRPO"
     judged = answer("evaluate", out, *asked, "--held-out", "0.2")
     assert judged["reward"] == learnt["validation"]["reward"] == pytest.approx(1 - learnt["validation"]["loss"])
+    assert judged["loss"] == learnt["validation"]["loss"]
     assert judged["prompts"] == 4
     assert "20 prompts" in succeeded(run("evaluate", base, *said)).stdout
     refused(run("evaluate", base, *asked, "--reward", "equal"), "take --objective grpo, or leave them out")

@@ -147,6 +147,7 @@ class RewardEvaluation(ShowsItself):
     """What a model's own answers are worth, each of the likeliest tokens."""
 
     objective: str
+    loss: float  # what the reward lacks of the highest one
     reward: float  # of an answer, on average
     accuracy: float  # share of the answers that are worth the most that one can be
     answer_tokens: float  # of an answer, on average
@@ -275,7 +276,9 @@ def _preferences(goal: PreferenceSpec, losses: Evaluation) -> PreferenceEvaluati
 def _rewards(goal: RewardedSpec, losses: Evaluation) -> RewardEvaluation:
     reward, length, ended = (losses.parts[name] for name in (REWARD, LENGTH, ENDED))
     assert reward.accuracy is not None
-    return RewardEvaluation(goal.kind, reward.loss, reward.accuracy, length.loss, ended.loss, losses.tokens)
+    return RewardEvaluation(
+        goal.kind, losses.loss, reward.loss, reward.accuracy, length.loss, ended.loss, losses.tokens
+    )
 
 
 def _translations(found: Opened, validation: Validation, way: BeamSearch | Released) -> tuple[Bleu, BeamSearch]:

@@ -133,7 +133,7 @@ def test_deep_labels_are_refused(depth: int, tmp_path: Path) -> None:
 
 def test_what_a_line_says_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x", "label": "a"}\n{"text": "y", "label": "b", "label": "a"}\n')
-    with pytest.raises(TextError, match="line 2: not JSON .'label' stands twice and says two things"):
+    with pytest.raises(TextError, match=r"line 2: not JSON \('label' stands twice and says two things"):
         read_labelled(tmp_path / "a.jsonl")
 
 

@@ -46,6 +46,14 @@ SPEC = af.shrink("llama2-7b")
             lambda: af.compare("gpt2", "stdlib"),
             "compare: architectures = 'gpt2' must be a list; put one text into brackets",
         ),
+        (
+            lambda: af.compare({"gpt2", "llama2"}, "none"),  # the first is what the others are compared to
+            "compare: architectures = a value of the class set must be a list",
+        ),
+        (
+            lambda: af.train(SPEC, {"a.txt": 0.5, "b.txt": 0.5}),
+            "train: data = a value of the class dict must be a text, or a path, or a list, or a Mixture, or None",
+        ),
         (lambda: af.generate("x", None, "a", temperature="1"), "generate: temperature = '1' must be a number"),
         (lambda: af.generate("x", None, 3), "generate: prompt = 3 must be a text, or a list"),
         (lambda: af.generate("x", None, "a", on_text=3), "on_text = 3 must be a function, or None"),

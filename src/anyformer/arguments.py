@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -21,7 +21,8 @@ def held(function: F, module: str) -> F:
     """The function, found in a module, whose arguments are first held to its annotations; numpy's numbers become Python's.
 
     Only what a type can say is looked at, and that numbers are finite: the range of a number is the function's own affair.
-    What is no list and gives items one after the other (an array, a generator) becomes one where a list is asked for.
+    What is no list and gives items one after the other (an array, a generator) becomes one where a list is asked for;
+    what has no order (a set), or values beside (a mapping), does not.
     """
     signature = inspect.signature(function)
 
@@ -44,7 +45,7 @@ def held(function: F, module: str) -> F:
                 if options and not any(_is(value, option) for option in options):
                     raise UsageError(f"{function.__name__}: {name} = {_said(value)} must be {_wanted(value, options)}")
                 for listed in filter(_is_list, options):
-                    if _is(value, listed) and not isinstance(value, Mapping):  # which has weights or the like beside
+                    if _is(value, listed):
                         given.arguments[name] = _of_items(value, listed, f"{function.__name__}: {name}")
         return function(*given.args, **given.kwargs)
 
@@ -114,7 +115,7 @@ def _is(value: Any, option: Any) -> bool:
     if origin is Callable:
         return callable(value)
     if _is_list(option):
-        return hasattr(value, "__iter__") and not isinstance(value, str | bytes)
+        return hasattr(value, "__iter__") and not isinstance(value, str | bytes | Mapping | Set)
     return isinstance(value, origin or option)
 
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 import psutil
 import torch
 
-from anyformer.errors import UsageError
+from anyformer.errors import UsageError, first_line
 
 GIGABYTE = 10**9
 
 
+def usable(device: torch.device | str) -> torch.device:
+    """The device of that name, such as "cuda:1". Raises UsageError for one that cannot be used here."""
+    try:
+        torch.empty(0, device=device)
+        return torch.device(device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"device {str(device)!r} cannot be used here ({first_line(error)}); take another, such as cpu"
+        ) from None
+
+
 def free_nbytes(device: torch.device | str | None = None) -> int | None:
     """The bytes that can still be allocated on a device, by default the CPU; None where nobody says."""
-    kind = torch.device(device or "cpu")
+    kind = usable(device or "cpu")
     if kind.type == "cuda":
         return torch.cuda.mem_get_info(kind)[0]
     if kind.type not in ("cpu", "mps"):  # what has its own memory, or none: "meta"

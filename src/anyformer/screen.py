@@ -6,6 +6,7 @@ tables, bars and colours are rich's, and pass `console`, which does the same to 
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import re
@@ -40,8 +41,20 @@ def _spelled(found: re.Match[str]) -> str:
     return f"\\u{number:04x}" if number >= 0xD800 and not 0xDC80 <= number < 0xDD00 else f"\\x{number & 0xFF:02x}"
 
 
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """A sign of ASCII for each character that an encoding lacks: a minus stays one, and what has none is "?"."""
+    assert isinstance(error, UnicodeEncodeError)
+    said = error.object[error.start : error.end].translate(_SIGNS)
+    return "".join(each if each.isascii() else "?" for each in said), error.end
+
+
+_SIGNS = str.maketrans("−–─━│┌┐└┘├┤┬┴┼×·●…", "---=|+++++++++x*o.")
+NEAREST = "anyformer.nearest"  # how an encoding is told of it
+codecs.register_error(NEAREST, _nearest)
+
+
 class Screen:
-    """A text stream that writes what is visible of a text, and "?" for what its encoding lacks; `raw` is the stream itself."""
+    """A text stream that writes what is visible of a text, near what its encoding lacks; `raw` is the stream itself."""
 
     buffer = None  # no way past it, for those who would rather write bytes
 
@@ -49,7 +62,7 @@ class Screen:
         self.raw = stream
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="replace")
+            reconfigure(errors=NEAREST)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.raw, name)

@@ -1,5 +1,6 @@
 """Whatever the streams are, closed, full, broken, of few characters, a command ends with a status and without a traceback."""
 
+import io
 import json
 import math
 import os
@@ -115,6 +116,14 @@ def test_a_terminal_of_few_characters(words: Sequence[str], encoding: str, more:
     quiet(found)
     assert found.returncode == (2 if words == UNSEEN else 0)
     (found.stdout + found.stderr).decode(encoding)
+
+
+def test_a_minus_is_one_in_every_encoding() -> None:
+    raw = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    screen = Screen(raw)
+    screen.write("−14.0M × 2 ─ 東")
+    screen.flush()
+    assert raw.buffer.getvalue() == "-14.0M × 2 - ?".encode("latin-1")  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

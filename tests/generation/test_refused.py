@@ -87,6 +87,13 @@ def test_a_token_that_there_is_not(name: str, token: int) -> None:
                 generate_ids(model, max_new_tokens=2, **given)  # type: ignore[arg-type]
 
 
+def test_one_prompt_is_not_a_list_of_letters() -> None:
+    tokenizer = Tokenizer.train(["to be"], 258)
+    model = af.build(af.resize(af.load_spec("gpt2"), n_params=60_000, vocab_size=tokenizer.vocab_size, context=64))
+    with pytest.raises(InputError, match="prompts = 'to be' must be a list; put one prompt into brackets"):
+        generate_text(model, tokenizer, "to be")
+
+
 @pytest.mark.slow
 def test_a_table_that_looks_for_it_breaks_no_graph() -> None:
     model = af.build(af.shrink(af.preset("gpt2")))

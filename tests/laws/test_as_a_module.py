@@ -237,6 +237,16 @@ def test_labels_of_a_row_and_what_does_not_fit() -> None:
     for labels, keep, says in ((ids[:, 1:], 0, r"\(3, 7\) .* \(3, 8\)"), (ids, 1, r"\(3, 8\) .* \(3, 1\)")):
         with pytest.raises(InputError, match="labels have shape " + says):
             decoder(ids, labels=labels, logits_to_keep=keep)
+    for logits in (True, False):
+        wrong, last = torch.where(ids == ids[0, 1], -1, ids), decoder.spec.vocab_size
+        with pytest.raises(InputError, match=r"there is no label -1 of the head 'lm', .* give -100 where nothing is"):
+            decoder(ids, labels=wrong, output_logits=logits)
+        with pytest.raises(InputError, match=f"there is no label {last} of the head .* from 0 to {last - 1}"):
+            decoder(ids, labels=torch.full_like(ids, last), output_logits=logits)
+        with pytest.raises(InputError, match=r"labels are torch\.float32; give whole numbers"):
+            decoder(ids, labels=ids.float(), output_logits=logits)
+        losses = [decoder(ids, labels=each, output_logits=logits).loss for each in (ids, ids.int())]
+        assert torch.equal(*losses)
     with pytest.raises(InputError, match="logits_to_keep=-3 is no number of tokens"):
         decoder(ids, logits_to_keep=-3)
     with pytest.raises(KeyError):

@@ -219,6 +219,10 @@ ANSWER = {"role": "assistant", "content": "b"}
     ("line", "says"),
     [
         (3, "line 1: 3 is not an object with messages"),
+        (
+            [{"messages": [SAID] * 9}] * 99,
+            "line 1: .{,400} is not an object with messages",
+        ),  # a list that is the whole file
         ({"text": "a"}, 'there is no "messages", and no "prompt" with a "completion", among \'text\''),
         ({"prompt": "a", "completions": "b"}, "there is no 'completion' among .*did you mean 'completions'"),
         ({"prompt": "a", "completion": ""}, "completion is empty"),

@@ -66,6 +66,15 @@ def test_a_file_named_outright_may_have_any_suffix(tmp_path: Path) -> None:
     assert list(read_corpus(str(tmp_path / "plain")).documents()) == [("plain", "text")]
 
 
+def test_suffixes_in_capital_letters_say_the_same(tmp_path: Path) -> None:
+    rows = '{"text": "one"}\n{"text": "two"}'
+    write(tmp_path, {"A.JSONL": rows, "b.JsonL.GZ": gzip.compress(rows.encode()), "C.TXT": "three", "d.txt": "four"})
+    read = [("A.JSONL:1", "one"), ("A.JSONL:2", "two"), ("C.TXT", "three")]
+    read += [("b.JsonL.GZ:1", "one"), ("b.JsonL.GZ:2", "two"), ("d.txt", "four")]
+    assert list(read_corpus(tmp_path).documents()) == read
+    assert list(read_corpus(tmp_path / "A.JSONL").documents()) == read[:2]
+
+
 def test_the_standard_library() -> None:
     corpus = read_corpus("stdlib")
     documents = list(corpus.documents())
@@ -122,6 +131,7 @@ def test_the_fingerprint_is_of_names_texts_and_their_borders(tmp_path: Path) -> 
         ({"a.txt.gz": b"text"}, ".", "a.txt.gz is not a whole gzip file"),
         ({"a.jsonl": '{"text": "x"}\n["text"]\n'}, ".", 'a.jsonl, line 2: not an object with a string "text"'),
         ({"a.jsonl": '{"text": "x"}\n\n{"txt": "x"}'}, ".", 'a.jsonl, line 3: not an object with a string "text"'),
+        ({"a.jsonl": '{"text": "x", "text": "y"}'}, ".", "line 1: not JSON .'text' stands twice and says two things"),
         ({"a.jsonl": '{"text": 5}'}, ".", 'a.jsonl, line 1: not an object with a string "text"'),
         ({"a.jsonl": '{"text": "x"'}, ".", "a.jsonl, line 1: not JSON"),
         ({"a.jsonl": '{"text": "\\ud83e"}'}, ".", r"a.jsonl, line 1: half a character \(surrogate U\+D83E\)"),

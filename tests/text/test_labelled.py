@@ -131,6 +131,12 @@ def test_deep_labels_are_refused(depth: int, tmp_path: Path) -> None:
         read_labelled(tmp_path / "a.jsonl")
 
 
+def test_what_a_line_says_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "label": "a"}\n{"text": "y", "label": "b", "label": "a"}\n')
+    with pytest.raises(TextError, match=r"line 2: not JSON \('label' stands twice and says two things"):
+        read_labelled(tmp_path / "a.jsonl")
+
+
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TextError, match=r"is no labelled text; give a file that ends in \.jsonl"):
         read_labelled(tmp_path / "a.txt")

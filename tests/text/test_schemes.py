@@ -128,6 +128,12 @@ def test_a_special_token_that_text_is_encoded_to_is_refused(kind: str) -> None:
 
 
 @every_kind
+def test_one_text_is_not_read_letter_by_letter(kind: str) -> None:
+    with pytest.raises(TextError, match=r"'to be or not to be' is one text, .* put it into brackets"):
+        scheme(kind, 300).train("to be or not to be")
+
+
+@every_kind
 def test_no_text_is_refused(kind: str) -> None:
     with pytest.raises(TextError, match="no text to train a tokenizer on"):
         scheme(kind, 300).train([""])

@@ -2,12 +2,14 @@
 
 import ctypes
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import anyformer as af
 from anyformer.errors import UsageError
 from anyformer.training.step.device import autocast, best_device, choose_device, compute_dtype, keep_heap
 
@@ -31,6 +33,14 @@ def test_cuda_without_cuda_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match="device 'cuda' cannot be used here") as caught:
         choose_device("cuda")
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_is_neither_built_nor_loaded_on_a_device_that_is_not_there(tmp_path: Path) -> None:
+    spec = af.shrink(af.preset("gpt2"))
+    af.save(af.build(spec), tmp_path / "saved")
+    for make in (partial(af.build, spec), partial(af.load, tmp_path / "saved")):
+        with pytest.raises(UsageError, match=r"device 'gpu' cannot be used here .*; take another, such as cpu"):
+            make(device="gpu")
 
 
 def test_bf16_is_the_dtype_of_products() -> None:

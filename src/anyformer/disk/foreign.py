@@ -73,7 +73,7 @@ def parse_json(content: bytes, where: str, error: type[AnyformerError], remedy: 
             parse_int=_integer,
             parse_float=_real,
             parse_constant=_constant,
-            object_pairs_hook=_table,
+            object_pairs_hook=keys_once,
         )
         _refuse_deep(found)
         if b"\\ud" in content.lower():
@@ -107,13 +107,14 @@ def _constant(word: str) -> dict[str, str]:
     return {"__float__": word}
 
 
-def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        said = next((name for name, value in pairs if table[name] != value), None)
+def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for `json.loads`. Raises ValueError for a key that stands twice and says two things."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        said = next((name for name, value in pairs if found[name] != value), None)
         if said is not None:
             raise ValueError(f"{said!r} stands twice and says two things")
-    return table
+    return found
 
 
 def _refuse_deep(value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, cut
 from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding
@@ -127,6 +127,8 @@ def generate_text(
 
 def _ids_of(prompts: Sequence[str | Sequence[int]], model: Transformer, tokenizer: Tokenizer) -> list[list[int]]:
     """The ids of each prompt. Raises InputError for one without a token, and for a tokenizer of another model."""
+    if isinstance(prompts, str):  # whose letters would be prompts
+        raise InputError(f"prompts = {cut(prompts, 40)!r} must be a list; put one prompt into brackets")
     ids = [encode_read(model, tokenizer, prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     if not all(ids):
         raise InputError("a prompt without a token cannot be continued; give it at least one")

@@ -121,7 +121,8 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
     """The mean cross-entropy of labels [batch, token], -100 left out, or of classes [batch] where the head pools.
 
     `hidden` [batch, token, width] is what the head reads, `logits` what it made of it, or None. `shifted`: a token
-    is told its successor's label. Raises InputError for a head that says no token, and for labels of another shape.
+    is told its successor's label. Raises InputError for a head that says no token, for labels of another shape, and (on a
+    CPU) for one that the head has no row for.
     """
     if head.table is None:
         raise InputError(f"the head {head.spec.name!r} gives vectors, and labels are of logits; leave labels out")
@@ -134,12 +135,25 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
             f"labels {said} where the head {head.spec.name!r} answers {tuple(answers)}; "
             "give one for each answer, and leave logits_to_keep out"
         )
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(f"labels are {labels.dtype}; give whole numbers, as torch.int64 or torch.int32")
+    labels = labels.long()
     if head.pool is None and shifted:
         hidden, labels = hidden[:, :-1], labels[:, 1:]
         logits = None if logits is None else logits[:, :-1]
-    if logits is not None:
-        return F.cross_entropy(exact(logits.flatten(0, -2)), labels.flatten(), ignore_index=NOT_PREDICTED)
-    return cross_entropy(head, hidden, labels)[0] / (labels != NOT_PREDICTED).sum()
+    try:
+        if logits is not None:
+            return F.cross_entropy(exact(logits.flatten(0, -2)), labels.flatten(), ignore_index=NOT_PREDICTED)
+        return cross_entropy(head, hidden, labels)[0] / (labels != NOT_PREDICTED).sum()
+    except (IndexError, RuntimeError):
+        rows = head.spec.table.rows
+        wrong = labels[(labels != NOT_PREDICTED) & ((labels < 0) | (labels >= rows))] if labels.is_cpu else ()
+        if not len(wrong):
+            raise
+        raise InputError(
+            f"there is no label {int(wrong[0])} of the head {head.spec.name!r}, which has those from 0 to {rows - 1}; "
+            f"give {NOT_PREDICTED} where nothing is to be predicted"
+        ) from None
 
 
 def losses_of(

@@ -107,9 +107,9 @@ def unpacked(place: Place, name: str) -> Iterator[BinaryIO]:
     where = place.spelled(name)
     try:
         with _failing(where), place.open(name) as file:
-            if name.endswith(".gz"):
+            if name.lower().endswith(".gz"):
                 yield cast(BinaryIO, gzip.GzipFile(fileobj=file))
-            elif name.endswith(".zst"):
+            elif name.lower().endswith(".zst"):
                 yield cast(BinaryIO, io.BufferedReader(_Zst(file, where), BLOCK))
             else:
                 yield file

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from anyformer.errors import TextError, among
-from anyformer.text.fitting import NO_TEXT, fit, refuse_many
+from anyformer.text.fitting import NO_TEXT, fit, refuse_many, separate
 from anyformer.text.tokenizer import END_OF_TEXT, Tokenizer
 from anyformer.text.wordpiece import CONTINUES, wordpieces
 
@@ -206,7 +206,7 @@ class Characters(Scheme):
         rules.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         rules.decoder = decoders.Fuse()
         counts: Counter[str] = Counter()
-        for text in texts:
+        for text in separate(texts):
             counts.update(text)
         if not counts:
             raise TextError(NO_TEXT)
@@ -248,7 +248,7 @@ def expression(split: str) -> str:
 def word_counts(rules: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
     """How often each word occurs, as the tokenizer's own rules normalise and split. Raises TextError for no text."""
     counts: Counter[str] = Counter()
-    for text in texts:
+    for text in separate(texts):
         normal = rules.normalizer.normalize_str(text) if rules.normalizer else text
         counts.update(word for word, _ in rules.pre_tokenizer.pre_tokenize_str(normal))
     if not counts:

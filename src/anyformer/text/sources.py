@@ -11,11 +11,13 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any, NamedTuple, Protocol
 
-from anyformer.errors import TextError, did_you_mean, errors_of
+from anyformer.disk.foreign import keys_once
+from anyformer.errors import TextError, cut, did_you_mean, errors_of
 from anyformer.text.places import BLOCK, PACKED, Folder, Place, decoded, refuse_surrogates, unpacked
 from anyformer.text.tables import READERS
 
 SUFFIXES = (".txt", ".md", ".py", ".jsonl", *READERS)
+SHORT = 300  # characters of a value in a message
 LONGEST_LINE = 1 << 24  # characters of a line of .jsonl, which is read whole
 
 # Installed packages and tests are not the library itself, and differ from machine to machine.
@@ -101,7 +103,7 @@ def files_in(place: Place, where: str) -> Files:
     names = tuple(
         name
         for name in found
-        if without_packing(name).endswith(SUFFIXES) and not name.rpartition("/")[2].startswith(_CACHE)
+        if without_packing(name).lower().endswith(SUFFIXES) and not name.rpartition("/")[2].startswith(_CACHE)
     )
     if not names:
         raise TextError(
@@ -134,7 +136,7 @@ def suffix_of(path: Path) -> str:
 
 def without_packing(name: str) -> str:
     """The name of a file without .gz or .zst behind it."""
-    return next((name.removesuffix(suffix) for suffix in PACKED if name.endswith(suffix)), name)
+    return next((name[: -len(suffix)] for suffix in PACKED if name.lower().endswith(suffix)), name)
 
 
 def lines(pieces: Iterable[str], where: str) -> Iterator[str]:
@@ -157,7 +159,7 @@ def json_lines(written: Iterable[str], where: str) -> Iterator[tuple[int, Any]]:
         if not one.strip():
             continue
         try:
-            entry = json.loads(one)
+            entry = json.loads(one, object_pairs_hook=keys_once)
         except ValueError as error:
             raise wrong(where, line, f"not JSON ({error})") from None
         except RecursionError:
@@ -167,10 +169,10 @@ def json_lines(written: Iterable[str], where: str) -> Iterator[tuple[int, Any]]:
 
 def short(value: Any) -> str:
     """A value of a file, however long or deep, in the few characters that a message has room for."""
-    cut = Repr()
-    cut.maxstring = cut.maxother = 60
-    cut.maxlist = 20
-    return cut.repr(value)
+    written = Repr()
+    written.maxstring = written.maxother = 60
+    written.maxlist = 20
+    return cut(written.repr(value), SHORT)
 
 
 def wrong(where: str, line: int, reason: str) -> TextError:

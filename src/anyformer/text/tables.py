@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, BinaryIO
 
+from anyformer.disk.foreign import keys_once
 from anyformer.errors import TextError, errors_of, first_line
 from anyformer.text.places import BLOCK, decoded, needed, refuse_surrogates
 
@@ -45,11 +46,12 @@ def tar_members(file: BinaryIO, where: str) -> Rows:
     try:
         with tarfile.open(fileobj=file, mode="r|", bufsize=BLOCK) as archive:
             for member in archive:
-                if not member.isfile() or not member.name.endswith((".txt", ".json")):
+                kind = member.name.lower()
+                if not member.isfile() or not kind.endswith((".txt", ".json")):
                     continue
                 content: Any = archive.extractfile(member)
                 named = f"{where}:{member.name}"
-                if member.name.endswith(".txt"):
+                if kind.endswith(".txt"):
                     line += 1
                     yield from ((line, text) for text in decoded(content, named))
                     continue
@@ -101,7 +103,7 @@ def _text_of(content: BinaryIO, nbytes: int) -> str | None:
     if nbytes > MOST_JSON:
         raise TextError(f"more than {MOST_JSON:,} bytes; put a text so long into a .txt")
     try:
-        entry = json.loads(content.read())
+        entry = json.loads(content.read(), object_pairs_hook=keys_once)
     except (ValueError, RecursionError) as error:
         raise TextError(f"not JSON ({error})") from None
     text = entry.get(FIELD) if isinstance(entry, dict) else None

@@ -10,7 +10,8 @@ from typing import get_args
 
 import torch
 
-from anyformer.errors import RunFailed, UsageError, among, did_you_mean, first_line, out_of_memory
+from anyformer.capacity import usable
+from anyformer.errors import RunFailed, UsageError, among, did_you_mean, out_of_memory
 from anyformer.recipe import Precision
 
 PRECISIONS = get_args(Precision)
@@ -37,14 +38,7 @@ def choose_device(name: str | None = None) -> torch.device:
         raise UsageError(
             f"there is no device {name!r}{did_you_mean(kind, KINDS)}; this machine's best is {best_device().type!r}"
         )
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            f"device {name!r} cannot be used here ({first_line(error)}); this machine's best is {best_device().type!r}"
-        ) from None
-    return device
+    return usable(name)
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

@@ -124,7 +124,7 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
     is told its successor's label. Raises InputError for a head that says no token, for labels of another shape, and (on a
     CPU) for one that the head has no row for.
     """
-    if head.table is None:
+    if (table := head.spec.table) is None:
         raise InputError(f"the head {head.spec.name!r} gives vectors, and labels are of logits; leave labels out")
     if head.pool is not None and logits is None:
         raise InputError(f"the head {head.spec.name!r} pools; its loss takes output_logits=True")
@@ -146,8 +146,8 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
             return F.cross_entropy(exact(logits.flatten(0, -2)), labels.flatten(), ignore_index=NOT_PREDICTED)
         return cross_entropy(head, hidden, labels)[0] / (labels != NOT_PREDICTED).sum()
     except (IndexError, RuntimeError):
-        rows = head.spec.table.rows
-        wrong = labels[(labels != NOT_PREDICTED) & ((labels < 0) | (labels >= rows))] if labels.is_cpu else ()
+        rows = table.rows
+        wrong = labels[(labels != NOT_PREDICTED) & ((labels < 0) | (labels >= rows))] if labels.is_cpu else labels[:0]
         if not len(wrong):
             raise
         raise InputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,14 @@ from anyformer.layers.moe import MoESpec
 from anyformer.layers.rope_scaling import ScalingByLength
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, StackSpec, TableSpec
+
+
+def padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """(ids, mask) [batch, token] of prompts, padded on the left; None where none is."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(each)) + [*each] for each in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts], device=device)
+    return ids, None if bool(mask.all()) else mask
 
 
 def check_prompts(

@@ -14,7 +14,7 @@ from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding
 from anyformer.generation.guesses import Guessing
 from anyformer.generation.prefixes import Prefixes
-from anyformer.generation.prompt import check_writes
+from anyformer.generation.prompt import check_writes, padded
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.model import Transformer
@@ -79,10 +79,7 @@ def generate_text(
     if not ids:
         return []
     device = model.head().table.weight.device
-    width = max(map(len, ids))
-    input_ids = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=device)
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device)
-    given = (model, input_ids, None if bool(mask.all()) else mask)
+    given = (model, *padded(ids, device))
     before, answer = ids, None
     if model.encoder is not None:
         before, answer = [[] for _ in ids], torch.tensor([_opening(tokenizer)] * len(ids), device=device)

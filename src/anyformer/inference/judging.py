@@ -38,7 +38,7 @@ from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.objective import Objective, judging_noise_of, objective_of
 from anyformer.training.objectives.rewarded import rewards_of
-from anyformer.training.objectives.rewarded.data import EncodedPrompts, PromptValidation
+from anyformer.training.objectives.rewarded.data import EncodedPrompts
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import EXCHANGES, Sources
 from anyformer.training.run.checks import check_positions, check_vocabulary, longest_row
@@ -193,7 +193,7 @@ def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, re
         said = given.exchanges(goal.reads)
         said = said if held_out is None else split_exchanges(said, held_out)[1]
         if isinstance(goal, RewardedSpec):
-            return PromptValidation(EncodedPrompts(said, tokenizer, goal, recipe.seq_len))
+            return ExampleValidation(EncodedPrompts(said, tokenizer, goal, recipe.seq_len))
         assert isinstance(goal, Examples)
         encoded = EncodedConversations if isinstance(goal, SFT) else EncodedPreferences
         return ExampleValidation(encoded(said, tokenizer, recipe.seq_len, truncate=goal.truncate))

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from anyformer.errors import TextError
-from anyformer.recipe import Examples, Recipe
+from anyformer.recipe import Examples, ObjectiveSpec, Recipe
 from anyformer.spec import ModelSpec
 from anyformer.text import PairSampler, Tokenizer, length_batches, some_of
 from anyformer.training.data.feed import C, Feed, Rows, SampledFeed, TrainingData
@@ -43,11 +43,11 @@ class ExampleData(TrainingData[C, Tokenizer], Generic[C, E]):
 
     def __init__(self, train: C, held_out: C | None, tokenizer: Tokenizer) -> None:
         super().__init__(train, held_out, tokenizer)
-        self._encoded: dict[tuple[int, bool, bool], E] = {}
+        self._encoded: dict[tuple[ObjectiveSpec, int, bool], E] = {}
 
     @abstractmethod
-    def encode(self, corpus: C, longest: int, truncate: bool) -> E:
-        """Texts as ids, `longest` tokens each at most. Raises TextError for a longer one, unless it may be cut."""
+    def encode(self, corpus: C, recipe: Recipe) -> E:
+        """Texts as ids, of a row's tokens at most. Raises TextError for a longer one, unless it may be cut."""
 
     def encoded(self, recipe: Recipe) -> E:
         """The texts to train on as rows of this recipe."""
@@ -59,10 +59,9 @@ class ExampleData(TrainingData[C, Tokenizer], Generic[C, E]):
 
     def _kept(self, corpus: C, recipe: Recipe) -> E:
         """A corpus encoded, once."""
-        said = recipe.objective
-        key = (recipe.seq_len, isinstance(said, Examples) and said.truncate, corpus is self.train)
+        key = (recipe.objective, recipe.seq_len, corpus is self.train)
         if key not in self._encoded:
-            self._encoded[key] = self.encode(corpus, *key[:2])
+            self._encoded[key] = self.encode(corpus, recipe)
         return self._encoded[key]
 
     def validation(self, recipe: Recipe) -> ExampleValidation[E] | None:
@@ -82,6 +81,11 @@ class ExampleData(TrainingData[C, Tokenizer], Generic[C, E]):
 
     def _both(self, recipe: Recipe) -> list[E]:
         return [each for each in (self.encoded(recipe), self.unseen(recipe)) if each is not None]
+
+
+def cuts(recipe: Recipe) -> bool:
+    """Whether examples that are longer than a row are cut."""
+    return isinstance(recipe.objective, Examples) and recipe.objective.truncate
 
 
 class ExampleValidation(Generic[E]):

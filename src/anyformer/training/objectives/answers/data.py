@@ -7,11 +7,11 @@ from typing import ClassVar, TypeVar
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text.conversations import ExchangeCorpus
-from anyformer.training.data.examples import ExampleData, fed_by_length
+from anyformer.training.data.examples import Encoded, ExampleData, cuts, fed_by_length
 from anyformer.training.data.feed import Feed
-from anyformer.training.objectives.answers.encoded import EncodedConversations, EncodedExchanges
+from anyformer.training.objectives.answers.encoded import EncodedConversations
 
-X = TypeVar("X", bound=EncodedExchanges)
+X = TypeVar("X", bound=Encoded)
 
 
 class ExchangeData(ExampleData[ExchangeCorpus, X]):
@@ -21,8 +21,11 @@ class ExchangeData(ExampleData[ExchangeCorpus, X]):
         return (*super().identity(), self.tokenizer.chat_template or "")
 
     def feed(self, recipe: Recipe) -> Feed:
-        found = self.encoded(recipe)
-        return fed_by_length(found, recipe, self.train.where, found.lines)
+        return fed_by_length(self.encoded(recipe), recipe, self.train.where, self.lines(recipe))
+
+    def lines(self, recipe: Recipe) -> list[int]:
+        """Of its file, of each example to train on."""
+        return [self.train.rows[number].line for number in self.encoded(recipe).sources]
 
 
 class ConversationData(ExchangeData[EncodedConversations]):
@@ -30,8 +33,8 @@ class ConversationData(ExchangeData[EncodedConversations]):
 
     reads: ClassVar[Reads] = "conversations"
 
-    def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedConversations:
-        return EncodedConversations(corpus, self.tokenizer, longest, truncate=truncate)
+    def encode(self, corpus: ExchangeCorpus, recipe: Recipe) -> EncodedConversations:
+        return EncodedConversations(corpus, self.tokenizer, recipe.seq_len, truncate=cuts(recipe))
 
     def load(self, recipe: Recipe) -> Workload:
         return Workload(batch=1, query=self.mean_length(recipe))

@@ -75,11 +75,6 @@ class EncodedExchanges(ABC):
         return sum(int(text.learned[1:].sum()) for texts in self.examples for text in texts)
 
     @property
-    def lines(self) -> list[int]:
-        """Of its file, of each example."""
-        return [self.corpus.rows[number].line for number in self.sources]
-
-    @property
     def nbytes(self) -> np.ndarray:
         """[exchange] int64: UTF-8 bytes of the answers."""
         return np.array([sum(_nbytes(answer) for answer in row.answers) for row in self.corpus.rows], dtype=np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -68,8 +69,7 @@ class PreferenceObjective(Objective[PreferenceSpec]):
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
         ids, mask = (each.reshape(-1, each.shape[-1]) for each in (rows.ids, rows.mask))
-        attended = None if mask.all() else on(device, mask).long()
-        return {"input_ids": on(device, ids), "attention_mask": attended, "output_logits": False}
+        return asked_of(ids, mask, device)
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         """The losses; `each` is of a pair. An answer's tokens are weighed by how the loss of its pair goes with their nats, so
@@ -106,6 +106,12 @@ class PreferenceObjective(Objective[PreferenceSpec]):
         if REFERENCE not in self.told:
             return torch.zeros(rows.labels.shape[0], 2)
         return self.told[REFERENCE][tensor(rows.number)[:, 0]]
+
+
+def asked_of(ids: np.ndarray, mask: np.ndarray, device: torch.device) -> dict[str, Any]:
+    """What a pass over texts side by side [text, token] is given, whose head is asked afterwards."""
+    attended = None if mask.all() else on(device, mask).long()
+    return {"input_ids": on(device, ids), "attention_mask": attended, "output_logits": False}
 
 
 def no_decoder(spec: ModelSpec) -> str | None:

@@ -11,6 +11,7 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text.conversations import ExchangeCorpus
 from anyformer.text.sources import wrong
+from anyformer.training.data.examples import cuts
 from anyformer.training.objectives.answers.data import ExchangeData
 from anyformer.training.objectives.answers.encoded import EncodedExchanges, Texts, side_by_side
 
@@ -56,8 +57,8 @@ class PreferenceData(ExchangeData[EncodedPreferences]):
 
     reads: ClassVar[Reads] = "preferences"
 
-    def encode(self, corpus: ExchangeCorpus, longest: int, truncate: bool) -> EncodedPreferences:
-        return EncodedPreferences(corpus, self.tokenizer, longest, truncate=truncate)
+    def encode(self, corpus: ExchangeCorpus, recipe: Recipe) -> EncodedPreferences:
+        return EncodedPreferences(corpus, self.tokenizer, recipe.seq_len, truncate=cuts(recipe))
 
     def unseen(self, recipe: Recipe) -> EncodedPreferences | None:
         """Those to validate on, numbered behind those to train on."""

@@ -12,7 +12,7 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import ParallelCorpus, Sampler, Tokenizer, some_of
 from anyformer.text.packing import padded
-from anyformer.training.data.examples import ExampleValidation, FramedData
+from anyformer.training.data.examples import ExampleValidation, FramedData, cuts
 from anyformer.training.data.feed import Feed, SampledFeed
 
 SIDES = ("source", "target")
@@ -102,8 +102,8 @@ class ContrastData(FramedData[ParallelCorpus, ContrastPairs]):
 
     reads: ClassVar[Reads] = "pairs"
 
-    def encode(self, corpus: ParallelCorpus, longest: int, truncate: bool) -> ContrastPairs:
-        return ContrastPairs(corpus, self.tokenizer, longest, truncate)
+    def encode(self, corpus: ParallelCorpus, recipe: Recipe) -> ContrastPairs:
+        return ContrastPairs(corpus, self.tokenizer, recipe.seq_len, cuts(recipe))
 
     def feed(self, recipe: Recipe) -> Feed:
         pairs, n = self.encoded(recipe), self._batch(recipe)

@@ -8,7 +8,7 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import LabelledCorpus, Tokenizer
 from anyformer.text.labelled import EncodedLabelled
-from anyformer.training.data.examples import ExampleValidation, FramedData, fed_by_length
+from anyformer.training.data.examples import ExampleValidation, FramedData, cuts, fed_by_length
 from anyformer.training.data.feed import Feed
 
 
@@ -46,8 +46,8 @@ class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
     def identity(self) -> tuple[str, ...]:
         return (*super().identity(), repr(self.labels))
 
-    def encode(self, corpus: LabelledCorpus, longest: int, truncate: bool) -> EncodedLabelled:
-        return EncodedLabelled(corpus, self.tokenizer, self.labels, longest, truncate=truncate)
+    def encode(self, corpus: LabelledCorpus, recipe: Recipe) -> EncodedLabelled:
+        return EncodedLabelled(corpus, self.tokenizer, self.labels, recipe.seq_len, truncate=cuts(recipe))
 
     def feed(self, recipe: Recipe) -> Feed:
         return fed_by_length(self.encoded(recipe), recipe, self.train.where, [row.line for row in self.train.rows])

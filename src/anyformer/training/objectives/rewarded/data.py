@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from anyformer.recipe import Reads, Recipe
-from anyformer.spec import ModelSpec, Workload
+from anyformer.spec import Workload
 from anyformer.text import Tokenizer
 from anyformer.text.chat import Chat
 from anyformer.text.conversations import Exchange, ExchangeCorpus
 from anyformer.text.prompts import encode_prompt
 from anyformer.text.sources import wrong
-from anyformer.training.data.examples import drawn_by_length, read_by_length
-from anyformer.training.data.feed import SampledFeed, TrainingData
+from anyformer.training.data.examples import drawn_by_length
+from anyformer.training.data.feed import Feed, SampledFeed
+from anyformer.training.objectives.answers.data import ExchangeData
 from anyformer.training.objectives.answers.encoded import laid_out
 from anyformer.training.objectives.rewarded import RewardedSpec
 
@@ -45,7 +45,8 @@ class EncodedPrompts:
     def __init__(
         self, corpus: ExchangeCorpus, tokenizer: Tokenizer, said: RewardedSpec, longest: int | None = None
     ) -> None:
-        self.corpus, self.said = corpus, said
+        self.corpus, self.said, self.cut = corpus, said, 0
+        self.sources = np.arange(len(corpus.rows))
         for row in corpus.rows:
             for rule in said.rewards:
                 if reason := rule.lacks(row.facts):
@@ -65,8 +66,14 @@ class EncodedPrompts:
             room = f"{n_asked} tokens and an answer of {said.max_new_tokens} are more than the {longest} of a row"
             raise wrong(corpus.where, line, f"{room}; {remedy}")
 
-    def batch(self, numbers: np.ndarray, seeds: np.ndarray) -> PromptRows:
-        """The prompts of these numbers, with answers that are drawn by `seeds` [prompt, answer]."""
+    @property
+    def nbytes(self) -> np.ndarray:
+        """[prompt] int64: UTF-8 bytes."""
+        return np.array([len(str(row.before).encode()) for row in self.corpus.rows], dtype=np.int64)
+
+    def batch(self, numbers: np.ndarray, seeds: np.ndarray | None = None) -> PromptRows:
+        """The prompts of these numbers, with answers drawn by `seeds` [prompt, answer]; None: one, of the likeliest tokens."""
+        seeds = np.full((len(numbers), 1), LIKELIEST) if seeds is None else seeds
         n = self.lengths[numbers] - self.said.max_new_tokens
         ids = np.zeros((*seeds.shape, int(self.lengths[numbers].max())), dtype=np.int64)
         exchanges = np.empty_like(n, dtype=object)
@@ -77,11 +84,18 @@ class EncodedPrompts:
         return PromptRows(ids, n, seeds, exchanges, highest, np.zeros_like(seeds))
 
 
-class PromptFeed(SampledFeed):
-    """Batches of prompts without end; the answers to one are drawn by seeds of the run's, its epoch and its number."""
+class PromptData(ExchangeData[EncodedPrompts]):
+    """Prompts to train on, and others to validate on. A batch has room for batch_tokens of prompts with their answers."""
 
-    def __init__(self, prompts: EncodedPrompts, recipe: Recipe) -> None:
-        where, lines = prompts.corpus.where, [row.line for row in prompts.corpus.rows]
+    reads: ClassVar[Reads] = "prompts"
+
+    def encode(self, corpus: ExchangeCorpus, recipe: Recipe) -> EncodedPrompts:
+        assert isinstance(recipe.objective, RewardedSpec)
+        return EncodedPrompts(corpus, self.tokenizer, recipe.objective, recipe.seq_len)
+
+    def feed(self, recipe: Recipe) -> Feed:
+        """Batches without end; the answers to a prompt are drawn by seeds of the run's, the epoch and its number."""
+        prompts, where, lines = self.encoded(recipe), self.train.where, self.lines(recipe)
         group, most = prompts.said.group, recipe.batch_tokens
         lengths = group * prompts.lengths[:, 0]
         if (n := int(lengths.max())) > most:
@@ -97,58 +111,10 @@ class PromptFeed(SampledFeed):
             ]
             return prompts.batch(numbers, (np.array(seeds) >> np.uint64(1)).astype(np.int64))
 
-        super().__init__(drawn, sampler)
-
-
-class PromptValidation:
-    """Every prompt once, with one answer: the likeliest tokens."""
-
-    def __init__(self, prompts: EncodedPrompts) -> None:
-        self.prompts = prompts
-        rows = prompts.corpus.rows
-        self.document_nbytes = np.array([len(str(row.before).encode()) for row in rows], dtype=np.int64)
-
-    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[PromptRows, np.ndarray]]:
-        for numbers in read_by_length(self.prompts.lengths, batch_tokens, most_tokens):
-            rows = self.prompts.batch(numbers, np.full((len(numbers), 1), LIKELIEST))
-            yield rows, np.asarray(numbers)[:, None]
-
-
-class PromptData(TrainingData[ExchangeCorpus, Tokenizer]):
-    """Prompts to train on, and others to validate on. A batch has room for batch_tokens of prompts with their answers."""
-
-    reads: ClassVar[Reads] = "prompts"
-
-    def __init__(self, train: ExchangeCorpus, held_out: ExchangeCorpus | None, tokenizer: Tokenizer) -> None:
-        super().__init__(train, held_out, tokenizer)
-        self._encoded: dict[tuple[RewardedSpec, int, bool], EncodedPrompts] = {}
-
-    def identity(self) -> tuple[str, ...]:
-        return (*super().identity(), self.tokenizer.chat_template or "")
-
-    def encoded(self, recipe: Recipe, *, held_out: bool = False) -> EncodedPrompts:
-        """The prompts to train on, or those to validate on, as rows of this recipe."""
-        said, corpus = recipe.objective, self.held_out if held_out else self.train
-        assert isinstance(said, RewardedSpec)
-        assert corpus is not None
-        key = (said, recipe.seq_len, held_out)
-        if key not in self._encoded:
-            self._encoded[key] = EncodedPrompts(corpus, self.tokenizer, said, recipe.seq_len)
-        return self._encoded[key]
-
-    def feed(self, recipe: Recipe) -> PromptFeed:
-        return PromptFeed(self.encoded(recipe), recipe)
-
-    def validation(self, recipe: Recipe) -> PromptValidation | None:
-        return None if self.held_out is None else PromptValidation(self.encoded(recipe, held_out=True))
-
-    def longest(self, spec: ModelSpec, recipe: Recipe, seq_len: int) -> int:
-        parts = [self.encoded(recipe), *([] if self.held_out is None else [self.encoded(recipe, held_out=True)])]
-        return min(seq_len, max(int(each.lengths.max()) for each in parts))
+        return SampledFeed(drawn, sampler)
 
     def load(self, recipe: Recipe) -> Workload:
-        found = self.encoded(recipe)
-        return Workload(batch=found.said.group, query=int(np.ceil(found.lengths.mean())))
+        return Workload(batch=self.encoded(recipe).said.group, query=self.mean_length(recipe))
 
     def predicted_share(self, recipe: Recipe) -> float:
         load = self.load(recipe)

@@ -17,7 +17,7 @@ from anyformer.errors import UsageError
 from anyformer.generation import GREEDY, Sampling
 from anyformer.generation.compiled import next_logits
 from anyformer.generation.decode import Decoding, growing_cache
-from anyformer.generation.prompt import parting
+from anyformer.generation.prompt import padded, parting
 from anyformer.generation.text import GrowingText
 from anyformer.layers.context import Notes
 from anyformer.layers.cross_entropy import cross_entropy
@@ -27,8 +27,8 @@ from anyformer.text import NOT_PREDICTED, Tokenizer
 from anyformer.text.prompts import Answered
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.answers.encoded import side_by_side
-from anyformer.training.objectives.answers.loss import no_decoder
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, from_teacher, on, tensor
+from anyformer.training.objectives.answers.loss import asked_of, no_decoder
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, from_teacher, tensor
 from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD, RewardedSpec, worth
 from anyformer.training.objectives.rewarded.advantages import advantages
 from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptRows
@@ -101,11 +101,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         ]
         ids, mask, labels = side_by_side(texts)
         predicted = tensor(labels)
-        asked = {
-            "input_ids": on(by.device, ids),
-            "attention_mask": None if mask.all() else on(by.device, mask).long(),
-            "output_logits": False,
-        }
+        asked = asked_of(ids, mask, by.device)
         out = by.forward(**asked, dropout=by.dropout)
         hidden, weights = out.read_by(by.head), counted.view(-1, 1).expand(predicted.shape)
         parts: Mapping[str, LossPart] = {}
@@ -128,22 +124,20 @@ class RewardedObjective(Objective[RewardedSpec]):
 def written(model: Transformer, tokenizer: Tokenizer, rows: PromptRows, most: int) -> list[Written]:
     """Answers of so many tokens at most, those to one prompt behind each other; each the same alone or among others."""
     asked, group = [ids[:n].tolist() for ids, (n,) in zip(rows.ids[:, 0], rows.n, strict=True)], rows.seed.shape[1]
-    device, width = next(model.parameters()).device, int(rows.n.max())
-    ids = torch.tensor([[0] * (width - len(each)) + each for each in asked], device=device)
-    mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in asked], device=device)
-    attended = None if bool(mask.all()) else mask
+    device = next(model.parameters()).device
+    ids, mask = padded(asked, device)
     drawn = bool((rows.seed != LIKELIEST).all())
     answers: list[list[int]] = [[] for _ in rows.seed.ravel()]
     with torch.autocast(device.type, enabled=False):  # which would cast all weights for each token
         steps = Decoding(
             model,
             ids.repeat_interleave(group, 0),
-            None if attended is None else attended.repeat_interleave(group, 0),
+            None if mask is None else mask.repeat_interleave(group, 0),
             max_new_tokens=most,
             sampling=Sampling(temperature=1.0) if drawn else GREEDY,
             seed=rows.seed.ravel().tolist() if drawn else 0,
             closing_ids=tokenizer.closing_ids,
-            cache=_read_once(model, ids, attended, group, width + most) or True,
+            cache=_read_once(model, ids, mask, group, ids.shape[1] + most) or True,
         )
         for step in steps:
             for row, token in step.items():

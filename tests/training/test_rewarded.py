@@ -19,6 +19,7 @@ from anyformer.errors import RunFailed, TextError, UsageError
 from anyformer.layers import Everything
 from anyformer.model import Transformer, build
 from anyformer.recipe import (
+    DAPO,
     DPO,
     GRPO,
     RLOO,
@@ -43,10 +44,10 @@ from anyformer.resizing import resize
 from anyformer.spec import HeadSpec, ModelSpec, TableSpec, Vocab
 from anyformer.text import Tokenizer
 from anyformer.text.conversations import Exchange, ExchangeCorpus, read_prompts
-from anyformer.training.objectives.objective import LossContext, Teacher, objective_of
+from anyformer.training.objectives.objective import LossContext, Losses, Teacher, objective_of
 from anyformer.training.objectives.rewarded import rewards_of
 from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptData, PromptRows
-from anyformer.training.objectives.rewarded.loss import written
+from anyformer.training.objectives.rewarded.written import written
 from anyformer.training.run import RunOptions, TrainingResult, train
 from anyformer.training.step import Trainer
 from anyformer.training.step.trainer import rows_of
@@ -126,6 +127,15 @@ def trained(given: Recipe, at: Path, **options: Any) -> TrainingResult:
     return train(fitting(), given, data(), init=at / "base", **{"options": HOW, **options})
 
 
+def losses(said: RewardedSpec, by: LossContext, rows: PromptRows) -> Losses:
+    """Of what the model answers to some prompts."""
+    assert isinstance(by.forward, Transformer)
+    objective = objective_of(said, by.forward.spec, tokenizer())
+    with torch.no_grad():
+        answered = objective.answered(by, rows)
+    return objective(by, answered)
+
+
 def prompt_of(rows: PromptRows, i: int) -> list[int]:
     return rows.ids[i, 0, : int(rows.n[i, 0])].tolist()
 
@@ -133,6 +143,7 @@ def prompt_of(rows: PromptRows, i: int) -> list[int]:
 # By rewards of a group and its answers' lengths: what multiplies -log p of each answer, as the papers' formulas have it.
 FORMULAS: dict[type[RewardedSpec], Callable[[list[float], list[int]], list[float]]] = {
     GRPO: lambda r, n: [(each - mean(r)) / (deviation(r) + 1e-4) / of for each, of in zip(r, n, strict=True)],
+    DAPO: lambda r, n: [(each - mean(r)) / (deviation(r) + 1e-4) * len(n) / sum(n) for each in r],
     DrGRPO: lambda r, n: [(each - mean(r)) / 6 for each in r],
     RLOO: lambda r, n: [each - (sum(r) - each) / (len(r) - 1) for each in r],
 }
@@ -152,10 +163,10 @@ def test_the_loss_is_that_of_the_papers_formula(kind: type[RewardedSpec]) -> Non
     said = way(kind)
     rows: PromptRows = next(data().feed(recipe(said)))
     model = writer()
-    found = objective_of(said, model.spec, tokenizer())(LossContext(model, model.head(), CPU), rows)
+    found = losses(said, LossContext(model, model.head(), CPU), rows)
     found.total.backward()
     ours = gradients(model)
-    answers = written(model, tokenizer(), rows, said.max_new_tokens)
+    answers = written(model, tokenizer(), rows, said)
     total, missing, alike = [], [], 0
     for i in range(len(rows.labels)):
         own, before = answers[4 * i : 4 * i + 4], prompt_of(rows, i)
@@ -184,12 +195,11 @@ def test_a_teacher_is_heard_where_the_model_drew() -> None:
     rows: PromptRows = next(data().feed(recipe(said)))
     model = writer()
     theirs: Any = writer(seed=7)
-    objective = objective_of(said, model.spec, tokenizer())
     teacher = Teacher(theirs, objective_of(said, theirs.spec), Distillation(teacher="there", weight=0.3))
-    found = objective(LossContext(model, model.head(), CPU, teacher=teacher), rows)
+    found = losses(said, LossContext(model, model.head(), CPU, teacher=teacher), rows)
     found.total.backward()
     ours = gradients(model)
-    answers = written(model, tokenizer(), rows, said.max_new_tokens)
+    answers = written(model, tokenizer(), rows, said)
     total, apart = [], []
     for i in range(len(rows.labels)):
         own, before = answers[2 * i : 2 * i + 2], prompt_of(rows, i)
@@ -226,11 +236,11 @@ def test_the_gradient_is_that_of_the_expected_reward() -> None:
     expected = -(out.softmax(-1) * worth).sum()  # which is to fall
     bias: Tensor = model.stack.norm.weight
     (exact,) = torch.autograd.grad(expected, bias)
-    objective, drawn = objective_of(said, model.spec, tokenizer()), []
+    by, drawn = LossContext(model, model.head(), CPU), []
     for part in range(20):
         of = slice(part * 30, part * 30 + 30)
         some = PromptRows(*(field[of] for field in rows))
-        (gradient,) = torch.autograd.grad(objective(LossContext(model, model.head(), CPU), some).total, bias)
+        (gradient,) = torch.autograd.grad(losses(said, by, some).total, bias)
         drawn.append(gradient / 240)
     found = torch.stack(drawn)
     error = found.std(0) / math.sqrt(len(found))
@@ -243,7 +253,7 @@ def test_answers_are_those_that_the_model_gives() -> None:
     model = writer()
     encoded = data().encoded(recipe(way()))
     rows = encoded.batch(np.arange(9), np.full((9, 1), LIKELIEST))
-    for i, own in enumerate(written(model, tokenizer(), rows, 6)):
+    for i, own in enumerate(written(model, tokenizer(), rows, way())):
         ids = prompt_of(rows, i)
         for _ in range(6):
             with torch.no_grad():
@@ -254,17 +264,17 @@ def test_answers_are_those_that_the_model_gives() -> None:
         assert own.ended == (ids[-1] in tokenizer().closing_ids)
     n = 2000
     one = encoded.batch(np.zeros(1, dtype=np.int64), np.arange(n)[None])
-    first = np.bincount([each.ids[0] for each in written(model, tokenizer(), one, 1)], minlength=model.spec.vocab_size)
+    first = np.bincount([each.ids[0] for each in written(model, tokenizer(), one, way(max_new_tokens=1))], minlength=model.spec.vocab_size)
     with torch.no_grad():
         likely = model(torch.tensor([prompt_of(one, 0)])).logits[0, -1].double().softmax(-1).numpy() * n
     often = likely >= 5
     square = (((first - likely) ** 2 / likely)[often]).sum()
     assert square < often.sum() + 5 * math.sqrt(2 * often.sum())
     some = encoded.batch(np.arange(5), np.arange(5, 15).reshape(5, 2))
-    together = written(model, tokenizer(), some, 6)
+    together = written(model, tokenizer(), some, way())
     for i in range(5):
         alone = PromptRows(*(field[i : i + 1] for field in some))
-        assert written(model, tokenizer(), alone, 6) == together[2 * i : 2 * i + 2]
+        assert written(model, tokenizer(), alone, way()) == together[2 * i : 2 * i + 2]
 
 
 def test_parts_of_a_batch_are_the_batch() -> None:
@@ -298,7 +308,7 @@ def test_rules_are_added_up() -> None:
     said = way(rewards=(Matches(pattern="^", weight=0.5), Matches(pattern="^", weight=0.2)))
     model = writer()
     rows = next(data().feed(recipe(said)))
-    found = objective_of(said, model.spec, tokenizer())(LossContext(model, model.head(), CPU), rows)
+    found = losses(said, LossContext(model, model.head(), CPU), rows)
     found.total.backward()
     reward, n = found.parts["reward"], rows.labels.size
     assert (float(reward.nats), int(reward.labels)) == (pytest.approx(0.7 * n), n)

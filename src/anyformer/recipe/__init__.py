@@ -64,6 +64,7 @@ from anyformer.training.objectives.labelled import TokenClassification as TokenC
 from anyformer.training.objectives.masked import MaskedLM as MaskedLM
 from anyformer.training.objectives.permuted import PermutedLM as PermutedLM
 from anyformer.training.objectives.replaced import ReplacedTokens as ReplacedTokens
+from anyformer.training.objectives.rewarded import DAPO as DAPO
 from anyformer.training.objectives.rewarded import GRPO as GRPO
 from anyformer.training.objectives.rewarded import REWARDS as REWARDS
 from anyformer.training.objectives.rewarded import RLOO as RLOO

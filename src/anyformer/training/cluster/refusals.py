@@ -43,8 +43,8 @@ def refuse_on_mesh(
 
     if world.tp > 1 and beside:
         raise refused(f"its generator's layers are not shared out under tp; {copies}")
-    if world.sharded and writes:
-        raise refused(f"{recipe.objective.kind} writes texts, for which a process needs all weights; {copies}")
+    if max(world.tp, world.cp, world.pp) > 1 and writes:
+        raise refused(f"{recipe.objective.kind} writes texts, each of which one process writes; {shards}")
     if max(world.tp, world.cp, world.pp) > 1 and recipe.distillation is not None:
         raise refused(f"a teacher reads whole rows, and is whole in each process; {shards}")
     if world.tp > 1 and compiled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -130,6 +131,21 @@ def last_of_step(model: nn.Module, last: bool) -> None:
     """Let copies of the model add up their gradients after the last part of a batch alone."""
     for module in sharded_modules(model):
         module.set_requires_all_reduce(last, recurse=False)
+
+
+@contextmanager
+def gathered(model: nn.Module, world: World) -> Iterator[None]:
+    """Meanwhile each process has all weights, which no pass gives back: one makes passes that others do not."""
+    modules = list(sharded_modules(model))
+    for module in modules:
+        module.unshard()
+        module.set_reshard_after_forward(False, recurse=False)
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.set_reshard_after_forward(world.mesh.zero == 3 and module is not model, recurse=False)
+        settle(model)
 
 
 def settle(model: nn.Module) -> None:

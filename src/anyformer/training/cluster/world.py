@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -10,7 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyformer.errors import UsageError
 from anyformer.training.cluster.mesh import Mesh
@@ -138,6 +139,14 @@ class World:
     def read(self, value: V) -> list[V]:
         """What each reader gives, in the last stage."""
         return self.gathered(value)[self.size - self.size // self.pp :: self.tp * self.cp]
+
+    def all_weights(self, model: nn.Module) -> AbstractContextManager[object]:
+        """Meanwhile a process that has a part of the weights (FSDP2's) has all, and passes of it are its own alone."""
+        if not self.sharded:
+            return nullcontext()
+        from anyformer.training.cluster.sharding import gathered
+
+        return gathered(model, self)
 
     def meet(self) -> None:
         """Wait for all."""

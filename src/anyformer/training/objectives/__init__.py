@@ -16,7 +16,7 @@ from anyformer.training.objectives.labelled import Classification, Regression, T
 from anyformer.training.objectives.masked import MaskedLM
 from anyformer.training.objectives.permuted import PermutedLM
 from anyformer.training.objectives.replaced import ReplacedTokens
-from anyformer.training.objectives.rewarded import GRPO, RLOO, DrGRPO
+from anyformer.training.objectives.rewarded import DAPO, GRPO, RLOO, DrGRPO
 from anyformer.training.objectives.sentences import NextSentence, SentenceOrder
 from anyformer.training.objectives.seq2seq import Seq2Seq
 from anyformer.training.objectives.specification import ObjectiveSpec
@@ -41,6 +41,7 @@ OBJECTIVES: Mapping[str, ObjectiveSpec] = {
     "simpo": SimPO(),
     "orpo": ORPO(),
     "grpo": GRPO(),
+    "dapo": DAPO(),
     "dr-grpo": DrGRPO(),
     "rloo": RLOO(),
     "contrastive": Contrastive(),

@@ -44,6 +44,15 @@ class LossPart(NamedTuple):
         return float(self.nats), int(self.labels), None if self.right is None else int(self.right)
 
 
+class Answer(NamedTuple):
+    """What a model has answered to a prompt by itself."""
+
+    line: int  # of the prompt, in its file
+    prompt: str | Sequence[Mapping[str, Any]]  # a text, or messages
+    text: str
+    reward: float
+
+
 class Losses(NamedTuple):
     """The losses of some rows."""
 
@@ -53,6 +62,7 @@ class Losses(NamedTuple):
     parts: Mapping[str, LossPart] = {}  # by name; `each` is of the objective's first concern alone
     # shaped as the labels: which of a few each was, where only the pass could tell; else None
     classes: Tensor | None = None
+    answers: Sequence[Answer] = ()  # of the likeliest tokens, where the model itself has written some
 
 
 class LossContext(NamedTuple):
@@ -96,7 +106,7 @@ class Objective(ABC, Generic[S]):
     # UsageError where it would hide nothing. None: nothing is.
     noise: ClassVar[Callable[[Any, int, Tokenizer], Noise] | None] = None
     trains_ahead: ClassVar[bool] = False  # the modules that predict further tokens learn too
-    writes: ClassVar[bool] = False  # texts are written on the way, token by token, which takes all weights
+    writes: ClassVar[bool] = False  # rows are `answered` before they are learnt from, token by token
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -113,6 +123,15 @@ class Objective(ABC, Generic[S]):
     @abstractmethod
     def refuses(self) -> str | None:
         """Why the architecture cannot be trained so, and what could; None: it can."""
+
+    @property
+    def updates(self) -> int:
+        """How many updates of the weights a batch makes."""
+        return 1
+
+    def answered(self, by: LossContext, rows: Rows) -> Rows:
+        """Some rows with what the model itself has to say to them, where the objective `writes`; by all weights."""
+        return rows
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         """The losses of some rows of a batch; by default of one pass of the model."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Validation
-from anyformer.training.objectives.objective import LossContext, Objective
+from anyformer.training.objectives.objective import Answer, LossContext, Objective
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import seeing
 
@@ -49,6 +51,7 @@ class Evaluation:
     documents: tuple[DocumentLoss, ...]
     class_counts: tuple[int, ...] | None = None  # of `Losses.classes`, where the objective tells them
     parts: Mapping[str, PartLoss] = field(default_factory=dict)  # by name
+    answers: tuple[Answer, ...] = ()  # that the model itself has written, by their lines
 
     @property
     def frequency_loss(self) -> float | None:
@@ -113,6 +116,7 @@ def evaluate(
     """
     counts: np.ndarray | None = None
     parts: list[dict[str, Numbers]] = []
+    answers: list[Answer] = []
     device = next(model.parameters()).device
     beside = None if auxiliary is None else LossContext(auxiliary, auxiliary.head(), device)
     by = None if pipeline is not None else LossContext(model, model.head(), device, auxiliary=beside)
@@ -125,10 +129,14 @@ def evaluate(
         else:
             by = seeing(by, model, validation, rows)
             with torch.no_grad(), autocast(precision, by.device):
+                if objective.writes:
+                    with world.all_weights(model):
+                        rows = objective.answered(by, rows)
                 losses = objective(by, rows)
         if not counts_here:
             continue
         parts.append({name: part.numbers() for name, part in losses.parts.items()})
+        answers += losses.answers
         each = losses.each.cpu().double().numpy()
         real = rows.labels != NOT_PREDICTED
         if losses.classes is not None:
@@ -139,13 +147,14 @@ def evaluate(
         nats += np.bincount(source[real], each[real], minlength=n)
         tokens += np.bincount(source[real], minlength=n)
     nats, tokens = (world.summed(torch.from_numpy(each)).numpy() for each in (nats, tokens))
-    each_parts, each_counts = zip(*world.read((parts, counts)), strict=True)
+    each_parts, each_counts, each_answers = zip(*world.read((parts, counts, answers)), strict=True)
     parts = [batch for batches in each_parts for batch in batches]
     told = [found for found in each_counts if found is not None]
     counts = np.sum(told, axis=0) if told else None
     measured = zip(nats.tolist(), tokens.astype(np.int64).tolist(), validation.document_nbytes.tolist(), strict=True)
     documents = tuple(DocumentLoss(*document) for document in measured if document[1])
-    return Evaluation(documents, None if counts is None else tuple(counts.tolist()), _parts(parts))
+    answered = sorted(chain(*each_answers), key=attrgetter("line"))
+    return Evaluation(documents, None if counts is None else tuple(counts.tolist()), _parts(parts), tuple(answered))
 
 
 def _parts(batches: Sequence[Mapping[str, Numbers]]) -> dict[str, PartLoss]:

@@ -109,16 +109,20 @@ def flops_per_token(
 
     Those of what an objective trains beside the model, and of a teacher's answers, are among them. A decoder reads in one row
     with what it writes what an encoder would read. Weights under an adapter get no gradients, which is one of the two products
-    of a backward pass.
+    of a backward pass. What a model writes it reads on the way, and once more where several updates are made of it.
     """
     beside = objective.auxiliary_flops(load) if objective is not None else 0
     beside += _forward(teacher.model.spec, load).flops if teacher is not None else 0
     forward = _forward(spec, load)
+    learnt = 3 * forward.flops
     if adapter is not None:
         numel = sum(p.numel() for p in adapter.parameters())
         without_weights = sum(forward.get(term, 0) for term in ("scores", "values"))
-        return (2 * forward.flops + without_weights + beside) / load.tokens + 6 * numel
-    return (3 * forward.flops + beside) / load.tokens
+        learnt = 2 * forward.flops + without_weights + 6 * numel * load.tokens
+    updates, read = 1, 0
+    if objective is not None and objective.writes:
+        updates, read = objective.updates, forward.flops * (1 + (objective.updates > 1))
+    return (updates * (learnt + beside) + read) / load.tokens
 
 
 def _forward(spec: ModelSpec, load: Workload) -> Cost:

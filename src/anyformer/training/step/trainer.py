@@ -158,7 +158,15 @@ class Trainer:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
         if self.untrained:
             self.before_change()
-        reported = self._passes(number, batch)
+        parts, real = self._micro(batch)
+        result = self._update(number, batch, parts, real)
+        for _ in range(self.objective.updates - 1):
+            if result.finite:
+                result = self._update(number, batch, parts, real)
+        return result
+
+    def _update(self, number: int, batch: Rows, parts: list[Rows], real: int) -> StepResult:
+        reported = self._passes(number, batch, parts, real)
         norm = clip(self.parameters, self.recipe.clip, self.counted, self._norm)
         result = reported()._replace(grad_norm=float(norm), lr=self.learning_rate(number))
         self.before_change()
@@ -176,13 +184,12 @@ class Trainer:
 
     def gradients(self, number: int, batch: Rows) -> StepResult:
         """Leave the gradient of the mean loss in the weights; what the update makes is not in the report yet."""
-        return self._passes(number, batch)()
+        return self._passes(number, batch, *self._micro(batch))()
 
-    def _passes(self, number: int, batch: Rows) -> Callable[[], StepResult]:
-        """What `gradients` does, but for the report: who asks for that waits for the device."""
+    def _passes(self, number: int, batch: Rows, micro: list[Rows], real: int) -> Callable[[], StepResult]:
+        """What `gradients` does of the parts of a batch, but for the report: who asks for that waits for the device."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
         over = max(1, tokens)  # a batch without a label has a loss of 0
-        micro, real = self._micro(batch)
         whole = self._foreseen(number, micro, real)
         self._draw(number)
         # By the number of a part, which a pipeline may make a pass of twice.
@@ -246,14 +253,20 @@ class Trainer:
     def _micro(self, batch: Rows) -> tuple[list[Rows], int]:
         """(this process's rows in as many parts as those of any other, how many of the parts count).
 
-        Where a process has fewer parts, the batch's first row makes up for them.
+        Where a process has fewer parts, the batch's first row makes up for them. What the model itself is to say to them is said.
         """
         mine, most = self.world.share(len(batch.labels)), self.world.most(len(batch.labels))
         size = rows_of(batch, self.micro_tokens)
         if self.world.pp > 1:  # so that each stage has a part to compute at once
             size = min(size, -(-most // self.world.pp))
         parts = parts_of(rows_at(batch, mine), size)
-        return parts + [rows_at(batch, slice(0, 1))] * (-(-most // size) - len(parts)), len(parts)
+        real = len(parts)
+        parts += [rows_at(batch, slice(0, 1))] * (-(-most // size) - real)
+        if self.objective.writes:
+            by = LossContext(self.model, self.model.head(), self.device, self.dropout)
+            with self.world.all_weights(self.model), torch.no_grad(), autocast(self.recipe.precision, self.device):
+                parts = [self.objective.answered(by, rows) for rows in parts]
+        return parts, real
 
     def _foreseen(self, number: int, parts: list[Rows], real: int) -> ExpertLoad | None:
         """The load of a batch that is computed in parts, for losses that go by it; else None."""

@@ -1,8 +1,4 @@
-"""Answers that the model writes itself while it learns, and what each is worth: reinforcement learning by rules.
-
-An answer is learnt from once, by the weights that drew it: the ratio of old and new probabilities, which several updates of one
-answer would have to clip, is 1.
-"""
+"""Answers that the model writes itself while it learns, and what each is worth: reinforcement learning by rules."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
 from anyformer.errors import RunFailed, SpecError, UsageError, among
-from anyformer.spec import Few, Positive, Range, Spec
+from anyformer.spec import Few, Positive, Range, SomeShare, Spec
 from anyformer.training.objectives.specification import ObjectiveSpec, Reads
 
 REWARD = "reward"  # the part of the losses that is no loss: what answers are worth
@@ -119,6 +115,11 @@ class RewardedSpec(ObjectiveSpec, abstract=True):
     rewards: tuple[RewardSpec, ...] = (Equal(),)
     group: Annotated[int, Range(2, 2**16)] = 8  # answers to a prompt
     max_new_tokens: Few = 128  # of an answer
+    stop: tuple[str, ...] = ()  # texts that end an answer, and are no part of what is judged
+    updates: Annotated[int, Range(1, 64)] = 1  # of the weights, by the same answers
+    # How far from 1 further updates take the ratio of a token's new and old probability.
+    clip_below: SomeShare = 0.2
+    clip_above: Positive = 0.2
 
     reads: ClassVar[Reads] = "prompts"
     whole: ClassVar[bool] = False
@@ -130,6 +131,7 @@ class RewardedSpec(ObjectiveSpec, abstract=True):
 
     def __post_init__(self) -> None:
         self.require("rewards", bool(self.rewards), "says nothing; give one rule at least")
+        self.require("stop", all(self.stop), "holds an empty text, which would end every answer; leave it out")
 
     @property
     def highest(self) -> float:
@@ -143,6 +145,16 @@ class GRPO(RewardedSpec):
     DeepSeekMath: arXiv:2402.03300, equation 3 and section 4.1.2. The divergence from a reference is that from a teacher, where
     the run has one; without, it is left out, as in DAPO (arXiv:2503.14476, section 2.3).
     """
+
+
+class DAPO(RewardedSpec):
+    """GRPO over the tokens of a group's answers together, so that those of long answers count as much; clipped later above.
+
+    arXiv:2503.14476, equations 8 and 9; whose prompts are drawn anew until no group is alike, and whose penalty of long
+    answers, are not there.
+    """
+
+    clip_above: Positive = 0.28
 
 
 class DrGRPO(RewardedSpec):

@@ -6,7 +6,7 @@ from functools import singledispatch
 
 from torch import Tensor
 
-from anyformer.training.objectives.rewarded import GRPO, RLOO, DrGRPO, RewardedSpec
+from anyformer.training.objectives.rewarded import DAPO, GRPO, RLOO, DrGRPO, RewardedSpec
 
 LEAST = 1e-4  # is added to a deviation, which is 0 where all answers are worth the same
 
@@ -24,7 +24,12 @@ def advantages(way: RewardedSpec, rewards: Tensor, tokens: Tensor) -> Tensor:
 
 @advantages.register
 def _(way: GRPO, rewards: Tensor, tokens: Tensor) -> Tensor:
-    return _beyond_mean(rewards) / (rewards.std(1, keepdim=True) + LEAST) / tokens
+    return _of_deviation(rewards) / tokens
+
+
+@advantages.register
+def _(way: DAPO, rewards: Tensor, tokens: Tensor) -> Tensor:
+    return _of_deviation(rewards) / tokens.mean(1, keepdim=True)
 
 
 @advantages.register
@@ -36,6 +41,10 @@ def _(way: DrGRPO, rewards: Tensor, tokens: Tensor) -> Tensor:
 def _(way: RLOO, rewards: Tensor, tokens: Tensor) -> Tensor:
     n = rewards.shape[1]
     return _beyond_mean(rewards) * n / (n - 1)  # beyond the mean of the others
+
+
+def _of_deviation(rewards: Tensor) -> Tensor:
+    return _beyond_mean(rewards) / (rewards.std(1, keepdim=True) + LEAST)
 
 
 def _beyond_mean(rewards: Tensor) -> Tensor:

@@ -6,52 +6,54 @@ Shao et al. 2024 (DeepSeekMath), arXiv:2402.03300, section 4.1; DeepSeek-AI 2025
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.cache import KVCache
 from anyformer.errors import UsageError
-from anyformer.generation import GREEDY, Sampling
-from anyformer.generation.compiled import next_logits
-from anyformer.generation.decode import Decoding, growing_cache
-from anyformer.generation.prompt import padded, parting
-from anyformer.generation.text import GrowingText
 from anyformer.layers.context import Notes
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
-from anyformer.text import NOT_PREDICTED, Tokenizer
+from anyformer.text import NOT_PREDICTED
 from anyformer.text.prompts import Answered
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.answers.encoded import side_by_side
 from anyformer.training.objectives.answers.loss import asked_of, no_decoder
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, from_teacher, tensor
+from anyformer.training.objectives.objective import (
+    LossContext,
+    Losses,
+    LossPart,
+    Objective,
+    Teacher,
+    from_teacher,
+    tensor,
+)
 from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD, RewardedSpec, worth
 from anyformer.training.objectives.rewarded.advantages import advantages
-from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptRows
+from anyformer.training.objectives.rewarded.data import PromptRows
+from anyformer.training.objectives.rewarded.written import AnsweredRows, written
 
 ENTROPY = "entropy"  # the part of the losses that is no loss: nats of a token that was drawn
 ALIKE = "alike"  # the same: of prompts, those all of whose answers are worth the same, from which nothing is learnt
-
-
-class Written(NamedTuple):
-    """An answer: its tokens, with the one that ends it, if any does, and what they say."""
-
-    ids: list[int]
-    text: str
-    ended: bool
+CLIPPED = (
+    "clipped"  # the same: of tokens, those that earlier updates have taken as far as answers drawn before may take them
+)
 
 
 class RewardedObjective(Objective[RewardedSpec]):
-    """For decoders; rows are `PromptRows`."""
+    """For decoders; rows are `PromptRows`, once they are answered `AnsweredRows`."""
 
     writes = True
 
     def refuses(self) -> str | None:
         return no_decoder(self.spec)
+
+    @property
+    def updates(self) -> int:
+        return self.said.updates
 
     @property
     def has_teacher(self) -> bool:
@@ -65,15 +67,30 @@ class RewardedObjective(Objective[RewardedSpec]):
         if recipe.distillation is not None and recipe.distillation.temperature != 1:
             raise UsageError(f"{self.said.kind} draws at temperature 1, and so is its teacher heard; leave it out")
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        """The losses of answers that are written here; `each` is of an answer. What is not drawn, is not learnt from."""
-        model, most = by.forward, self.said.max_new_tokens
+    def answered(self, by: LossContext, rows: PromptRows) -> AnsweredRows:
+        """With answers by the model as it is, what they are worth, and -log p of each token where further updates go by it."""
+        model = by.forward
         assert isinstance(model, Transformer)
         assert self.tokenizer is not None
-        answers = written(model, self.tokenizer, rows, most)
-        exchanges = np.repeat(rows.exchange[:, 0], rows.labels.shape[1])
-        values = [worth(self.said.rewards, each.text, row.facts) for each, row in zip(answers, exchanges, strict=True)]
-        rewards, highest = torch.tensor(values, device=by.device).view(rows.labels.shape), self.said.highest
+        texts = written(model, self.tokenizer, rows, self.said)
+        answers = np.fromiter(texts, object).reshape(rows.labels.shape)
+        rewards = [
+            [worth(self.said.rewards, each.text, row.facts) for each in group]
+            for group, (row,) in zip(answers, rows.exchange, strict=True)
+        ]
+        found = AnsweredRows(*rows, answers, np.array(rewards))
+        if self.updates > 1 and found.drawn:
+            asked, predicted = _read(by, found)
+            _, nats = cross_entropy(by.head, model(**asked, dropout=by.dropout).read_by(by.head), predicted)
+            for answer, each, labels in zip(texts, nats.cpu(), predicted, strict=True):
+                answer.nats = each[labels != NOT_PREDICTED]
+        return found
+
+    def __call__(self, by: LossContext, rows: Rows) -> Losses:
+        """The losses of answered rows; `each` is of an answer. What was not drawn, is not learnt from."""
+        assert isinstance(rows, AnsweredRows)
+        answers, highest = rows.answers.ravel(), self.said.highest
+        rewards = torch.tensor(rows.rewards, dtype=torch.float32, device=by.device)
         n, tokens = torch.tensor(rewards.numel()), torch.tensor([len(each.ids) for each in answers]).view_as(rewards)
         parts = {
             REWARD: LossPart(rewards.sum(), n, (rewards >= highest).sum()),
@@ -81,80 +98,65 @@ class RewardedObjective(Objective[RewardedSpec]):
             ENDED: LossPart(torch.tensor(sum(each.ended for each in answers)), n),
         }
         each = highest - rewards
-        if (rows.seed == LIKELIEST).all():
-            return Losses(each.sum(), each, parts=parts)
+        if not rows.drawn:
+            return Losses(each.sum(), each, parts=parts, answers=rows.told())
         counted = advantages(self.said, rewards, tokens.to(rewards))
         alike = (rewards == rewards[:, :1]).all(1)
         parts[ALIKE] = LossPart(alike.sum(), torch.tensor(len(alike)))
-        total, notes, further = self._learnt(by, rows, answers, counted)
+        total, notes, further = self._learnt(by, rows, counted)
         return Losses(total, each, notes, {**parts, **further})
 
     def _learnt(
-        self, by: LossContext, rows: PromptRows, answers: list[Written], counted: Tensor
+        self, by: LossContext, rows: AnsweredRows, counted: Tensor
     ) -> tuple[Tensor, Sequence[Notes], Mapping[str, LossPart]]:
         """(what is minimised, the notes of the pass, further parts) where tokens of answers count so much [prompt, answer]."""
-        group = rows.labels.shape[1]
-        texts = [
-            Answered(np.array([*before, *each.ids]), np.arange(len(before) + len(each.ids)) >= len(before))
-            for i, each in enumerate(answers)
-            for before in [rows.ids[i // group, 0, : rows.n[i // group, 0]]]
-        ]
-        ids, mask, labels = side_by_side(texts)
-        predicted = tensor(labels)
-        asked = asked_of(ids, mask, by.device)
+        asked, predicted = _read(by, rows)
         out = by.forward(**asked, dropout=by.dropout)
-        hidden, weights = out.read_by(by.head), counted.view(-1, 1).expand(predicted.shape)
-        parts: Mapping[str, LossPart] = {}
-        if by.teacher is not None:
-            share, theirs = by.teacher.how.weight, by.teacher.model
+        hidden, n = out.read_by(by.head), (predicted != NOT_PREDICTED).sum()
+        weights, parts = counted.view(-1, 1).expand(predicted.shape), dict[str, LossPart]()
+        if self.updates > 1 or by.teacher is not None:
             with torch.no_grad():
-                said = theirs(**asked).read_by(theirs.head())
-                likelier = (
-                    cross_entropy(by.head, hidden, predicted)[1] - cross_entropy(theirs.head(), said, predicted)[1]
-                )
-            tokens = (predicted != NOT_PREDICTED).sum(1, keepdim=True).to(likelier)
-            # exp(d) - d - 1, d = log p of the teacher - log p: its slope by -log p is exp(d) - 1 (DeepSeekMath, equation 4).
-            weights = (1 - share) * weights + share * torch.expm1(likelier) / tokens
-            parts = from_teacher((torch.expm1(likelier) - likelier).sum(), predicted)
+                _, now = cross_entropy(by.head, hidden, predicted)
+            if self.updates > 1:
+                weights, parts[CLIPPED] = self._clipped(weights, rows, now, predicted)
+            if by.teacher is not None:
+                weights, taught = _taught(by.teacher, weights, asked, now, predicted)
+                parts |= taught
         total, nats = cross_entropy(by.head, hidden, predicted, weights=weights)
-        entropy = LossPart(nats.detach().sum(), (predicted != NOT_PREDICTED).sum())
-        return total, out.notes, {ENTROPY: entropy, **parts}
+        return total, out.notes, {ENTROPY: LossPart(nats.detach().sum(), n), **parts}
+
+    def _clipped(self, weights: Tensor, rows: AnsweredRows, now: Tensor, predicted: Tensor) -> tuple[Tensor, LossPart]:
+        """The weights of tokens whose -log p is `now` another than when they were drawn (PPO: arXiv:1707.06347, equation 7)."""
+        real = predicted != NOT_PREDICTED
+        drawn = torch.cat([each.nats for each in rows.answers.flat]).to(now)
+        ratio = (now.masked_scatter(real.to(now.device), drawn) - now).exp()
+        # Beyond that, the smaller side of the objective is a constant.
+        clipped = torch.where(weights > 0, ratio > 1 + self.said.clip_above, ratio < 1 - self.said.clip_below)
+        return (weights * ratio).masked_fill(clipped, 0), LossPart(clipped.sum(), real.sum())
 
 
-def written(model: Transformer, tokenizer: Tokenizer, rows: PromptRows, most: int) -> list[Written]:
-    """Answers of so many tokens at most, those to one prompt behind each other; each the same alone or among others."""
-    asked, group = [ids[:n].tolist() for ids, (n,) in zip(rows.ids[:, 0], rows.n, strict=True)], rows.seed.shape[1]
-    device = next(model.parameters()).device
-    ids, mask = padded(asked, device)
-    drawn = bool((rows.seed != LIKELIEST).all())
-    answers: list[list[int]] = [[] for _ in rows.seed.ravel()]
-    with torch.autocast(device.type, enabled=False):  # which would cast all weights for each token
-        steps = Decoding(
-            model,
-            ids.repeat_interleave(group, 0),
-            None if mask is None else mask.repeat_interleave(group, 0),
-            max_new_tokens=most,
-            sampling=Sampling(temperature=1.0) if drawn else GREEDY,
-            seed=rows.seed.ravel().tolist() if drawn else 0,
-            closing_ids=tokenizer.closing_ids,
-            cache=_read_once(model, ids, mask, group, ids.shape[1] + most) or True,
-        )
-        for step in steps:
-            for row, token in step.items():
-                answers[row].append(token)
-    texts = (GrowingText(tokenizer, asked[i // group], (), 0, None).whole(own) for i, own in enumerate(answers))
-    return [Written(own, text.text, text.ended_by == "end_of_text") for own, text in zip(answers, texts, strict=True)]
+def _taught(
+    teacher: Teacher, weights: Tensor, asked: Mapping[str, Any], now: Tensor, predicted: Tensor
+) -> tuple[Tensor, Mapping[str, LossPart]]:
+    """The weights with a share of what the divergence from a teacher has; that divergence (DeepSeekMath, equation 4)."""
+    share, theirs = teacher.how.weight, teacher.model
+    with torch.no_grad():
+        said = theirs(**asked).read_by(theirs.head())
+        likelier = now - cross_entropy(theirs.head(), said, predicted)[1]
+    tokens = (predicted != NOT_PREDICTED).sum(1, keepdim=True).to(likelier)
+    # exp(d) - d - 1, d = log p of the teacher - log p: its slope by -log p is exp(d) - 1.
+    weights = (1 - share) * weights + share * torch.expm1(likelier) / tokens
+    return weights, from_teacher((torch.expm1(likelier) - likelier).sum(), predicted)
 
 
-def _read_once(model: Transformer, ids: Tensor, mask: Tensor | None, group: int, longest: int) -> KVCache | None:
-    """A cache of `group` rows for each prompt [prompt, token], of all but its last token; None where nothing is won by it."""
-    width = ids.shape[1]
-    least = width if mask is None else int(mask.sum(1).min())
-    if group == 1 or least == 1 or parting(model.spec, width) is not None:
-        return None
-    cache = growing_cache(model, len(ids), width, longest)
-    before = None if mask is None else mask[:, :-1]
-    with torch.inference_mode():
-        next_logits(model, ids[:, :-1], None, cache, before)
-        cache.select([i for i in range(len(ids)) for _ in range(group)])
-    return cache
+def _read(by: LossContext, rows: AnsweredRows) -> tuple[dict[str, Any], Tensor]:
+    """(what a pass over all answers is given, each behind its prompt; the next token of an answer [answer, token])."""
+    ids, mask, labels = side_by_side(
+        [
+            Answered(np.array([*before, *each.ids]), np.arange(len(before) + len(each.ids)) >= len(before))
+            for prompt, (n,), group in zip(rows.ids[:, 0], rows.n, rows.answers, strict=True)
+            for before in [prompt[:n]]
+            for each in group
+        ]
+    )
+    return asked_of(ids, mask, by.device), tensor(labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,81 @@ def test_a_teacher_is_heard_where_the_model_drew() -> None:
     assert not [p for p in theirs.parameters() if p.grad is not None]
 
 
+def test_further_updates_are_clipped() -> None:
+    """Of answers that another model drew: the gradient of min(r A, clip(r) A), r by all logits of both (PPO, equation 7)."""
+    said = way(updates=2, clip_below=0.1, clip_above=0.3)
+    rows: PromptRows = next(data().feed(recipe(said)))
+    then, now = writer(), writer()
+    with torch.no_grad():
+        for parameter in now.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    objective = objective_of(said, then.spec, tokenizer())
+    with torch.no_grad():
+        answered = objective.answered(LossContext(then, then.head(), CPU), rows)
+    found = objective(LossContext(now, now.head(), CPU), answered)
+    found.total.backward()
+    ours = gradients(now)
+    total, n, sides = [], [0, 0], set[tuple[bool, bool]]()
+    for before, own in zip(map(partial(prompt_of, rows), range(len(rows.labels))), answered.answers, strict=True):
+        worth = [Evens().of(each.text, rows.exchange[len(total), 0].facts) for each in own]
+        loss = torch.zeros((), dtype=torch.float64)
+        for each, counts in zip(own, FORMULAS[GRPO](worth, [len(each.ids) for each in own]), strict=True):
+            ids = torch.tensor([[*before, *each.ids]])
+            ratio = (of_each(now, ids, len(before)) - of_each(then, ids, len(before)).detach()).exp()
+            kept, least = ratio.clamp(0.9, 1.3) * counts, ratio * counts
+            loss = loss - torch.minimum(least, kept).sum()
+            n = [n[0] + int((kept < least).sum()), n[1] + len(ratio)]
+            sides |= {(counts > 0, bool(each)) for each in kept < least}
+        total.append(loss)
+    torch.stack(total).sum().backward()
+    check_alike(ours, gradients(now))
+    assert [int(each) for each in found.parts["clipped"][:2]] == n
+    assert len(sides) == 4  # of tokens to become likelier and less likely, both
+
+
+def test_a_step_makes_as_many_updates_as_are_asked() -> None:
+    """The second by the answers of the first, at the same rate; from weights that drew them, the first clips nothing."""
+    found = []
+    for updates in (1, 2):
+        model, given = writer(), recipe(way(updates=updates))
+        trainer = Trainer(model, given, objective_of(given.objective, model.spec, tokenizer()))
+        feed = data().feed(given)
+        rows = next(feed)
+        trainer.gradients(1, rows)
+        first = gradients(model)
+        trainer.optimizer.zero_grad(set_to_none=True)
+        result = trainer.step(1, rows)
+        found.append((first, result, trainer.optimizer.state[trainer.parameters[0]]["step"]))
+    (one, once, steps), (two, twice, more) = found
+    check_alike(one, two)
+    assert (int(steps), int(more)) == (1, 2)
+    assert once.loss == twice.loss
+    assert once.grad_norm != twice.grad_norm
+    assert "clipped" not in (once.parts or {})
+    assert "clipped" in (twice.parts or {})
+
+
+def test_a_stop_ends_an_answer() -> None:
+    """Its text is what stands before; its tokens are learnt up to those that end it."""
+    model = writer()
+    encoded = data().encoded(recipe(way()))
+    rows = encoded.batch(np.arange(9), np.arange(36).reshape(9, 4))
+    whole, cut = (written(model, tokenizer(), rows, way(stop=stop)) for stop in ((), ("4", "77")))
+    met = 0
+    for plain, each in zip(whole, cut, strict=True):
+        places = [(at + len(stop), at) for stop in ("4", "77") if (at := plain.text.find(stop)) >= 0]
+        if not places:
+            assert each == plain
+            continue
+        met += 1
+        end, begin = min(places)
+        assert each.text == plain.text[:begin]
+        assert each.ended
+        assert each.ids == plain.ids[: len(each.ids)]
+        assert tokenizer().decode(each.ids) == plain.text[:end]
+    assert 3 < met < 33
+
+
 def of_each(model: Transformer, ids: Tensor, n: int) -> Tensor:
     """Log p of each token behind the first n."""
     logits = model(ids).logits[0, :-1].double().log_softmax(-1)
@@ -264,7 +339,8 @@ def test_answers_are_those_that_the_model_gives() -> None:
         assert own.ended == (ids[-1] in tokenizer().closing_ids)
     n = 2000
     one = encoded.batch(np.zeros(1, dtype=np.int64), np.arange(n)[None])
-    first = np.bincount([each.ids[0] for each in written(model, tokenizer(), one, way(max_new_tokens=1))], minlength=model.spec.vocab_size)
+    drawn = written(model, tokenizer(), one, way(max_new_tokens=1))
+    first = np.bincount([each.ids[0] for each in drawn], minlength=model.spec.vocab_size)
     with torch.no_grad():
         likely = model(torch.tensor([prompt_of(one, 0)])).logits[0, -1].double().softmax(-1).numpy() * n
     often = likely >= 5
@@ -496,15 +572,39 @@ def test_commands_train_and_judge(tmp_path: Path) -> None:
     af.save(writer(), tmp_path / "base", tokenizer=tokenizer())
     asked = ["--data", tmp_path / "sums.jsonl"]
     said = [*asked, "--reward", "last-number", "--max-new-tokens", "4", "--objective", "grpo"]
-    sizes = ["--group", "4", "--tokens", "2k", "--batch-tokens", "400", "--seq-len", "16", "--validation", "0.2"]
+    sizes = [
+        "--group",
+        "4",
+        "--updates",
+        "2",
+        "--tokens",
+        "2k",
+        "--batch-tokens",
+        "400",
+        "--seq-len",
+        "16",
+        "--validation",
+        "0.2",
+    ]
     base, out = tmp_path / "base", tmp_path / "out"
     learnt = answer("train", base, "--init", base, *said, *sizes, "--out", out)
     assert learnt["objective"] == "GRPO"
+    shown = succeeded(run("train", base, "--init", base, *said, *sizes, "--out", out)).stdout
     judged = answer("evaluate", out, *asked, "--held-out", "0.2")
     assert judged["reward"] == learnt["validation"]["reward"] == pytest.approx(1 - learnt["validation"]["loss"])
     assert judged["loss"] == learnt["validation"]["loss"]
     assert judged["prompts"] == 4
-    assert "20 prompts" in succeeded(run("evaluate", base, *said)).stdout
+    each = judged["answers"]
+    assert sum(one["reward"] for one in each) / 4 == pytest.approx(judged["reward"])
+    assert [one["prompt"] for one in each] == [sums[one["line"] - 1]["prompt"] for one in each]
+    *_, last = (out / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(last)["answers"] == each
+    for one in each:
+        assert f"line {one['line']}: {one['prompt']!r} → {one['text']!r}, worth {one['reward']:g}" in shown
+    told = succeeded(run("evaluate", base, *said, "--stop", "1", "--stop", "2")).stdout.splitlines()
+    assert "20 prompts" in told[0]
+    assert len(told) == 5
+    assert not any(set("12") & set(line.partition("→")[2].partition(", worth")[0]) for line in told[1:])
     refused(run("evaluate", base, *asked, "--reward", "equal"), "take --objective grpo, or leave them out")
     refused(run("evaluate", base, *asked, "--objective", "grpo", "--reward", "equl"), "did you mean 'equal'")
     refused(run("inspect", out, *asked), "GRPO judges what a model writes itself")

@@ -30,7 +30,7 @@ from anyformer.errors import UsageError
 
 OF_TEXTS = (  # options that no task has
     *("data", "source", "target", "held_out", "memory", "truncate", "objective", "chat_template"),
-    *("source_language", "target_language", "rewards", "max_new_tokens"),
+    *("source_language", "target_language", "rewards", "max_new_tokens", "stop"),
 )
 YAML = (".yaml", ".yml")
 BEAMS = 4

@@ -186,6 +186,13 @@ reward_options = one_after_the_other(  # of what a model writes itself
         "(--import). May be given several times.",
     ),
     click.option("--max-new-tokens", type=Amount(most=2**16), help="Of an answer to a prompt."),
+    click.option(
+        "--stop",
+        metavar="TEXT",
+        multiple=True,
+        callback=lambda context, option, given: given or None,
+        help="End an answer before this text. May be given several times.",
+    ),
 )
 
 

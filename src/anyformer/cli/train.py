@@ -37,7 +37,10 @@ from anyformer.errors import UsageError
 LOGS = ("tensorboard", "wandb", "mlflow", "csv")
 HOW = ("compiled", "micro_tokens", "recompute", "workers", "save", "save_every", "keep_last")  # fields of RunOptions
 # Fields of a recipe, or of its objective, beside `recipe_options`.
-OF_RECIPE = ("lora", "distillation", "source_language", "target_language", "rewards", "max_new_tokens", "group")
+OF_RECIPE = (
+    *("lora", "distillation", "source_language", "target_language"),
+    *("rewards", "max_new_tokens", "stop", "group", "updates"),
+)
 
 
 @click.command()
@@ -139,6 +142,7 @@ OF_RECIPE = ("lora", "distillation", "source_language", "target_language", "rewa
 )
 @reward_options
 @click.option("--group", type=Amount(2, 2**16), help="Answers that are written to a prompt and compared.")
+@click.option("--updates", type=Amount(most=64), help="Of the weights, by the same answers.")
 @click.option(
     "--chat-template", type=PATH, help="Jinja file that writes conversations.  [default: what the tokenizer brings]"
 )

@@ -27,10 +27,11 @@ from anyformer.training.objectives.answers import CHOSEN, MARGIN
 from anyformer.training.objectives.contrastive.data import ContrastValidation
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
+from anyformer.training.objectives.objective import Answer
 from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import Sources
-from anyformer.training.run.evaluation import Evaluation, PartLoss
+from anyformer.training.run.evaluation import SAMPLE, Evaluation, PartLoss
 from anyformer.training.run.evaluation import evaluate as evaluate_rows
 
 VERSION = 1
@@ -153,13 +154,15 @@ class RewardEvaluation(ShowsItself):
     answer_tokens: float  # of an answer, on average
     ended: float  # share of the answers that ended by themselves
     prompts: int
+    answers: Sequence[Answer] = ()  # of all prompts, in their order
 
     def as_json(self) -> dict[str, Any]:
-        return {"version": VERSION, **vars(self)}
+        return {"version": VERSION, **vars(self), "answers": [each._asdict() for each in self.answers]}
 
     def __str__(self) -> str:
         written = f"{self.answer_tokens:.1f} tokens an answer, {self.ended:.1%} ended by themselves"
-        return f"{in_words(vars(self))}; {written} ({counted(self.prompts, 'prompt')})"
+        said = f"{in_words(vars(self))}; {written} ({counted(self.prompts, 'prompt')})"
+        return "\n".join([said, *map(str, self.answers[:SAMPLE])])
 
 
 Evaluated = TextEvaluation | LabelEvaluation | PairEvaluation | PreferenceEvaluation | RewardEvaluation
@@ -178,6 +181,7 @@ def evaluate(
     objective: str | None = None,
     rewards: Sequence[str | RewardSpec] | None = None,
     max_new_tokens: int | None = None,
+    stop: Sequence[str] | None = None,
     chat_template: str | Path | None = None,
     precision: Precision = "float32",
     truncate: bool = False,
@@ -190,12 +194,12 @@ def evaluate(
     """What a model's predictions cost on a text (a file, a folder, "stdlib", or labelled text), or on two files of pairs.
 
     `model` is a model, or a directory: a run is judged by the objective that it was trained by, any other model by the one
-    that suits its architecture, unless `objective` is "sft", of the answers of conversations, which `chat_template` may write,
-    "causal-lm", of preferences "simpo" or "orpo", or "grpo", of what the model itself answers to prompts, in `max_new_tokens` at
-    most, by `rewards`, rules or their names. `held_out` takes only what training with such a share of validation set
-    aside. Rows have `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before
-    them. `truncate` cuts labelled texts, pairs or conversations longer than a row. `bleu` translates the source too, searching
-    so, or as the model's files say, and compares.
+    that suits its architecture, unless `objective` is "sft", of the answers of conversations, which `chat_template` may
+    write, "causal-lm", of preferences "simpo" or "orpo", or "grpo", of what the model itself answers to prompts, in
+    `max_new_tokens` at most and up to the first of the texts `stop`, by `rewards`, rules or their names. `held_out` takes
+    only what training with such a share of validation set aside. Rows have `seq_len` tokens, by default as trained; with a
+    `memory`, windows of one text see so many tokens before them. `truncate` cuts labelled texts, pairs or conversations
+    longer than a row. `bleu` translates the source too, searching so, or as the model's files say, and compares.
     The languages of pairs are special tokens (`Tokenizer.between`). `dtype` is that of the weights of what is loaded, or how
     they are packed.
 
@@ -213,7 +217,7 @@ def evaluate(
     refuse_unknown(objective, given)
     found = opened(model, tokenizer, device=device, dtype=dtype).by_template(chat_template)
     found = found.between(source_language, target_language)
-    answers = {"rewards": rewards, "max_new_tokens": max_new_tokens}
+    answers = {"rewards": rewards, "max_new_tokens": max_new_tokens, "stop": stop}
     goal = goal_of(found, given, objective, truncate=truncate, **answers)
     if bleu is not None and isinstance(goal, Contrastive):
         raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
@@ -277,7 +281,14 @@ def _rewards(goal: RewardedSpec, losses: Evaluation) -> RewardEvaluation:
     reward, length, ended = (losses.parts[name] for name in (REWARD, LENGTH, ENDED))
     assert reward.accuracy is not None
     return RewardEvaluation(
-        goal.kind, losses.loss, reward.loss, reward.accuracy, length.loss, ended.loss, losses.tokens
+        goal.kind,
+        losses.loss,
+        reward.loss,
+        reward.accuracy,
+        length.loss,
+        ended.loss,
+        losses.tokens,
+        losses.answers,
     )
 
 

@@ -80,10 +80,11 @@ def goal_of(
     truncate: bool = False,
     rewards: Sequence[str | RewardSpec] | None = None,
     max_new_tokens: int | None = None,
+    stop: Sequence[str] | None = None,
 ) -> ObjectiveSpec:
     """The objective that a run was trained by where the data are of its kind, else what suits the architecture, or is named.
 
-    What a model writes itself is judged by the `rewards`, and has so many new tokens, where these are given. Raises UsageError
+    What a model writes itself is judged by the `rewards`, has so many new tokens and ends at `stop`, as given. Raises UsageError
     for a run that compared answers with the model that it began with, or learnt from data of another kind which alone it can
     be judged by, and for an encoder and a decoder whose vocabulary has no token to hide text by.
     """
@@ -109,12 +110,12 @@ def goal_of(
             "a text is hidden from this model's encoder by sentinels (<extra_id_0>) or a mask, and its tokenizer has none; "
             "give pairs of texts (--source and --target)"
         )
-    answers = {"rewards": rewards and rewards_of(rewards), "max_new_tokens": max_new_tokens}
+    answers = {"rewards": rewards and rewards_of(rewards), "max_new_tokens": max_new_tokens, "stop": stop and (*stop,)}
     said = {name: value for name, value in answers.items() if value}
     if said and not isinstance(goal, RewardedSpec):
         raise UsageError(
-            f"--reward and --max-new-tokens are for what a model writes itself, and {goal.kind} judges what is given; take "
-            "--objective grpo, or leave them out"
+            f"--reward, --max-new-tokens and --stop are for what a model writes itself, and {goal.kind} judges what is given; "
+            "take --objective grpo, or leave them out"
         )
     goal = goal.but(**said)
     return goal.but(truncate=goal.truncate or truncate) if isinstance(goal, Examples) else goal

@@ -121,7 +121,7 @@ class Trained(ShowsItself):
             said.append("validation " + ", ".join(parts))
         said += [f"saved in {self.out}"] if self.out else []
         said += [f"best on the validation text: {result.best}"] if result.best else []
-        return "; ".join(said)
+        return "\n".join(["; ".join(said), *map(str, [] if evaluation is None else evaluation.sample)])
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from anyformer.disk.atomic import replace_file, write_all
 from anyformer.disk.run_layout import METRICS
 from anyformer.errors import CheckpointError, DiskFailed
+
+FURTHER = ("parts", "right", "answers")  # fields of metrics that are no figures, but hold some
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ class ValidationMetrics(Metrics):
     validation_loss: float  # nats a token
     whole: bool = False
     unigram_loss: float | None = None  # of predicting by the frequency of labels alone, on the whole text; else None
+    answers: Sequence[Mapping[str, Any]] | None = None  # a few that the model itself has written; None: it writes none
 
 
 class MetricsLog:
@@ -170,7 +174,7 @@ def check_metrics(run: Path, checkpoint: Path) -> None:
 def _entry(line: bytes) -> Metrics:
     """One line. Raises ValueError, TypeError, AttributeError for what is none."""
     fields = json.loads(line)
-    if not all(isinstance(value, int | float) for name, value in fields.items() if name not in ("parts", "right")):
+    if not all(isinstance(value, int | float) for name, value in fields.items() if name not in FURTHER):
         raise TypeError("a metric is a number")
     return (ValidationMetrics if "validation_loss" in fields else StepMetrics)(**fields)
 

@@ -20,6 +20,7 @@ from anyformer.layers.head import Head
 from anyformer.memory import SegmentMemory
 from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec, Workload
+from anyformer.text.conversations import words_of
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.data.noise import Noise
 from anyformer.training.objectives.specification import ObjectiveSpec
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from anyformer.text import Tokenizer
 
 Forward = Callable[..., Any]  # the model
+WORDS = 60  # characters of a prompt, or of its answer, that are shown in a line
 S = TypeVar("S", bound=ObjectiveSpec)
 
 
@@ -51,6 +53,10 @@ class Answer(NamedTuple):
     prompt: str | Sequence[Mapping[str, Any]]  # a text, or messages
     text: str
     reward: float
+
+    def __str__(self) -> str:
+        asked = self.prompt if isinstance(self.prompt, str) else words_of(self.prompt[-1])
+        return f"line {self.line}: {_short(asked)} → {_short(self.text)}, worth {self.reward:g}"
 
 
 class Losses(NamedTuple):
@@ -274,6 +280,11 @@ def inputs_of(rows: Rows, device: torch.device, *, alone: bool = True) -> dict[s
         "attention_mask": None if plain else on(device, rows.document),
         "position_ids": None if plain else on(device, rows.positions),
     }
+
+
+def _short(text: str) -> str:
+    """A text in quotes: of a long one the end, where a prompt asks and an answer concludes."""
+    return repr(text if len(text) <= WORDS else "…" + text[-WORDS:])
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:

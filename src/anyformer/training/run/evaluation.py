@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from anyformer.training.step.pipeline import Pipeline
 
 BATCH_TOKENS = 4096
+SAMPLE = 4  # of a model's answers, what is shown and kept
 Numbers = tuple[float, int, int | None]  # of `LossPart`: nats, labels, of them right
 
 
@@ -60,6 +61,11 @@ class Evaluation:
             return None
         n = sum(self.class_counts)
         return math.fsum(-count / n * math.log(count / n) for count in self.class_counts if count)
+
+    @property
+    def sample(self) -> tuple[Answer, ...]:
+        """The first of the answers."""
+        return self.answers[:SAMPLE]
 
     @property
     def nats(self) -> float:

@@ -18,13 +18,13 @@ from typing import Any, TextIO
 
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import UsageError, unknown
-from anyformer.training.checkpoint.metrics import Metrics, StepMetrics, ValidationMetrics
+from anyformer.training.checkpoint.metrics import FURTHER, Metrics, StepMetrics, ValidationMetrics
 from anyformer.training.run.plan import RunPlan
 from anyformer.training.run.progress import Watcher
 
 FOLDER = "logs"
 PROJECT = "anyformer"  # what wandb and mlflow file runs under
-FURTHER = {"parts": "loss", "right": "right"}  # figures of further predictions, and what is written before their names
+BEFORE = {"parts": "loss", "right": "right"}  # what is written before the names of further predictions' figures
 
 
 class Logger(Watcher):
@@ -206,9 +206,9 @@ LOGGERS: Mapping[str, tuple[type[Logger], str | None]] = {
 
 def figures(metrics: Metrics) -> dict[str, float]:
     """The figures of a step or a validation by name, of further predictions loss/NAME and right/NAME; the unknown is left out."""
-    known = {each.name: getattr(metrics, each.name) for each in fields(metrics)}
-    for field, before in FURTHER.items():
-        known |= {f"{before}/{name}": value for name, value in (known.pop(field, None) or {}).items()}
+    known = {each.name: getattr(metrics, each.name) for each in fields(metrics) if each.name not in FURTHER}
+    for field, before in BEFORE.items():
+        known |= {f"{before}/{name}": value for name, value in (getattr(metrics, field, None) or {}).items()}
     return {name: value for name, value in known.items() if value is not None}
 
 

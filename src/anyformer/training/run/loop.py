@@ -252,7 +252,7 @@ class Run:
     def _validate_sample(self) -> None:
         """Read a sample of the validation text: what ranks the checkpoint of this step, if there is one."""
         if self.validation is not None and self.options.validations:
-            self._validated(self._evaluate(self.validation, self.sampled).loss, False)
+            self._validated(self._evaluate(self.validation, self.sampled), False)
 
     def _validate_whole(self) -> Evaluation | None:
         if self.validation is None:
@@ -261,7 +261,7 @@ class Run:
         if not any(entry.whole and entry.step == self.recipe.steps for entry in self.saving.log.validations):
             known = evaluation.frequency_loss
             trivial = trivial_loss(self.recipe, self.job.data, self.validation) if known is None else known
-            self._validated(evaluation.loss, True, trivial)
+            self._validated(evaluation, True, trivial)
         return evaluation
 
     def _evaluate(self, validation: Validation, most_tokens: int | None = None) -> Evaluation:
@@ -277,8 +277,8 @@ class Run:
             pipeline=by.pipeline,
         )
 
-    def _validated(self, loss: float, whole: bool, unigram: float | None = None) -> None:
-        s = self.saved
+    def _validated(self, evaluation: Evaluation, whole: bool, unigram: float | None = None) -> None:
+        s, loss = self.saved, evaluation.loss
         if not math.isfinite(loss):
             raise self._diverged(f"validation loss is not finite after step {s.step:,}")
         metrics = ValidationMetrics(
@@ -289,6 +289,7 @@ class Run:
             validation_loss=loss,
             whole=whole,
             unigram_loss=unigram,
+            answers=[answer._asdict() for answer in evaluation.sample] or None,
         )
         self.saving.log.add(metrics)
         self.watcher.validation(metrics)

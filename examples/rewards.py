@@ -9,7 +9,7 @@ import anyformer as af
 from anyformer.text import Tokenizer
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "sums")
-tokens = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
+tokens = int(sys.argv[2]) if len(sys.argv) > 2 else 500_000
 folder.mkdir(exist_ok=True)
 
 
@@ -33,5 +33,5 @@ judged = {"rewards": ["equal"], "max_new_tokens": 3}
 print("taught:", af.evaluate(folder / "taught", asked, objective="grpo", **judged))
 rows = {"seq_len": 16, "lr": 3e-4, "tokens": tokens, "batch_tokens": 4096, "validation": 0.1}
 taught = folder / "taught"
-af.train(taught, asked, init=taught, out=folder / "better", objective="grpo", group=16, **judged, **rows)
+af.train(taught, asked, init=taught, out=folder / "better", objective="grpo", group=16, updates=4, **judged, **rows)
 print("rewarded:", af.evaluate(folder / "better", asked))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.errors import RunFailed, TextError, UsageError
+from anyformer.errors import RunFailed, SpecError, TextError, UsageError
 from anyformer.layers import Everything
 from anyformer.model import Transformer, build
 from anyformer.recipe import (
@@ -49,6 +49,8 @@ from anyformer.training.objectives.rewarded import rewards_of
 from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptData, PromptRows
 from anyformer.training.objectives.rewarded.written import written
 from anyformer.training.run import RunOptions, TrainingResult, train
+from anyformer.training.run.evaluation import evaluate
+from anyformer.training.run.plan import flops_per_token
 from anyformer.training.step import Trainer
 from anyformer.training.step.trainer import rows_of
 from tests.cli.running import answer, refused, run, succeeded
@@ -379,6 +381,29 @@ def test_what_a_run_knows_of_its_prompts() -> None:
     assert PromptData(prompts(), prompts(6, 1), other).fingerprint != given.fingerprint
 
 
+def test_what_is_written_is_counted_as_read() -> None:
+    """A token of an answer is read where it is written, each time that it is learnt from, and once to see how likely it was."""
+    load = data().load(recipe(way()))
+    once = flops_per_token(fitting(), load)
+    found = [
+        flops_per_token(fitting(), load, objective_of(way(updates=n), fitting(), tokenizer())) / once for n in (1, 2, 5)
+    ]
+    assert found == pytest.approx([4 / 3, 8 / 3, 17 / 3])
+
+
+def test_answers_are_told_by_their_lines() -> None:
+    """In whatever batches they are judged."""
+    model, given = writer(), recipe(way())
+    objective, validation = objective_of(given.objective, model.spec, tokenizer()), data().validation(given)
+    assert validation is not None
+    whole, parts = (evaluate(model, objective, validation, batch_tokens=n) for n in (10**6, 1))
+    assert whole.answers == parts.answers
+    assert [(each.line, each.prompt) for each in whole.answers] == [
+        (row.line, row.before) for row in prompts(6, 1).rows
+    ]
+    assert sum(each.reward for each in whole.answers) == pytest.approx(6 * whole.parts["reward"].loss)
+
+
 def test_rules_are_added_up() -> None:
     """What all answers have to the full is the highest reward; from groups that are all alike nothing is learnt."""
     said = way(rewards=(Matches(pattern="^", weight=0.5), Matches(pattern="^", weight=0.2)))
@@ -557,9 +582,11 @@ def test_a_line_without_what_it_is_judged_by_is_named() -> None:
 
 def test_recipes_carry_them() -> None:
     for kind in FORMULAS:
-        said = recipe(way(kind, rewards=(LastNumber(weight=0.5), Matches(pattern="a"))))
+        said = recipe(way(kind, rewards=(LastNumber(weight=0.5), Matches(pattern="a")), stop=("\nQ:", "#")))
         assert loads(dumps(said)) == said
         assert said.objective.highest == 1.5  # type: ignore[attr-defined]
+    with pytest.raises(SpecError, match=r"GRPO.stop = .* must be a text of 1 to 200 characters"):
+        way(stop=("",))
     assert rewards_of(["boxed", "Evens", Equal(field="b")]) == (Boxed(), Evens(), Equal(field="b"))
     with pytest.raises(UsageError, match=r"there is no reward 'boxd' \(did you mean 'boxed'\?\)"):
         rewards_of(["boxd"])

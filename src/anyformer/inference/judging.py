@@ -110,7 +110,11 @@ def goal_of(
             "a text is hidden from this model's encoder by sentinels (<extra_id_0>) or a mask, and its tokenizer has none; "
             "give pairs of texts (--source and --target)"
         )
-    answers = {"rewards": rewards and rewards_of(rewards), "max_new_tokens": max_new_tokens, "stop": stop and (*stop,)}
+    answers = {
+        "rewards": rewards and rewards_of(rewards),
+        "max_new_tokens": max_new_tokens,
+        "stop": stop and tuple([stop] if isinstance(stop, str) else stop),
+    }
     said = {name: value for name, value in answers.items() if value}
     if said and not isinstance(goal, RewardedSpec):
         raise UsageError(

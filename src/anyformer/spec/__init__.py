@@ -29,7 +29,7 @@ from anyformer.spec.part import Spec as Spec, Weight as Weight, inside as inside
 from anyformer.spec.part import usual as usual
 from anyformer.spec.ranges import AtLeastOne as AtLeastOne, Count as Count, Exponent as Exponent, Few as Few
 from anyformer.spec.ranges import Layers as Layers, Length as Length, NotNegative as NotNegative
-from anyformer.spec.ranges import Positive as Positive, Range as Range
+from anyformer.spec.ranges import Passage as Passage, Positive as Positive, Range as Range
 from anyformer.spec.ranges import Rate as Rate, Share as Share, SomeShare as SomeShare, TrueShare as TrueShare
 from anyformer.spec.ranges import Vocab as Vocab, Whole as Whole, Width as Width, Window as Window
 from anyformer.spec.sizes import Sizes as Sizes

@@ -53,6 +53,7 @@ Count = NewType("Count", int)  # of things: heads, experts, segments
 Length = NewType("Length", int)  # of sequences, in tokens: contexts, learned positions
 Window = NewType("Window", int)  # of distances, in tokens: sliding windows, the reach of buckets
 Vocab = NewType("Vocab", int)  # rows of a table of tokens
+Passage = NewType("Passage", str)  # of a text, ends of lines too
 
 EXACT = 2**53  # the whole numbers up to it are floats too
 RANGES: dict[Any, Range] = {
@@ -100,7 +101,7 @@ def refuse(hint: Any) -> Refuse:
     if (plain := _plain(hint)) in (int, float):
         return _number(plain, RANGES[hint])
     if plain is str:
-        return _name
+        return _passage if hint is Passage else _name
     return lambda value: None if isinstance(value, plain) else f"must be {_a(plain)}"
 
 
@@ -129,6 +130,12 @@ def _number(plain: type, found: Range) -> Refuse:
 def _name(value: Any) -> str | None:
     short = isinstance(value, str) and 0 < len(value) <= LONGEST and value.isprintable()
     return None if short else f"must be a text of 1 to {LONGEST} characters that print"
+
+
+def _passage(value: Any) -> str | None:
+    return (
+        None if isinstance(value, str) and 0 < len(value) <= LONGEST else f"must be a text of 1 to {LONGEST} characters"
+    )
 
 
 def _one_of(refusals: list[Refuse], or_none: bool) -> Refuse:

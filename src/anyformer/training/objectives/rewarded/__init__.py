@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
 from anyformer.errors import RunFailed, SpecError, UsageError, among
-from anyformer.spec import Few, Positive, Range, SomeShare, Spec
+from anyformer.spec import Few, Passage, Positive, Range, SomeShare, Spec
 from anyformer.training.objectives.specification import ObjectiveSpec, Reads
 
 REWARD = "reward"  # the part of the losses that is no loss: what answers are worth
@@ -115,7 +115,7 @@ class RewardedSpec(ObjectiveSpec, abstract=True):
     rewards: tuple[RewardSpec, ...] = (Equal(),)
     group: Annotated[int, Range(2, 2**16)] = 8  # answers to a prompt
     max_new_tokens: Few = 128  # of an answer
-    stop: tuple[str, ...] = ()  # texts that end an answer, and are no part of what is judged
+    stop: tuple[Passage, ...] = ()  # texts that end an answer, and are no part of what is judged
     updates: Annotated[int, Range(1, 64)] = 1  # of the weights, by the same answers
     # How far from 1 further updates take the ratio of a token's new and old probability.
     clip_below: SomeShare = 0.2
@@ -131,7 +131,6 @@ class RewardedSpec(ObjectiveSpec, abstract=True):
 
     def __post_init__(self) -> None:
         self.require("rewards", bool(self.rewards), "says nothing; give one rule at least")
-        self.require("stop", all(self.stop), "holds an empty text, which would end every answer; leave it out")
 
     @property
     def highest(self) -> float:

@@ -199,11 +199,12 @@ def test_reads_both_ways(tmp_path: Path) -> None:
 
 
 def test_rewards(tmp_path: Path) -> None:
-    out = run(tmp_path, str(EXAMPLES / "rewards.py"), "sums", "40000")
-    found = {line.partition(":")[0]: float(re.findall(r"([\d.]+)% right", line)[0]) for line in out.splitlines()}
+    lines = run(tmp_path, str(EXAMPLES / "rewards.py"), "sums", "40000").splitlines()
+    judged = [line for line in lines if "(100 prompts)" in line]
+    found = {line.partition(":")[0]: float(re.findall(r"([\d.]+)% right", line)[0]) for line in judged}
     assert set(found) == {"taught", "rewarded"}
     assert 60 < found["taught"] < 90  # sixty sums of a hundred were shown
-    assert all("(100 prompts)" in line for line in out.splitlines())
+    assert len(lines) == 2 * (1 + 4)  # a few answers behind each
 
 
 @pytest.mark.slow

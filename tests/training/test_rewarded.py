@@ -47,7 +47,7 @@ from anyformer.text.conversations import Exchange, ExchangeCorpus, read_prompts
 from anyformer.training.objectives.objective import LossContext, Losses, Teacher, objective_of
 from anyformer.training.objectives.rewarded import rewards_of
 from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptData, PromptRows
-from anyformer.training.objectives.rewarded.written import written
+from anyformer.training.objectives.rewarded.rollouts import rollouts
 from anyformer.training.run import RunOptions, TrainingResult, train
 from anyformer.training.run.evaluation import evaluate
 from anyformer.training.run.plan import flops_per_token
@@ -168,7 +168,7 @@ def test_the_loss_is_that_of_the_papers_formula(kind: type[RewardedSpec]) -> Non
     found = losses(said, LossContext(model, model.head(), CPU), rows)
     found.total.backward()
     ours = gradients(model)
-    answers = written(model, tokenizer(), rows, said)
+    answers = rollouts(model, tokenizer(), rows, said)
     total, missing, alike = [], [], 0
     for i in range(len(rows.labels)):
         own, before = answers[4 * i : 4 * i + 4], prompt_of(rows, i)
@@ -201,7 +201,7 @@ def test_a_teacher_is_heard_where_the_model_drew() -> None:
     found = losses(said, LossContext(model, model.head(), CPU, teacher=teacher), rows)
     found.total.backward()
     ours = gradients(model)
-    answers = written(model, tokenizer(), rows, said)
+    answers = rollouts(model, tokenizer(), rows, said)
     total, apart = [], []
     for i in range(len(rows.labels)):
         own, before = answers[2 * i : 2 * i + 2], prompt_of(rows, i)
@@ -277,7 +277,7 @@ def test_a_stop_ends_an_answer() -> None:
     model = writer()
     encoded = data().encoded(recipe(way()))
     rows = encoded.batch(np.arange(9), np.arange(36).reshape(9, 4))
-    whole, cut = (written(model, tokenizer(), rows, way(stop=stop)) for stop in ((), ("4", "77")))
+    whole, cut = (rollouts(model, tokenizer(), rows, way(stop=stop)) for stop in ((), ("4", "77")))
     met = 0
     for plain, each in zip(whole, cut, strict=True):
         places = [(at + len(stop), at) for stop in ("4", "77") if (at := plain.text.find(stop)) >= 0]
@@ -330,7 +330,7 @@ def test_answers_are_those_that_the_model_gives() -> None:
     model = writer()
     encoded = data().encoded(recipe(way()))
     rows = encoded.batch(np.arange(9), np.full((9, 1), LIKELIEST))
-    for i, own in enumerate(written(model, tokenizer(), rows, way())):
+    for i, own in enumerate(rollouts(model, tokenizer(), rows, way())):
         ids = prompt_of(rows, i)
         for _ in range(6):
             with torch.no_grad():
@@ -341,7 +341,7 @@ def test_answers_are_those_that_the_model_gives() -> None:
         assert own.ended == (ids[-1] in tokenizer().closing_ids)
     n = 2000
     one = encoded.batch(np.zeros(1, dtype=np.int64), np.arange(n)[None])
-    drawn = written(model, tokenizer(), one, way(max_new_tokens=1))
+    drawn = rollouts(model, tokenizer(), one, way(max_new_tokens=1))
     first = np.bincount([each.ids[0] for each in drawn], minlength=model.spec.vocab_size)
     with torch.no_grad():
         likely = model(torch.tensor([prompt_of(one, 0)])).logits[0, -1].double().softmax(-1).numpy() * n
@@ -349,10 +349,10 @@ def test_answers_are_those_that_the_model_gives() -> None:
     square = (((first - likely) ** 2 / likely)[often]).sum()
     assert square < often.sum() + 5 * math.sqrt(2 * often.sum())
     some = encoded.batch(np.arange(5), np.arange(5, 15).reshape(5, 2))
-    together = written(model, tokenizer(), some, way())
+    together = rollouts(model, tokenizer(), some, way())
     for i in range(5):
         alone = PromptRows(*(field[i : i + 1] for field in some))
-        assert written(model, tokenizer(), alone, way()) == together[2 * i : 2 * i + 2]
+        assert rollouts(model, tokenizer(), alone, way()) == together[2 * i : 2 * i + 2]
 
 
 def test_parts_of_a_batch_are_the_batch() -> None:

@@ -27,7 +27,7 @@ from anyformer.training.objectives.answers import CHOSEN, MARGIN
 from anyformer.training.objectives.contrastive.data import ContrastValidation
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
-from anyformer.training.objectives.objective import Answer
+from anyformer.training.objectives.objective import JudgedAnswer
 from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import Sources
@@ -154,7 +154,7 @@ class RewardEvaluation(ShowsItself):
     answer_tokens: float  # of an answer, on average
     ended: float  # share of the answers that ended by themselves
     prompts: int
-    answers: Sequence[Answer] = ()  # of all prompts, in their order
+    answers: Sequence[JudgedAnswer] = ()  # of all prompts, in their order
 
     def as_json(self) -> dict[str, Any]:
         return {"version": VERSION, **vars(self), "answers": [each._asdict() for each in self.answers]}

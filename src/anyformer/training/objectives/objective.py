@@ -46,7 +46,7 @@ class LossPart(NamedTuple):
         return float(self.nats), int(self.labels), None if self.right is None else int(self.right)
 
 
-class Answer(NamedTuple):
+class JudgedAnswer(NamedTuple):
     """What a model has answered to a prompt by itself."""
 
     line: int  # of the prompt, in its file
@@ -68,7 +68,7 @@ class Losses(NamedTuple):
     parts: Mapping[str, LossPart] = {}  # by name; `each` is of the objective's first concern alone
     # shaped as the labels: which of a few each was, where only the pass could tell; else None
     classes: Tensor | None = None
-    answers: Sequence[Answer] = ()  # of the likeliest tokens, where the model itself has written some
+    answers: Sequence[JudgedAnswer] = ()  # of the likeliest tokens, where the model itself has written some
 
 
 class LossContext(NamedTuple):

@@ -17,7 +17,7 @@ from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Validation
-from anyformer.training.objectives.objective import Answer, LossContext, Objective
+from anyformer.training.objectives.objective import JudgedAnswer, LossContext, Objective
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import seeing
 
@@ -52,7 +52,7 @@ class Evaluation:
     documents: tuple[DocumentLoss, ...]
     class_counts: tuple[int, ...] | None = None  # of `Losses.classes`, where the objective tells them
     parts: Mapping[str, PartLoss] = field(default_factory=dict)  # by name
-    answers: tuple[Answer, ...] = ()  # that the model itself has written, by their lines
+    answers: tuple[JudgedAnswer, ...] = ()  # that the model itself has written, by their lines
 
     @property
     def frequency_loss(self) -> float | None:
@@ -63,7 +63,7 @@ class Evaluation:
         return math.fsum(-count / n * math.log(count / n) for count in self.class_counts if count)
 
     @property
-    def sample(self) -> tuple[Answer, ...]:
+    def sample(self) -> tuple[JudgedAnswer, ...]:
         """The first of the answers."""
         return self.answers[:SAMPLE]
 
@@ -122,7 +122,7 @@ def evaluate(
     """
     counts: np.ndarray | None = None
     parts: list[dict[str, Numbers]] = []
-    answers: list[Answer] = []
+    answers: list[JudgedAnswer] = []
     device = next(model.parameters()).device
     beside = None if auxiliary is None else LossContext(auxiliary, auxiliary.head(), device)
     by = None if pipeline is not None else LossContext(model, model.head(), device, auxiliary=beside)

@@ -34,7 +34,7 @@ from anyformer.training.objectives.objective import (
 from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD, RewardedSpec, worth
 from anyformer.training.objectives.rewarded.advantages import advantages
 from anyformer.training.objectives.rewarded.data import PromptRows
-from anyformer.training.objectives.rewarded.written import AnsweredRows, written
+from anyformer.training.objectives.rewarded.rollouts import AnsweredRows, rollouts
 
 ENTROPY = "entropy"  # the part of the losses that is no loss: nats of a token that was drawn
 ALIKE = "alike"  # the same: of prompts, those all of whose answers are worth the same, from which nothing is learnt
@@ -72,7 +72,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         model = by.forward
         assert isinstance(model, Transformer)
         assert self.tokenizer is not None
-        texts = written(model, self.tokenizer, rows, self.said)
+        texts = rollouts(model, self.tokenizer, rows, self.said)
         answers = np.fromiter(texts, object).reshape(rows.labels.shape)
         rewards = [
             [worth(self.said.rewards, each.text, row.facts) for each in group]
@@ -80,7 +80,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         ]
         found = AnsweredRows(*rows, answers, np.array(rewards))
         if self.updates > 1 and found.drawn:
-            asked, predicted = _read(by, found)
+            asked, predicted = _inputs(by, found)
             _, nats = cross_entropy(by.head, model(**asked, dropout=by.dropout).read_by(by.head), predicted)
             for answer, each, labels in zip(texts, nats.cpu(), predicted, strict=True):
                 answer.nats = each[labels != NOT_PREDICTED]
@@ -99,7 +99,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         }
         each = highest - rewards
         if not rows.drawn:
-            return Losses(each.sum(), each, parts=parts, answers=rows.told())
+            return Losses(each.sum(), each, parts=parts, answers=rows.in_words())
         counted = advantages(self.said, rewards, tokens.to(rewards))
         alike = (rewards == rewards[:, :1]).all(1)
         parts[ALIKE] = LossPart(alike.sum(), torch.tensor(len(alike)))
@@ -110,7 +110,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         self, by: LossContext, rows: AnsweredRows, counted: Tensor
     ) -> tuple[Tensor, Sequence[Notes], Mapping[str, LossPart]]:
         """(what is minimised, the notes of the pass, further parts) where tokens of answers count so much [prompt, answer]."""
-        asked, predicted = _read(by, rows)
+        asked, predicted = _inputs(by, rows)
         out = by.forward(**asked, dropout=by.dropout)
         hidden, n = out.read_by(by.head), (predicted != NOT_PREDICTED).sum()
         weights, parts = counted.view(-1, 1).expand(predicted.shape), dict[str, LossPart]()
@@ -120,7 +120,7 @@ class RewardedObjective(Objective[RewardedSpec]):
             if self.updates > 1:
                 weights, parts[CLIPPED] = self._clipped(weights, rows, now, predicted)
             if by.teacher is not None:
-                weights, taught = _taught(by.teacher, weights, asked, now, predicted)
+                weights, taught = _toward(by.teacher, weights, asked, now, predicted)
                 parts |= taught
         total, nats = cross_entropy(by.head, hidden, predicted, weights=weights)
         return total, out.notes, {ENTROPY: LossPart(nats.detach().sum(), n), **parts}
@@ -135,7 +135,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         return (weights * ratio).masked_fill(clipped, 0), LossPart(clipped.sum(), real.sum())
 
 
-def _taught(
+def _toward(
     teacher: Teacher, weights: Tensor, asked: Mapping[str, Any], now: Tensor, predicted: Tensor
 ) -> tuple[Tensor, Mapping[str, LossPart]]:
     """The weights with a share of what the divergence from a teacher has; that divergence (DeepSeekMath, equation 4)."""
@@ -149,7 +149,7 @@ def _taught(
     return weights, from_teacher((torch.expm1(likelier) - likelier).sum(), predicted)
 
 
-def _read(by: LossContext, rows: AnsweredRows) -> tuple[dict[str, Any], Tensor]:
+def _inputs(by: LossContext, rows: AnsweredRows) -> tuple[dict[str, Any], Tensor]:
     """(what a pass over all answers is given, each behind its prompt; the next token of an answer [answer, token])."""
     ids, mask, labels = side_by_side(
         [

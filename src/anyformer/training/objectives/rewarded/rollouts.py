@@ -17,13 +17,13 @@ from anyformer.generation.prompt import padded, parting
 from anyformer.generation.text import GrowingText
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
-from anyformer.training.objectives.objective import Answer
+from anyformer.training.objectives.objective import JudgedAnswer
 from anyformer.training.objectives.rewarded import RewardedSpec
 from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptRows
 
 
 @dataclass
-class Written:
+class Rollout:
     """An answer: its tokens, with those that end it, if any do, and what they say."""
 
     ids: list[int]
@@ -41,7 +41,7 @@ class AnsweredRows(NamedTuple):
     exchange: np.ndarray
     highest: np.ndarray
     labels: np.ndarray
-    answers: np.ndarray  # [prompt, answer] object: `Written`
+    answers: np.ndarray  # [prompt, answer] object: `Rollout`
     rewards: np.ndarray  # [prompt, answer] float64: what each is worth
 
     @property
@@ -49,16 +49,16 @@ class AnsweredRows(NamedTuple):
         """Whether answers were drawn, which are learnt from; those of the likeliest tokens are judged alone."""
         return bool((self.seed != LIKELIEST).all())
 
-    def told(self) -> tuple[Answer, ...]:
+    def in_words(self) -> tuple[JudgedAnswer, ...]:
         """The answers in words."""
         return tuple(
-            Answer(row.line, row.before, each.text, float(reward))
+            JudgedAnswer(row.line, row.before, each.text, float(reward))
             for (row,), group, rewards in zip(self.exchange, self.answers, self.rewards, strict=True)
             for each, reward in zip(group, rewards, strict=True)
         )
 
 
-def written(model: Transformer, tokenizer: Tokenizer, rows: PromptRows, said: RewardedSpec) -> list[Written]:
+def rollouts(model: Transformer, tokenizer: Tokenizer, rows: PromptRows, said: RewardedSpec) -> list[Rollout]:
     """The answers to some prompts, those to one behind each other; each the same alone or among others."""
     asked, group = [ids[:n].tolist() for ids, (n,) in zip(rows.ids[:, 0], rows.n, strict=True)], rows.seed.shape[1]
     device, most = next(model.parameters()).device, said.max_new_tokens
@@ -84,7 +84,7 @@ def written(model: Transformer, tokenizer: Tokenizer, rows: PromptRows, said: Re
                 if texts[row].done:
                     steps.stop(row)
     said_by = (each.finish() for each in texts)
-    return [Written(own, each.text, each.ended_by != "length") for own, each in zip(answers, said_by, strict=True)]
+    return [Rollout(own, each.text, each.ended_by != "length") for own, each in zip(answers, said_by, strict=True)]
 
 
 def _read_once(model: Transformer, ids: Tensor, mask: Tensor | None, group: int, longest: int) -> KVCache | None:

@@ -26,7 +26,7 @@ from anyformer.kernels.plan import plan
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers import BlockEnds, Causal, Heads, Mask, SameBlock, SlidingWindow, Strided
-from anyformer.layers.context import How, Kernel
+from anyformer.layers.context import Kernel, SoftmaxOptions
 from anyformer.layers.global_blocks import GlobalBlocks
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import Tokens, plain_tokens
@@ -74,7 +74,7 @@ def step(kernel: Kernel, mask: Mask, of: Tokens, cap: float | None = None) -> Ca
 
     def run() -> None:
         seen = kernel.prepare(mask, None, of, of, heads)
-        y, _ = kernel(q, k, v, seen, How(0.125, softcap=cap))
+        y, _ = kernel(q, k, v, seen, SoftmaxOptions(0.125, softcap=cap))
         torch.autograd.grad(y, (q, k, v), grad)
 
     return lambda: cpu_seconds(run)
@@ -149,7 +149,7 @@ def of_rows(length: int, dtype: torch.dtype, learned: bool, n: int) -> dict[str,
         def run() -> None:
             bias = (lambda *_: added[0]) if learned else None
             seen = kernel.prepare(Causal(), bias, of, of, HEADS)
-            y, _ = kernel(q, k, v, seen, How(0.125))
+            y, _ = kernel(q, k, v, seen, SoftmaxOptions(0.125))
             torch.autograd.grad(y, [q, k, v, *added], grad)
 
         return lambda: cpu_seconds(run)

@@ -24,7 +24,7 @@ from anyformer.kernels.eager import Eager
 from anyformer.kernels.flex import Flex
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers import ALiBiSpec, Causal, Mask
-from anyformer.layers.context import How, Kernel
+from anyformer.layers.context import Kernel, SoftmaxOptions
 from anyformer.layers.tokens import Bias, Tokens
 from benchmarks import blocked, measure
 
@@ -181,7 +181,7 @@ class Asked(NamedTuple):
 
     inputs: list[Tensor]  # q, k, v [batch, heads, token, width], and sinks [heads] where there are some
     grad: Tensor
-    how: How
+    how: SoftmaxOptions
 
     def exact(self) -> Asked:
         """The same numbers in float32."""
@@ -204,7 +204,7 @@ def asked(case: Case, here: Here) -> Asked:
     inputs = [q.requires_grad_(), k.requires_grad_(), v.requires_grad_()]
     if case.sinks:
         inputs.append(torch.randn(heads, device=here.device).requires_grad_())
-    return Asked(inputs, grad, How(WIDTH**-0.5, softcap=case.cap, sink=inputs[3] if case.sinks else None))
+    return Asked(inputs, grad, SoftmaxOptions(WIDTH**-0.5, softcap=case.cap, sink=inputs[3] if case.sinks else None))
 
 
 def n_heads(mask: Mask, here: Here) -> int:

@@ -231,6 +231,15 @@ def loose_ends(package: Path) -> Iterator[str]:
                 yield f"{name}:{line}: {found[0]}"
 
 
+def two_meanings(package: Path) -> Iterator[str]:
+    """A word has one meaning: no two classes are called alike."""
+    first: dict[str, str] = {}
+    for name, path in sources(package):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and (other := first.setdefault(node.name, name)) != name:
+                yield f"{name}:{node.lineno}: {node.name} is the name of a class in {other} too"
+
+
 def unstated_shapes(package: Path) -> Iterator[str]:
     """Nothing checks the shapes of tensors, so that every `forward` must say its own."""
     for name, path in sources(package):
@@ -253,6 +262,7 @@ RULES: tuple[Rule, ...] = (
     long_files,
     empty_names,
     loose_ends,
+    two_meanings,
     unstated_shapes,
 )
 
@@ -338,6 +348,11 @@ BROKEN: list[tuple[Rule, dict[str, str], str]] = [
     (long_files, {"model.py": "x = 1\n" * 401}, "anyformer.model: 401 lines"),
     (empty_names, {"layers/utils.py": ""}, "anyformer.layers.utils"),
     (empty_names, {"text/helpers/bpe.py": ""}, "anyformer.text.helpers.bpe"),
+    (
+        two_meanings,
+        {"layers/a.py": "class Pair: ...", "text/b.py": "x = 1\n\n\nclass Pair: ..."},
+        "anyformer.text.b:4: Pair is the name of a class in anyformer.layers.a too",
+    ),
     (unstated_shapes, {"layers/a.py": "class A:\n    def forward(self, x): ..."}, "anyformer.layers.a:2: this forward"),
     (unstated_shapes, {"layers/a.py": "def forward(x):\n    'The sum of x.'"}, "anyformer.layers.a:1: this forward"),
     (loose_ends, {"model.py": "x = 1  # TODO: two"}, "anyformer.model:1: TODO"),

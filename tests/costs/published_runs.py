@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 import anyformer as af
 from anyformer.costs.conventions import CONVENTIONS
 from anyformer.costs.hardware.devices import Efficiency, devices
-from anyformer.costs.hardware.mesh import Mesh, facts_of, parse
+from anyformer.costs.hardware.mesh import ParallelLayout, facts_of, parse
 from anyformer.costs.hardware.placement import Placer
 from anyformer.families.gpt2 import gpt2
 from anyformer.resizing import resize
@@ -67,7 +67,7 @@ class PublishedRun:
         return resize(gpt2(*sizes[self.model], context=self.seq_len), vocab_size=VOCAB[self.source])
 
     @property
-    def parsed(self) -> Mesh:
+    def parsed(self) -> ParallelLayout:
         """The mesh."""
         return parse(self.mesh, self.devices, facts_of(self.spec))[0]
 

@@ -7,7 +7,7 @@ import pytest
 
 import anyformer as af
 from anyformer.costs.hardware.devices import Efficiency, device
-from anyformer.costs.hardware.inference import WEIGHT_BITS, InferencePlan, Way, plan_inference
+from anyformer.costs.hardware.inference import WEIGHT_BITS, Deployment, InferencePlan, plan_inference
 from anyformer.costs.hardware.plan import Hardware
 from tests.cli.running import answer, refused, run
 
@@ -18,7 +18,7 @@ def served(name: str, devices: int = 1, seq_len: int = 4096, **changes: Any) -> 
     return plan_inference(af.preset(name), Hardware(devices, replace(H100, **changes)), seq_len=seq_len)
 
 
-def way(found: InferencePlan, weight_bits: int = 16, cache_bits: int = 16, tp: int = 1) -> Way:
+def way(found: InferencePlan, weight_bits: int = 16, cache_bits: int = 16, tp: int = 1) -> Deployment:
     wanted = weight_bits, cache_bits, tp
     return next(each for each in found.ways if (each.weight_bits, each.cache_bits, each.tp) == wanted)
 

@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 
 import anyformer as af
 from anyformer.costs.hardware.devices import Efficiency, devices
-from anyformer.costs.hardware.mesh import Mesh, divisors, facts_of, meshes, parse, refusal
+from anyformer.costs.hardware.mesh import ParallelLayout, divisors, facts_of, meshes, parse, refusal
 from anyformer.costs.hardware.placement import RECOMPUTE, Placer
 from anyformer.costs.hardware.plan import Hardware, hardware, plan
 from anyformer.costs.scaling_law import BESIROGLU, HOFFMANN, ScalingLaw
@@ -24,35 +24,35 @@ def placer(rows: int = 512, seq_len: int = 8192, precision: str = "mixed-main-gr
 
 
 def test_state_is_what_megatron_counts() -> None:
-    memory = placer().memory(Mesh(dp=4, tp=8), 1, "full")
+    memory = placer().memory(ParallelLayout(dp=4, tp=8), 1, "full")
     assert memory["weights"] == pytest.approx(2 * N / 8, rel=1e-6)
     assert memory["gradients"] == pytest.approx(4 * N / 8, rel=1e-6)
     assert memory["optimiser"] == pytest.approx(12 * N / 8 / 4, rel=1e-6)  # 6 + 12 / dp bytes a parameter
-    whole = placer().memory(Mesh(dp=4, tp=8, zero=3), 1, "full")
+    whole = placer().memory(ParallelLayout(dp=4, tp=8, zero=3), 1, "full")
     assert whole["weights"] + whole["gradients"] + whole["optimiser"] == pytest.approx(18 * N / 32, rel=1e-6)
 
 
 def test_a_pipeline_holds_its_share_and_its_micro_batches() -> None:
     tables, layers = 2 * 128_256 * 8192, N - 2 * 128_256 * 8192
-    memory = placer().memory(Mesh(tp=8, pp=4), 1, "none")
+    memory = placer().memory(ParallelLayout(tp=8, pp=4), 1, "none")
     assert memory["weights"] == pytest.approx(2 * (layers / 4 + tables / 2) / 8, rel=1e-4)
-    one, four = (placer(rows=n).memory(Mesh(tp=8, pp=4), 1, "none")["activations"] for n in (1, 4))
-    deep = placer(rows=64).memory(Mesh(tp=8, pp=4), 1, "none")["activations"]
+    one, four = (placer(rows=n).memory(ParallelLayout(tp=8, pp=4), 1, "none")["activations"] for n in (1, 4))
+    deep = placer(rows=64).memory(ParallelLayout(tp=8, pp=4), 1, "none")["activations"]
     assert deep == four  # no more than there are stages
     assert 2.5 * one < four < 4 * one
-    assert placer(rows=64).memory(Mesh(tp=8, pp=4, vp=4), 1, "none")["activations"] > deep
+    assert placer(rows=64).memory(ParallelLayout(tp=8, pp=4, vp=4), 1, "none")["activations"] > deep
 
 
 def test_experts_are_spread_over_their_own_axis() -> None:
     spec = af.preset("deepseek-v3").spec
     found = Placer(spec, H100, 4096, 256, "mixed-main-grads", H100.efficiency)
     experts = 58 * 256 * 3 * 7168 * 2048
-    one, spread = (found.memory(Mesh(dp=64, ep=ep), 1, "full")["weights"] for ep in (1, 64))
+    one, spread = (found.memory(ParallelLayout(dp=64, ep=ep), 1, "full")["weights"] for ep in (1, 64))
     assert one - spread == pytest.approx(2 * experts * 63 / 64, rel=1e-6)
 
 
 def test_a_step_by_pencil() -> None:
-    tokens, mesh = 8192, Mesh(dp=4, tp=8, pp=2)
+    tokens, mesh = 8192, ParallelLayout(dp=4, tp=8, pp=2)
     seconds = placer(rows=64).seconds(mesh, 1, "none")
     matrices = N - 128_256 * 8192 - 161 * 8192
     flops = 3 * (2 * matrices * tokens + 80 * 4 * 64 * 128 * tokens * (tokens + 1) // 2) * 64
@@ -71,7 +71,7 @@ def test_a_step_by_pencil() -> None:
 
 def test_recomputation_is_a_forward_pass_more() -> None:
     none, selective, full = (
-        placer(rows=8).seconds(Mesh(tp=8), 1, r)["arithmetic"] for r in ("none", "selective", "full")
+        placer(rows=8).seconds(ParallelLayout(tp=8), 1, r)["arithmetic"] for r in ("none", "selective", "full")
     )
     assert 1.2 < full / none < 1.25  # all but the logits and the last map of each layer
     assert none < selective < full
@@ -85,7 +85,7 @@ def test_the_best_is_the_fastest_of_all_that_fit(name: str, n: int) -> None:
     for mesh in meshes(n, facts_of(spec), on.device, 64, seq_len):
         for micro_batch in (1, 2, 4, 8, 16):
             if 64 // mesh.dp % micro_batch == 0 and 64 % mesh.dp == 0:
-                ways: list[tuple[Mesh, int, Recompute]] = [(mesh, micro_batch, each) for each in RECOMPUTE]
+                ways: list[tuple[ParallelLayout, int, Recompute]] = [(mesh, micro_batch, each) for each in RECOMPUTE]
                 ways = [way for way in ways if sum(placed.memory(*way).values()) <= 0.92 * 80e9]
                 fitting += [sum(placed.seconds(*way).values()) for way in ways]
     assert len(fitting) > 20
@@ -137,11 +137,11 @@ def test_meshes_that_cannot_be_are_refused(mesh: str, says: str) -> None:
 
 def test_other_refusals_of_meshes() -> None:
     experts, pair = facts_of(af.preset("mixtral-8x7b").spec), facts_of(af.preset("t5-small").spec)
-    assert "ep = 3 does not divide the 8 experts" in str(refusal(Mesh(dp=3, ep=3), experts, 3, 512))
-    assert "ep = 8 does not divide dp · cp = 4" in str(refusal(Mesh(dp=4, ep=8), experts, 4, 512))
-    assert "an encoder and a decoder" in str(refusal(Mesh(pp=2), pair, 4, 512))
+    assert "ep = 3 does not divide the 8 experts" in str(refusal(ParallelLayout(dp=3, ep=3), experts, 3, 512))
+    assert "ep = 8 does not divide dp · cp = 4" in str(refusal(ParallelLayout(dp=4, ep=8), experts, 4, 512))
+    assert "an encoder and a decoder" in str(refusal(ParallelLayout(pp=2), pair, 4, 512))
     gqa = facts_of(af.preset("falcon-40b").spec)
-    assert refusal(Mesh(tp=16), gqa, 4, 512) is None  # each of the 8 key/value heads twice
+    assert refusal(ParallelLayout(tp=16), gqa, 4, 512) is None  # each of the 8 key/value heads twice
     assert [m.vp for m in parse("pp=2", 2, experts)] == [1, 2, 4]
 
 
@@ -178,7 +178,7 @@ def test_what_does_not_fit_says_why_and_what_would() -> None:
 def test_a_sequence_too_long_is_offered_shorter() -> None:
     spec, l4 = af.preset("gpt2").spec, devices()["L4"]
     least = min(
-        sum(Placer(spec, l4, 1024, 1, "bf16", l4.efficiency).memory(Mesh(), 1, recompute).values())
+        sum(Placer(spec, l4, 1024, 1, "bf16", l4.efficiency).memory(ParallelLayout(), 1, recompute).values())
         for recompute in ("none", "selective", "full")
     )
     tight = Hardware(1, replace(l4, memory_nbytes=int(0.99 * least / 0.92)))
@@ -193,7 +193,9 @@ def test_a_sequence_too_long_is_offered_shorter() -> None:
 def test_the_longest_of_the_shorter_sequences_is_offered(fitting: int) -> None:
     spec, l4, longest = af.preset("transformer-base").spec, devices()["L4"], 4096
     placer = Placer(spec, l4, fitting, longest // fitting, "bf16", l4.efficiency)
-    least = min(sum(placer.memory(Mesh(), 1, recompute).values()) for recompute in ("none", "selective", "full"))
+    least = min(
+        sum(placer.memory(ParallelLayout(), 1, recompute).values()) for recompute in ("none", "selective", "full")
+    )
     tight = Hardware(1, replace(l4, memory_nbytes=int(1.02 * least / 0.92)))
     fit = [n for n in (128, 256, 512, 1024, 2048) if plan(spec, tight, seq_len=n, batch_tokens=longest).best]
     assert fit

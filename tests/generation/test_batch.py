@@ -9,7 +9,7 @@ import torch
 
 from anyformer.cache import KVCache
 from anyformer.errors import CacheError, InputError
-from anyformer.generation import GREEDY, Batch, Row, Sampling, Wanted, generate_ids
+from anyformer.generation import GREEDY, BatchRow, ContinuousBatch, Sampling, Wanted, generate_ids
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
@@ -41,10 +41,12 @@ def alone(model: Transformer, wanted: Wanted) -> list[int]:
     ].tolist()
 
 
-def run(batch: Batch, wanted: list[Wanted], most: int, hang_up: dict[int, int] | None = None) -> list[list[int]]:
+def run(
+    batch: ContinuousBatch, wanted: list[Wanted], most: int, hang_up: dict[int, int] | None = None
+) -> list[list[int]]:
     """What each is given, at most so many at once; hang_up[i]: the tokens after which i is no longer there."""
     texts: list[list[int]] = [[] for _ in wanted]
-    waiting, numbers, left = list(range(len(wanted))), dict[Row, int](), hang_up or {}
+    waiting, numbers, left = list(range(len(wanted))), dict[BatchRow, int](), hang_up or {}
     while waiting or batch.rows:
         if waiting and sum(not row.ended for row in batch.rows) < most:
             number = waiting.pop(0)
@@ -70,14 +72,14 @@ def test_each_row_is_written_as_it_is_alone(spec: ModelSpec) -> None:
     with InDouble():
         model = randomised(one_chunk(spec)).double()
         wanted = wanted_rows(spec, 7)
-        assert run(Batch(model, LONGEST), wanted, 3) == [alone(model, each) for each in wanted]
+        assert run(ContinuousBatch(model, LONGEST), wanted, 3) == [alone(model, each) for each in wanted]
 
 
 def test_who_hangs_up_changes_nothing_for_others() -> None:
     spec = next(spec for name, spec in SHRUNK.items() if "mistral-7b-v0.1" in name)
     model, wanted = randomised(spec), wanted_rows(spec, 12, seed=3)
     left = {1: 1, 4: 2, 5: 1, 9: 3}
-    texts = run(Batch(model, LONGEST), wanted, 5, left)
+    texts = run(ContinuousBatch(model, LONGEST), wanted, 5, left)
     for i, (text, each) in enumerate(zip(texts, wanted, strict=True)):
         whole = alone(model, each)
         assert text[: left.get(i, LONGEST)] == whole[: left.get(i, LONGEST)]
@@ -87,7 +89,7 @@ def test_who_hangs_up_changes_nothing_for_others() -> None:
 def test_what_is_held_does_not_grow(name: str) -> None:
     """Among rows of which one is always there: the cache is as long as the longest that still grows."""
     spec = next(spec for known, spec in SHRUNK.items() if name in known)
-    batch, sizes = Batch(randomised(spec), LONGEST), []
+    batch, sizes = ContinuousBatch(randomised(spec), LONGEST), []
     for i in range(24):
         batch.add(Wanted((1, 2, 3), 12, GREEDY, i))
         for _ in range(4):
@@ -101,7 +103,7 @@ def test_what_is_held_does_not_grow(name: str) -> None:
 def test_probabilities_are_those_of_the_whole_pass() -> None:
     spec = next(spec for name, spec in SHRUNK.items() if "llama2" in name)
     model, ids = randomised(spec), (5, 9, 2, 7)
-    row, first = Batch(model, LONGEST).add(Wanted(ids, 1, likeliest=3, echo=True))
+    row, first = ContinuousBatch(model, LONGEST).add(Wanted(ids, 1, likeliest=3, echo=True))
     with torch.no_grad():
         expected = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
     assert [each.token_id for each in row.echoed] == list(ids)
@@ -119,7 +121,7 @@ def test_probabilities_are_those_of_the_whole_pass() -> None:
 def test_an_encoder_decoder_answers_alone() -> None:
     spec = next(spec for name, spec in SHRUNK.items() if "t5" in name and spec.encoder is not None)
     model = randomised(spec)
-    batch, ids = Batch(model, LONGEST), (4, 5, 6, 7)
+    batch, ids = ContinuousBatch(model, LONGEST), (4, 5, 6, 7)
     row, first = batch.add(Wanted(ids, 6, answer=(1, 3)))
     assert first is not None
     with pytest.raises(InputError, match="one answer at a time"):
@@ -134,7 +136,7 @@ def test_an_encoder_decoder_answers_alone() -> None:
 def test_what_has_no_room_is_refused_and_leaves_others_be() -> None:
     spec = next(spec for name, spec in SHRUNK.items() if "llama2" in name)
     model = randomised(spec)
-    batch = Batch(model, 10)
+    batch = ContinuousBatch(model, 10)
     row, first = batch.add(Wanted((1, 2), 6))
     assert first is not None
     text = [first.token_id]

@@ -16,8 +16,8 @@ from tokenizers import decoders, models, trainers
 
 from anyformer.errors import RunFailed, UsageError
 from anyformer.generation import (
-    Batch,
     BeamSearch,
+    ContinuousBatch,
     Decoding,
     DraftModel,
     Form,
@@ -192,7 +192,7 @@ def test_every_way_writes_the_same(
     for each in together:
         if each.ended_by == "end_of_text":
             assert re.fullmatch(pattern, each.text)
-    closing, batch = tokenizer.closing_ids, Batch(model, 99)
+    closing, batch = tokenizer.closing_ids, ContinuousBatch(model, 99)
     rows = []
     for prompt in prompts:
         ids = tuple(tokenizer.encode(prompt))
@@ -308,7 +308,7 @@ def test_what_is_too_much_ends_its_own_row(model: Transformer) -> None:
     tokenizer = VOCABULARIES["bytes"]
     if model.spec.vocab_size != tokenizer.vocab_size + MORE:
         pytest.skip("one vocabulary shows it")
-    batch = Batch(model, 99)
+    batch = ContinuousBatch(model, 99)
     fine, _ = batch.add(Wanted((5, 6), 5, held(tokenizer, "regex", "x{5}"), closing_ids=(0,)))
     heavy, _ = batch.add(Wanted((5, 6), 5, held(tokenizer, "regex", HEAVY), closing_ids=(0,)))
     assert set(batch.step()) == {fine}

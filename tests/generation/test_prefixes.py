@@ -13,16 +13,16 @@ from anyformer.errors import CacheError, InputError, RunFailed
 from anyformer.families import preset
 from anyformer.generation import (
     GREEDY,
-    Batch,
+    BatchRow,
     BeamSearch,
     CompiledStep,
+    ContinuousBatch,
     Decoding,
     DraftModel,
     Guessing,
     OwnModules,
     Prefixes,
     PromptLookup,
-    Row,
     Sampling,
     SpeculativeDecoding,
     Wanted,
@@ -56,9 +56,9 @@ def waits(spec: ModelSpec) -> bool:
     return any(kept.how == "state" for kept in cached_calls(spec))
 
 
-def written(batch: Batch, *wanted: Wanted) -> tuple[list[list[int]], list[int]]:
+def written(batch: ContinuousBatch, *wanted: Wanted) -> tuple[list[list[int]], list[int]]:
     """What each is given, side by side where the batch takes several; how much of each prompt was known."""
-    rows, texts = list[Row](), list[list[int]]()
+    rows, texts = list[BatchRow](), list[list[int]]()
     for each in wanted:
         row, first = batch.add(each)
         assert first is not None
@@ -76,7 +76,7 @@ def test_turns_are_written_as_they_are_alone(spec: ModelSpec) -> None:
     with InDouble():
         model = randomised(one_chunk(spec)).double()
         most = learned_positions(spec.stack) or LONGEST
-        batch = Batch(model, most, Prefixes(model, 1e9))
+        batch = ContinuousBatch(model, most, Prefixes(model, 1e9))
         text = ids_for(spec, 1, 10, seed=7)[0].tolist()
         for turn, way in enumerate((DRAWN, GREEDY, DRAWN, GREEDY)):
             one = Wanted(tuple(text), 6, way, seed=turn)
@@ -259,7 +259,7 @@ def test_where_memory_has_no_room_nothing_stays(model: Transformer, monkeypatch:
     def refusing(*_: object) -> KVCache:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    batch = Batch(model, LONGEST, Prefixes(model, 1e9))
+    batch = ContinuousBatch(model, LONGEST, Prefixes(model, 1e9))
     written(batch, Wanted((7, 8), 3))
     assert batch.prefixes is not None
     assert batch.prefixes.texts
@@ -294,7 +294,11 @@ def test_a_row_that_failed_leaves_what_it_read(monkeypatch: pytest.MonkeyPatch) 
     """It had read one token more than a row that ended."""
     with InDouble():
         model, applied = randomised(decoder()).double(), Penalties.applied
-        batch, wanted, steps = Batch(model, LONGEST, Prefixes(model, 1e9)), Wanted((5, 6, 7), 8), iter(range(4))
+        batch, wanted, steps = (
+            ContinuousBatch(model, LONGEST, Prefixes(model, 1e9)),
+            Wanted((5, 6, 7), 8),
+            iter(range(4)),
+        )
 
         def failing(*given: object) -> Tensor:
             if next(steps, None) is None:

@@ -5,7 +5,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.generation import Batch, PromptLookup, Wanted, generate_text
+from anyformer.generation import ContinuousBatch, PromptLookup, Wanted, generate_text
 from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.decode import generate_ids
 from anyformer.generation.speculative import SpeculativeDecoding
@@ -54,7 +54,7 @@ def test_a_head_that_says_no_token_writes_nothing(head: HeadSpec) -> None:
         lambda: search_ids(model, ids, max_new_tokens=2, how=BeamSearch(2)),
         lambda: SpeculativeDecoding(model, ids, None, PromptLookup(2), max_new_tokens=2),
         lambda: generate_text(model, Tokenizer.train(["a text"], 257), ["a"]),
-        lambda: Batch(model, 20).add(Wanted((1, 2), 3)),
+        lambda: ContinuousBatch(model, 20).add(Wanted((1, 2), 3)),
     ):
         with pytest.raises(InputError, match=says):
             ask()

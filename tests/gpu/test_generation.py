@@ -10,9 +10,9 @@ import torch
 
 from anyformer.families import preset
 from anyformer.generation import (
-    Batch,
     BeamSearch,
     CompiledStep,
+    ContinuousBatch,
     PromptLookup,
     Sampling,
     SpeculativeDecoding,
@@ -165,7 +165,7 @@ def test_rows_that_come_and_go(name: str) -> None:
     with InDouble():
         model = model_of(name).double()
         wanted = wanted_rows(model.spec, 6)
-        expected, found = (run(Batch(each, 60), wanted, 3) for each in (model, there(model)))
+        expected, found = (run(ContinuousBatch(each, 60), wanted, 3) for each in (model, there(model)))
     assert found == expected
 
 

@@ -18,7 +18,7 @@ from anyformer.kernels.eager import Eager
 from anyformer.kernels.flex import TILE, Flex
 from anyformer.kernels.sdpa import PLANNED, SDPA
 from anyformer.layers import Causal, Mask
-from anyformer.layers.context import How, Kernel
+from anyformer.layers.context import Kernel, SoftmaxOptions
 from anyformer.layers.tokens import Tokens
 from anyformer.resizing import shrink
 from tests.gpu.machine import DEVICE, REHEARSED, on_gpu, there
@@ -67,7 +67,7 @@ def attention(
         return table[:, apart[:, 0] + of.n].transpose(0, 1)
 
     seen = kernel.prepare(mask, bias if with_bias else None, of, of, HEADS)  # type: ignore[attr-defined]
-    y, _ = kernel(q, k, v, seen, How(0.3, softcap=cap, sink=sink if with_sink else None))
+    y, _ = kernel(q, k, v, seen, SoftmaxOptions(0.3, softcap=cap, sink=sink if with_sink else None))
     inputs = [q, k, v, *([sink] if with_sink else []), *([table] if with_bias else [])]
     found = (y, *torch.autograd.grad((y * grad).sum(), inputs, materialize_grads=True))
     assert all(each.device.type == device.type for each in found)
@@ -146,7 +146,7 @@ def test_heads_too_narrow() -> None:
     of = moved(tokens(8, "plain"))
     flex = Flex()
     with pytest.raises(KernelError, match=r"flex takes heads of 16 features and more on a GPU, not 8; use kernel="):
-        flex(q, q, q, flex.prepare(Causal(), None, of, of, 2), How(1.0))
+        flex(q, q, q, flex.prepare(Causal(), None, of, of, 2), SoftmaxOptions(1.0))
 
 
 class Named(TorchDispatchMode):
@@ -167,7 +167,7 @@ def test_no_plan_of_a_length_that_may_come_once(n: int) -> None:
     q = torch.randn(1, 2, n, 64, device=DEVICE, dtype=torch.bfloat16)
     of, seen = moved(tokens(n, "plain")), Named()
     with seen:
-        SDPA()(q, q, q, SDPA().prepare(Causal(), None, of, of, 2), How(0.125))
+        SDPA()(q, q, q, SDPA().prepare(Causal(), None, of, of, 2), SoftmaxOptions(0.125))
     asked = [name for name in seen.names if "dot_product" in name]
     assert asked
     if n % PLANNED:

@@ -13,7 +13,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.errors import AnyformerError, CheckpointError, KernelError, UsageError
 from anyformer.layers import int4, int8
-from anyformer.layers.packed import PackedWeight, Scheme
+from anyformer.layers.packed import PackedWeight, PackingScheme
 from anyformer.layers.packing import PACKINGS, Packing
 from anyformer.text import Tokenizer
 from tests.cli.running import answer, refused, run
@@ -59,7 +59,7 @@ def test_one_tensor_at_a_time_is_there_in_float32(
     seen: list[weakref.ref[Tensor]] = []
     of = PackedWeight.of.__func__  # type: ignore[attr-defined]
 
-    def watched(cls: type[PackedWeight], weight: Tensor, scheme: Scheme) -> PackedWeight:
+    def watched(cls: type[PackedWeight], weight: Tensor, scheme: PackingScheme) -> PackedWeight:
         assert sum(one() is not None for one in seen) <= 1, "what was packed before is still held"
         seen.append(weakref.ref(weight))
         return of(cls, weight, scheme)

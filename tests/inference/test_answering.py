@@ -14,7 +14,7 @@ import torch
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.inference.answering import TaskEvaluation, figures_of
-from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, pair_of
+from anyformer.inference.likelihood import Likelihood, ScoredText, log_likelihoods, pair_of
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
 from anyformer.text.tasks import Question, Task
@@ -79,11 +79,11 @@ def test_what_answers_have_in_common_is_read_once(tokenizer: Tokenizer) -> None:
     model, read = model_of("llama2-7b", tokenizer), list[tuple[int, ...]]()
     model.stack.register_forward_pre_hook(lambda _, given: read.append(tuple(given[0].shape)))
     pairs = [
-        Pair([5, 6, 7, 8], [9, 3, 2]),
-        Pair([1, 2], [3]),
-        Pair([5, 6, 7, 8], [4, 4]),
-        Pair([1, 2], [9]),
-        Pair([7], [7, 7]),
+        ScoredText([5, 6, 7, 8], [9, 3, 2]),
+        ScoredText([1, 2], [3]),
+        ScoredText([5, 6, 7, 8], [4, 4]),
+        ScoredText([1, 2], [9]),
+        ScoredText([7], [7, 7]),
     ]
     found = log_likelihoods(model, tokenizer, pairs)
     assert sorted(read) == [(1, 2), (2, 4), (4, 2)]
@@ -94,7 +94,7 @@ def test_what_answers_have_in_common_is_read_once(tokenizer: Tokenizer) -> None:
 def test_what_does_not_fit_is_left_out_from_the_front(tokenizer: Tokenizer) -> None:
     model = model_of("gpt2", tokenizer)
     before, after = tokenizer.encode("the cat sat on the mat and saw a"), tokenizer.encode(" cat.")
-    (found,) = log_likelihoods(model, tokenizer, [Pair(before, after)], seq_len=8)
+    (found,) = log_likelihoods(model, tokenizer, [ScoredText(before, after)], seq_len=8)
     kept = before[-(9 - len(after)) :]
     assert (found.log, found.greedy) == pytest.approx(alone(model, kept, after), abs=1e-3)
     assert found.cut == len(before) - len(kept)
@@ -102,21 +102,21 @@ def test_what_does_not_fit_is_left_out_from_the_front(tokenizer: Tokenizer) -> N
     with pytest.raises(
         InputError, match=r"follows, ' on the mat' …, is \d tokens long, beyond the 2 of a pass; shorten it"
     ):
-        log_likelihoods(model, tokenizer, [Pair(before, long)], seq_len=2)
+        log_likelihoods(model, tokenizer, [ScoredText(before, long)], seq_len=2)
 
 
 def test_nothing_before_is_what_opens_a_text(tokenizer: Tokenizer) -> None:
     model = model_of("gpt2", tokenizer)
     begin = tokenizer.begin_of_text
     assert begin is not None
-    assert pair_of(model, tokenizer, "", "the cat") == Pair([begin], tokenizer.encode("the cat"))
+    assert pair_of(model, tokenizer, "", "the cat") == ScoredText([begin], tokenizer.encode("the cat"))
     words = tokenizer.encode("the cat sat")
-    assert pair_of(model, tokenizer, "the cat", " sat") == Pair([begin, *words[:-1]], words[-1:])
+    assert pair_of(model, tokenizer, "the cat", " sat") == ScoredText([begin, *words[:-1]], words[-1:])
 
 
 def test_a_model_that_sees_what_it_would_predict_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(InputError, match="take a decoder"):
-        log_likelihoods(model_of("bert-base", tokenizer), tokenizer, [Pair([1], [2])])
+        log_likelihoods(model_of("bert-base", tokenizer), tokenizer, [ScoredText([1], [2])])
 
 
 def test_figures_by_hand() -> None:

@@ -19,13 +19,13 @@ import torch
 from anyformer.disk import atomic
 from anyformer.errors import RunFailed, UsageError
 from anyformer.inspection.page import render_page, write_page
-from anyformer.inspection.page_figures import Scale, figure
+from anyformer.inspection.page_figures import FigureScale, figure
 from anyformer.inspection.page_tokens import shown
 from anyformer.inspection.results import (
-    Answer,
     BranchFigures,
     HeadFigures,
     Inspection,
+    LayerAnswer,
     LayerFigures,
     Map,
     PartsFigures,
@@ -122,9 +122,9 @@ def decoder(tokens: tuple[str, ...] = ("The", " cat", "\n")) -> Inspection:
     said = tuple(each or "?" for each in right)
     found = tuple(None if each is None else 0.25 for each in right)
     answers = (
-        Answer("embedding", ("x",) * len(tokens), (0.0625,) * len(tokens), found),
-        Answer("0", said, (0.5,) * len(tokens), found),
-        Answer("1", said, (0.75,) * len(tokens), found),
+        LayerAnswer("embedding", ("x",) * len(tokens), (0.0625,) * len(tokens), found),
+        LayerAnswer("0", said, (0.5,) * len(tokens), found),
+        LayerAnswer("1", said, (0.75,) * len(tokens), found),
     )
     maps = tuple(Map("", at, "attention", tokens, tokens, weights(2, len(tokens), len(tokens))) for at in range(2))
     return Inspection(
@@ -157,7 +157,7 @@ def both_stacks() -> Inspection:
         Map("decoder", 0, "attention", target, target, weights(2, 2, 2)),
         Map("decoder", 0, "cross-attention", target, source, weights(2, 2, 3)),
     )
-    answers = tuple(Answer(str(at), target, (0.5, 0.5), (0.5, 0.5)) for at in range(3))
+    answers = tuple(LayerAnswer(str(at), target, (0.5, 0.5), (0.5, 0.5)) for at in range(3))
     return Inspection("seq2seq", "nats a token", 2.0, 7, layers, heads, (), {}, Reading(target, target, answers, maps))
 
 
@@ -204,13 +204,13 @@ def test_stacks_have_tables_of_their_own_and_unlike_layers_empty_cells() -> None
 
 
 def test_bars_begin_at_zero_and_go_the_way_of_their_sign() -> None:
-    scale = Scale.of([3.0, -1.0, None, nan, inf])
+    scale = FigureScale.of([3.0, -1.0, None, nan, inf])
     assert scale.bar(3.0, str) == ("3.0", 25.0, 75.0, False)
     assert scale.bar(-1.0, str) == ("-1.0", 0.0, 25.0, True)
     assert scale.bar(0.0, str) == ("0.0", 25.0, 0.0, False)
     assert scale.bar(None, str) == ("", 0.0, None, False)
     assert scale.bar(nan, str).width is None
-    assert Scale.of([]).bar(0.0, str).width == 0.0
+    assert FigureScale.of([]).bar(0.0, str).width == 0.0
     assert [figure(value) for value in (-1.5, -0.0001, 1234.5)] == ["−1.500", "0.000", "1,234.500"]
     html = render_page(decoder(), "")
     bars = re.findall(r'<div class="bar cost">.*?</div>', html)

@@ -33,7 +33,7 @@ from anyformer.layers import (
     Strided,
     SymmetricWindow,
 )
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.global_blocks import GlobalBlocks
 from anyformer.layers.local_global import MarkedKeys, MarkedQueries
 from anyformer.layers.mask import visible
@@ -153,7 +153,7 @@ def both(mask: Mask, of: Tokens, cap: float | None, with_sink: bool, with_bias: 
     for kernel in (Eager(), Blocked(TILE)):
         seen: Any = kernel.prepare(mask, bias if with_bias else None, of, of, HEADS)
         given = sink if with_sink else None
-        y, _ = kernel(q, k, v, seen, How(0.3, softcap=cap, sink=given))
+        y, _ = kernel(q, k, v, seen, SoftmaxOptions(0.3, softcap=cap, sink=given))
         found.append((y, *torch.autograd.grad((y * grad).sum(), inputs, materialize_grads=True)))
     return found
 
@@ -200,7 +200,7 @@ def test_hidden_blocks_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None
         kernel = Blocked()
         seen = kernel.prepare(mask, None, of, of, HEADS)
         q, k, v = (torch.randn(1, HEADS, n, WIDTH, requires_grad=True) for _ in range(3))
-        y, _ = kernel(q, k, v, seen, How(1.0))
+        y, _ = kernel(q, k, v, seen, SoftmaxOptions(1.0))
         forward = sum(handed)
         y.sum().backward()
         assert sum(handed) == 2 * forward == 2 * seen.pairs
@@ -248,7 +248,7 @@ def test_weights_are_dropped_alike_in_both_passes() -> None:
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: int = 0, dropout: float = 0.3) -> Tensor:
         torch.manual_seed(seed)
-        return kernel(q, k, v, seen, How(0.3, dropout=dropout))[0]
+        return kernel(q, k, v, seen, SoftmaxOptions(0.3, dropout=dropout))[0]
 
     assert torch.autograd.gradcheck(run, (q, k, v), fast_mode=True)
     with torch.no_grad():
@@ -326,7 +326,7 @@ def test_no_tensor_on_the_wrong_device() -> None:
     for mask in (Causal() & window(9), MASKS["fixed"], MASKS["heads apart"]):
         seen = kernel.prepare(mask, None, of, of, HEADS)
         q, k, v = (torch.randn(1, HEADS, 40, WIDTH, device="meta", requires_grad=True) for _ in range(3))
-        y, _ = kernel(q, k, v, seen, How(1.0, dropout=0.1))
+        y, _ = kernel(q, k, v, seen, SoftmaxOptions(1.0, dropout=0.1))
         y.sum().backward()
         assert q.grad is not None
         assert q.grad.shape == q.shape

@@ -17,7 +17,7 @@ from anyformer.kernels.eager import Eager
 from anyformer.kernels.fastest import FastestOnGPU
 from anyformer.kernels.flex import TILE, Flex
 from anyformer.layers import AttentionSpec, Causal, Mask
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.tokens import Bias, Tokens, plain_tokens
 from anyformer.resizing import shrink
 from tests.laws.models import ids_for, randomised, runner
@@ -48,7 +48,7 @@ def check(kernel: Flex, mask: Mask, of: Tokens, cap: float | None, with_sink: bo
         distance = query.as_queries().position - key.as_keys().position
         return table[:, distance[:, 0] + of.n].transpose(0, 1)
 
-    how = How(0.3, softcap=cap, sink=leaf(HEADS) if with_sink else None)
+    how = SoftmaxOptions(0.3, softcap=cap, sink=leaf(HEADS) if with_sink else None)
     with torch.no_grad():
         expected, found = (
             each(q, k, v, each.prepare(mask, bias if with_bias else None, of, of, HEADS), how)[0]  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ def test_documents_packed_otherwise_find_the_same_kernel() -> None:
         same = (document[:, :, None] == document[:, None, :]).tril()
         of = Tokens((same.sum(-1) - 1) * (document > 0), document)
         with torch.no_grad():
-            flex(q, q, q, flex.prepare(Causal() & window(30), bias, of, of, HEADS), How(1.0, softcap=5.0))
+            flex(q, q, q, flex.prepare(Causal() & window(30), bias, of, of, HEADS), SoftmaxOptions(1.0, softcap=5.0))
         assert graphs["unique_graphs"] == 1
 
 
@@ -185,13 +185,13 @@ def test_what_it_cannot_the_other_computes(monkeypatch: pytest.MonkeyPatch) -> N
     q, k, v = (torch.randn(2, heads, 23, WIDTH, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS))
     seen = kernel.prepare(Causal(), None, tokens_, tokens_, HEADS)
     assert seen.kernel.name == "flex"
-    expected = Eager()(q, k, v, Eager().prepare(Causal(), None, tokens_, tokens_, HEADS), How(0.3))[0]
+    expected = Eager()(q, k, v, Eager().prepare(Causal(), None, tokens_, tokens_, HEADS), SoftmaxOptions(0.3))[0]
     with torch.no_grad():
-        y, weights = kernel(q, k, v, seen, How(0.3))
+        y, weights = kernel(q, k, v, seen, SoftmaxOptions(0.3))
         assert weights is None
         close(y, expected)
     q.requires_grad_()  # on a CPU it has no backward pass
-    y, weights = kernel(q, k, v, seen, How(0.3))
+    y, weights = kernel(q, k, v, seen, SoftmaxOptions(0.3))
     assert weights is not None
     close(y, expected)
 

@@ -14,7 +14,7 @@ from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.eager import Dense, Eager
 from anyformer.kernels.sdpa import SDPA, Fused
 from anyformer.layers import AttentionSpec, BottleneckSpec, BySegmentSpec, ReversibleSpec, RouterSpec
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.model import Output, Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
@@ -115,11 +115,11 @@ def test_eager_is_the_definition(cap: float | None, with_sink: bool) -> None:
     seen = torch.rand(2, 4, 5, 7) > 0.4
     seen[0, 1, 2] = False  # a row without keys
     sink = torch.randn(4) if with_sink else None
-    y, weights = Eager()(q, k, v, Dense(seen, None), How(0.7, softcap=cap, sink=sink))
+    y, weights = Eager()(q, k, v, Dense(seen, None), SoftmaxOptions(0.7, softcap=cap, sink=sink))
     expected = slow_attention(q, k, v, seen, 0.7, cap, sink)
     close(y.double(), expected)
     q, k, v, sink = (None if x is None else x.double() for x in (q, k, v, sink))
-    exact, _ = Eager()(q, k, v, Dense(seen, None), How(0.7, softcap=cap, sink=sink))
+    exact, _ = Eager()(q, k, v, Dense(seen, None), SoftmaxOptions(0.7, softcap=cap, sink=sink))
     close(exact, expected, FLOAT64 if cap is None else FLOAT32)  # the definition caps in float32
     assert y[0, 1, 2].abs().max() == 0
     assert weights is not None
@@ -136,7 +136,7 @@ def test_one_query_in_bfloat16(kv_heads: int, masked: int) -> None:
     mask = torch.rand(2, masked, 1, 9, generator=numbers) < 0.6 if masked else None
     if mask is not None:
         mask[..., 0] = True
-    y, _ = SDPA()(q, k, v, Fused(False, mask, None), How(0.3))
+    y, _ = SDPA()(q, k, v, Fused(False, mask, None), SoftmaxOptions(0.3))
     q, k, v = (x.double() for x in (q, k, v))
     seen = torch.ones(2, 6, 1, 9, dtype=torch.bool) if mask is None else mask.expand(2, 6, 1, 9)
     assert y.shape == (2, 6, 1, 8)

@@ -155,7 +155,7 @@ def test_a_step_that_would_be_waited_for_is_not_tried(
 
 
 def test_what_comes_from_another_device_is_waited_for() -> None:
-    with torch.inference_mode(), recording_of.Reading() as seen:
+    with torch.inference_mode(), recording_of.HostReads() as seen:
         torch.ones(3, device="meta").to(torch.float16).copy_(torch.ones(3, device="meta"))
         assert not seen.reads
         torch.ones(3).to("meta")

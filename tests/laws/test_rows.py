@@ -14,7 +14,7 @@ from anyformer.kernels.eager import Dense, Eager
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import Fused
 from anyformer.layers import AttentionSpec, Causal, SlidingWindow
-from anyformer.layers.context import How, Kernel
+from anyformer.layers.context import Kernel, SoftmaxOptions
 from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import Window
@@ -33,7 +33,7 @@ def drawn(*shape: int) -> Tensor:
 def call(kernel: Kernel, given: list[Tensor], seen: Any, scores: Tensor | None, p: float = 0.0) -> Tensor:
     with InDouble():  # eager's scores are in float32 otherwise
         q, k, v = given
-        return kernel(q, k, v, seen, How(0.3, scores=scores, dropout=p))[0]
+        return kernel(q, k, v, seen, SoftmaxOptions(0.3, scores=scores, dropout=p))[0]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -141,7 +141,7 @@ def test_keeps_no_weights() -> None:
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda x: x):
-            kernel(q, k, v, seen, How(0.3, dropout=p))
+            kernel(q, k, v, seen, SoftmaxOptions(0.3, dropout=p))
         assert sum(n for n in kept if n != HEADS * N * N) < 5 * HEADS * N * 8
         assert kept.count(HEADS * N * N) == (bias is not None), "the bias itself, which all layers share"
 

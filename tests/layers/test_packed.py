@@ -22,12 +22,12 @@ from anyformer.hub import load, save
 from anyformer.layers import grouped, int4, int8
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.linear import Linear, Together
-from anyformer.layers.packed import PackedWeight, Scheme
+from anyformer.layers.packed import PackedWeight, PackingScheme
 from anyformer.resizing import resize
 from tests.laws.models import randomised
 
 BF16 = 2.0**-9  # rounding to bfloat16 changes a number by this share of itself, at most
-SCHEMES: dict[str, Scheme] = {"int8": int8.Int8(), "int4": int4.Int4()}
+SCHEMES: dict[str, PackingScheme] = {"int8": int8.Int8(), "int4": int4.Int4()}
 each_scheme = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 
 
@@ -96,7 +96,7 @@ def test_4_bits_keep_the_numbers_of_a_gguf_file(kind: Any) -> None:
 @each_scheme
 @pytest.mark.parametrize("n", [0, 1, 5, 16, 17, 32, 33, 70])
 @pytest.mark.parametrize("shape", [(64, 32), (192, 96), (128, 544)])
-def test_products_are_plain_ones(scheme: Scheme, n: int, shape: tuple[int, int]) -> None:
+def test_products_are_plain_ones(scheme: PackingScheme, n: int, shape: tuple[int, int]) -> None:
     """Of the numbers held; few vectors are rounded to bfloat16 first, as are 4-bit numbers unpacked, and what comes out."""
     packed = PackedWeight.of(weight_of(*shape), scheme)
     x, bias = torch.randn(1, n, shape[1], generator=torch.Generator().manual_seed(n)), torch.randn(shape[0])
@@ -120,7 +120,7 @@ def test_8_bits_at_any_width(shape: tuple[int, int]) -> None:
 
 
 @each_scheme
-def test_rows_experts_and_all_else_are_of_the_numbers_held(scheme: Scheme) -> None:
+def test_rows_experts_and_all_else_are_of_the_numbers_held(scheme: PackingScheme) -> None:
     packed = PackedWeight.of(weight_of(64, 96), scheme)
     plain = packed.plain()
     ids = torch.tensor([[5, 0], [63, 5]])
@@ -141,7 +141,7 @@ def test_rows_experts_and_all_else_are_of_the_numbers_held(scheme: Scheme) -> No
 
 
 @each_scheme
-def test_parts_are_taken_of_it_where_text_is_written(scheme: Scheme) -> None:
+def test_parts_are_taken_of_it_where_text_is_written(scheme: PackingScheme) -> None:
     """In inference mode, which holds views to be of their tensor's kind; an expert stays in few bits."""
     stacked = PackedWeight.of(weight_of(4, 64, 32), scheme)
     plain = stacked.plain()
@@ -154,7 +154,9 @@ def test_parts_are_taken_of_it_where_text_is_written(scheme: Scheme) -> None:
 
 @each_scheme
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["float32", "autocast"])
-def test_what_is_multiplied_gets_the_gradient_of_the_numbers_held(scheme: Scheme, dtype: torch.dtype | None) -> None:
+def test_what_is_multiplied_gets_the_gradient_of_the_numbers_held(
+    scheme: PackingScheme, dtype: torch.dtype | None
+) -> None:
     """Through single matrices and through experts' stacks, of few vectors too, which are rounded on their way forth alone."""
     matrix, stacked = (PackedWeight.of(weight_of(*shape), scheme) for shape in ((64, 96), (4, 64, 96)))
     behind = torch.tensor([1, 90, 90, 93])
@@ -176,7 +178,9 @@ def test_what_is_multiplied_gets_the_gradient_of_the_numbers_held(scheme: Scheme
 
 @each_scheme
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["float32", "autocast"])
-def test_what_stands_beside_it_learns_as_beside_the_numbers_held(scheme: Scheme, dtype: torch.dtype | None) -> None:
+def test_what_stands_beside_it_learns_as_beside_the_numbers_held(
+    scheme: PackingScheme, dtype: torch.dtype | None
+) -> None:
     """Of a model whose maps are all in few bits, norms learn: gradients go through every map, those of feed-forwards too."""
     model = randomised(resize(preset("gpt2").spec, d_model=64, n_layers=2, vocab_size=64))
     plain = copy.deepcopy(model)
@@ -198,7 +202,7 @@ def test_what_stands_beside_it_learns_as_beside_the_numbers_held(scheme: Scheme,
 
 
 @each_scheme
-def test_what_would_change_it_is_refused(scheme: Scheme) -> None:
+def test_what_would_change_it_is_refused(scheme: PackingScheme) -> None:
     packed = PackedWeight.of(weight_of(64, 32), scheme)
     with pytest.raises(
         KernelError,
@@ -223,7 +227,7 @@ def test_what_only_a_cpu_multiplies_stays_there() -> None:
 
 
 @each_scheme
-def test_processes_may_share_it(scheme: Scheme) -> None:
+def test_processes_may_share_it(scheme: PackingScheme) -> None:
     map_ = torch.nn.Linear(32, 64, bias=False).requires_grad_(False)
     map_.weight = torch.nn.Parameter(PackedWeight.of(weight_of(64, 32), scheme), requires_grad=False)
     before = map_.weight + 0
@@ -234,7 +238,7 @@ def test_processes_may_share_it(scheme: Scheme) -> None:
 
 
 @each_scheme
-def test_packed_matrices_are_joined_and_parted(scheme: Scheme) -> None:
+def test_packed_matrices_are_joined_and_parted(scheme: PackingScheme) -> None:
     """As views of what is held, so that nobody holds a copy."""
     each = [PackedWeight.of(weight_of(n, 96, seed=n), scheme) for n in (64, 128, 64)]
     joined = torch.cat(each)  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from anyformer.errors import KernelError, UsageError
 from anyformer.families import preset
 from anyformer.generation import (
-    Batch,
     CompiledStep,
+    ContinuousBatch,
     DraftModel,
     PromptLookup,
     Sampling,
@@ -25,7 +25,7 @@ from anyformer.generation import (
     lay_out_for_decoding,
     layout,
 )
-from anyformer.generation.batch import Row
+from anyformer.generation.batch import BatchRow
 from anyformer.hub import load, save
 from anyformer.layers.held import HeldWeight
 from anyformer.layers.reordered import Reordered, can_reorder, in_blocks
@@ -126,8 +126,8 @@ def test_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_requests_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, model = laid_out("gemma3-1b", monkeypatch)
     prompts = [row[: 4 + i].tolist() for i, row in enumerate(ids_for(model.spec, 4, 9))]
-    batch, waiting = Batch(model, 20), [*prompts]
-    texts: dict[Row, list[int]] = {}
+    batch, waiting = ContinuousBatch(model, 20), [*prompts]
+    texts: dict[BatchRow, list[int]] = {}
     while waiting or any(not row.ended for row in batch.rows):
         if waiting:
             row, first = batch.add(Wanted(tuple(waiting.pop(0)), 8))

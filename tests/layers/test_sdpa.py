@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from anyformer.kernels import sdpa
 from anyformer.layers import Causal
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.tokens import plain_tokens
 
 
@@ -42,7 +42,7 @@ def test_cudnn_is_left_as_it_was(allowed: bool, monkeypatch: pytest.MonkeyPatch)
 
     before, kernel = cuda.cudnn_sdp_enabled(), sdpa.SDPA()
     of, (q, k, v) = plain_tokens(5, torch.device("cpu")), torch.randn(3, 1, 2, 5, 8)
-    seen, how = kernel.prepare(Causal(), None, of, of, 2), How(1.0)
+    seen, how = kernel.prepare(Causal(), None, of, of, 2), SoftmaxOptions(1.0)
     expected, _ = kernel(q, k, v, seen, how)
     monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
     cuda.enable_cudnn_sdp(allowed)

@@ -14,7 +14,7 @@ import pytest
 from anyformer.errors import InputError
 from anyformer.inference.opened import Opened
 from anyformer.serving import Limits
-from anyformer.serving.limits import Rates, Refusal
+from anyformer.serving.limits import Refusal, RequestRates
 from tests.serving.conftest import LONGEST, Running, Start
 
 ASK = {"prompt": "if x", "max_tokens": 3, "temperature": 0}
@@ -77,7 +77,7 @@ def test_too_often(start: Start) -> None:
 
 
 def test_who_waits_as_long_as_is_said_is_answered() -> None:
-    rates = Rates(6)
+    rates = RequestRates(6)
     for _ in range(6):
         rates.take("here", 100.0)
     with pytest.raises(Refusal) as caught:

@@ -8,10 +8,10 @@ from anyformer.study.results import (
     Baseline,
     Data,
     DocumentLoss,
-    Machine,
-    Point,
+    LossPoint,
     RunResult,
     Study,
+    StudyMachine,
     Trial,
     Tuning,
 )
@@ -48,7 +48,7 @@ def run(architecture: str, seed: int, *, n_steps: int = N_STEPS, failure: str | 
     for step in range(1, n_steps + 1):
         tokens = step * TOKENS_PER_STEP
         clean = final + (8.32 - final) * (1 + step / 9) ** -0.75
-        point = Point(step, tokens, tokens * flops_per_token, tokens / speed, clean + 0.06 * float(rng.normal()))
+        point = LossPoint(step, tokens, tokens * flops_per_token, tokens / speed, clean + 0.06 * float(rng.normal()))
         points.append(point)
         if step % 50 == 0:
             validation.append(point._replace(loss=clean + 0.03))
@@ -80,7 +80,7 @@ def study(*runs: RunResult, title: str = "transformer-lm, gpt2 and llama2 at 3 M
         tokenizer_fingerprint="sha256:91d0aa34c2ef",
         flops_convention="training: 3 × forward matrix products, causal attention counted at the keys seen",
         early="validation loss after 25 % of the tokens",
-        machine=Machine(description="AMD EPYC 7B13, 2 cores", threads=2, peak_flops_per_second=290e9),
+        machine=StudyMachine(description="AMD EPYC 7B13, 2 cores", threads=2, peak_flops_per_second=290e9),
         runs=runs,
         baselines=(
             Baseline(name="unigram", score=6.2 / math.log(2) * int(tokens.sum()) / int(nbytes.sum()), loss=6.2),

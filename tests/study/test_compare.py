@@ -13,7 +13,7 @@ from anyformer.errors import RunFailed, UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.study import compare as module
-from anyformer.study.compare import Question, named, run_all
+from anyformer.study.compare import ComparisonTask, named, run_all
 from anyformer.text import Corpus, Tokenizer, encode_corpus
 from anyformer.text.sources import Document
 from anyformer.training.data.text import TextData
@@ -59,11 +59,11 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
     return Trained(monkeypatch)
 
 
-def question(specs: Mapping[str, ModelSpec] = SPECS, **options: Any) -> Question:
-    return Question(architectures=specs, recipe=options.pop("recipe", RECIPE), prompt="line", **options)
+def question(specs: Mapping[str, ModelSpec] = SPECS, **options: Any) -> ComparisonTask:
+    return ComparisonTask(architectures=specs, recipe=options.pop("recipe", RECIPE), prompt="line", **options)
 
 
-def go(asked: Question, data: TextData, out: Path) -> Any:
+def go(asked: ComparisonTask, data: TextData, out: Path) -> Any:
     return run_all(asked, data, out, HOW, lambda _: Watcher())
 
 
@@ -180,7 +180,7 @@ def test_what_would_stop_a_later_run_stops_the_first(tmp_path: Path, data: TextD
 def test_another_prompt_is_continued_without_training(tmp_path: Path, data: TextData, trained: Trained) -> None:
     (before,), _ = go(question({"first": SPECS["first"]}), data, tmp_path)
     trained.names.clear()
-    asked = Question(architectures={"first": SPECS["first"]}, recipe=RECIPE, prompt="the hen sees")
+    asked = ComparisonTask(architectures={"first": SPECS["first"]}, recipe=RECIPE, prompt="the hen sees")
     (after,), _ = go(asked, data, tmp_path)
     assert trained.names == []
     assert after.sample.startswith("the hen sees")

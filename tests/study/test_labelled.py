@@ -35,7 +35,7 @@ from anyformer.recipe import (
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.study import compare as module
-from anyformer.study.compare import Question, run_all
+from anyformer.study.compare import ComparisonTask, run_all
 from anyformer.study.describe import describe
 from anyformer.study.report import render_report
 from anyformer.study.results import ACCURACY, BITS, LOSS, DocumentLoss, RunResult, Study
@@ -80,14 +80,14 @@ def specs(data: TrainingData) -> dict[str, ModelSpec]:
     return {name: resize(with_classifier(spec, 2), vocab_size=data.vocab_size) for name, spec in found.items()}
 
 
-def has_spec(question: Question, runs: Any, tuning: Any, data: TrainingData) -> Study:
+def has_spec(question: ComparisonTask, runs: Any, tuning: Any, data: TrainingData) -> Study:
     machine = Machine("a processor", "cpu", 1, "2", {"float32": 1e11}, 1e10)
     return describe(question, runs, tuning, data, corpus="memory://files: some", command="compare", machine=machine)
 
 
 @pytest.fixture(scope="module")
 def studied(data: LabelledData, tmp_path_factory: pytest.TempPathFactory) -> Study:
-    question = Question(
+    question = ComparisonTask(
         architectures=specs(data), recipe=recipe(Classification()), seeds=2, learning_rates=(1e-6, 1e-2)
     )
     runs, tuning = run_all(question, data, tmp_path_factory.mktemp("out"), HOW, lambda _: Watcher())
@@ -99,7 +99,7 @@ def test_a_title_has_the_whole_name_of_the_text(studied: Study) -> None:
 
 
 def test_what_is_judged_follows_from_the_objective() -> None:
-    by = {objective: Question(architectures={"a": decoder()}, recipe=recipe(objective)).score for objective in (
+    by = {objective: ComparisonTask(architectures={"a": decoder()}, recipe=recipe(objective)).score for objective in (
         Classification(), TokenClassification(), Regression(), MaskedLM(), Recipe().objective
     )}  # fmt: skip
     assert list(by.values()) == [ACCURACY, ACCURACY, LOSS, LOSS, BITS]
@@ -218,7 +218,7 @@ def test_over_seeds_more_is_better_too() -> None:
 def test_another_objective_is_judged_by_its_loss(tmp_path: Path) -> None:
     text = text_data()
     spec = resize(decoder(layers.Everything()), vocab_size=text.vocab_size)
-    asked = Question(
+    asked = ComparisonTask(
         architectures={"a": spec, "b": spec.but(context=None)}, recipe=recipe(MaskedLM(), batch_tokens=192, seq_len=48)
     )
     runs, tuning = run_all(asked, text, tmp_path, HOW, lambda _: Watcher())
@@ -243,7 +243,7 @@ def test_another_objective_is_judged_by_its_loss(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_refused(
     objective: ObjectiveSpec, says: str, data: LabelledData, tmp_path: Path
 ) -> None:
-    asked = Question(architectures=specs(data), recipe=recipe(objective))
+    asked = ComparisonTask(architectures=specs(data), recipe=recipe(objective))
     adapted = replace(asked, recipe=recipe(Classification()).but(lora=LoRA()))
     refused = {f"architectures cannot be compared by {objective.kind}: .*{says}": asked, "leave out lora": adapted}
     for message, question in refused.items():

@@ -16,7 +16,7 @@ from anyformer.errors import RunFailed
 from anyformer.study.curves import curves, smooth
 from anyformer.study.plots import LABEL_HEIGHT, Drawing, loss_chart, nice_values
 from anyformer.study.report import render_report, write_report
-from anyformer.study.results import Point, Study
+from anyformer.study.results import LossPoint, Study
 from anyformer.study.statistics import analyse
 from tests.study.studies import one_seed, run, three_seeds
 
@@ -159,7 +159,7 @@ def test_studies_at_the_edge(name: str) -> None:
 
 def test_curves_are_drawn_where_the_data_are() -> None:
     study = replace(one_seed(), runs=(run("gpt2", 0),))
-    flat = tuple(Point(step, step * 100, 1.0, 1.0, 5.0) for step in range(1, 51))
+    flat = tuple(LossPoint(step, step * 100, 1.0, 1.0, 5.0) for step in range(1, 51))
     chart = chart_of(replace(study, runs=(replace(study.runs[0], curve=flat, validation=()),)))
     points = [tuple(map(float, pair.split(","))) for pair in chart["series"][0]["path"][1:].split("L")]
     middle = chart["y"](5.0)
@@ -240,7 +240,7 @@ def test_a_report_that_could_not_be_put_in_place_leaves_nothing_half_written(tmp
 
 
 def test_labels_that_crowd_at_the_top_move_down() -> None:
-    flat = [tuple(Point(step, step, 1.0, 1.0, loss) for step in range(1, 9)) for loss in (6.0, 6.0, 6.0, 2.0)]
+    flat = [tuple(LossPoint(step, step, 1.0, 1.0, loss) for step in range(1, 9)) for loss in (6.0, 6.0, 6.0, 2.0)]
     runs = tuple(replace(run("gpt2", 0), architecture=f"a{at}", curve=line) for at, line in enumerate(flat))
     labels = sorted(series["label"] for series in chart_of(replace(one_seed(), runs=runs, baselines=()))["series"])
     assert labels[0] >= 14.0  # the top of the chart's frame

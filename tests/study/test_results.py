@@ -11,7 +11,7 @@ import pytest
 
 from anyformer.errors import UsageError
 from anyformer.study.describe import of_text
-from anyformer.study.results import CSV_COLUMNS, DocumentLoss, Point, RunResult, Study
+from anyformer.study.results import CSV_COLUMNS, DocumentLoss, LossPoint, RunResult, Study
 from anyformer.text import EncodedCorpus
 from tests.oracles.kneser_ney import BEGIN, KneserNey
 from tests.study.studies import one_seed, run, three_seeds
@@ -50,7 +50,7 @@ def test_json_round_trip(study: Study) -> None:
 
 def test_json_is_standard_even_with_a_loss_that_is_not_a_number() -> None:
     study = one_seed()
-    broken = replace(study.runs[1], curve=(Point(1, 2, 3.0, 4.0, math.nan),))
+    broken = replace(study.runs[1], curve=(LossPoint(1, 2, 3.0, 4.0, math.nan),))
     text = replace(study, runs=(study.runs[0], broken)).to_json()
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert math.isnan(Study.from_json(text).runs[1].curve[0].loss)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec
-from anyformer.surgery import Anatomy, Carried, Layer, Operation, as_they_stand, rows_in_order
+from anyformer.surgery import Anatomy, CarriedTensor, Layer, Operation, as_they_stand, rows_in_order
 
 
 def operated(
     spec: ModelSpec, donor: Transformer, layers: Sequence[Layer | None] | None = None
-) -> tuple[Transformer, Mapping[str, Carried]]:
+) -> tuple[Transformer, Mapping[str, CarriedTensor]]:
     """Return a model that begins with another's weights, and what is carried over."""
     model, given = build(spec, seed=1), donor.spec.vocab_size
     chosen = as_they_stand(spec.n_layers, donor.spec.n_layers) if layers is None else layers

@@ -13,7 +13,7 @@ from anyformer.errors import TextError
 from anyformer.recipe import UL2, Denoiser
 from anyformer.text import NOT_PREDICTED
 from anyformer.text.noise import (
-    Cut,
+    InfillingParts,
     cut_in_three,
     deleted,
     denoised,
@@ -267,7 +267,7 @@ class TestFilling:
 
     def test_nothing_before_the_gap_is_written_alike(self) -> None:
         """So that one model learns both."""
-        cut = Cut(text(0), text(3), text(4))
+        cut = InfillingParts(text(0), text(3), text(4))
         assert middle_last(cut, MARKS, spm=True).tolist() == middle_last(cut, MARKS, spm=False).tolist()
 
     def test_places_are_drawn_evenly(self) -> None:

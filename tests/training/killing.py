@@ -33,7 +33,7 @@ from anyformer.spec import (
 )
 from anyformer.text import EncodedCorpus
 from anyformer.training.checkpoint import checkpoints as checkpoint
-from anyformer.training.checkpoint.checkpoints import Checkpoints, Content
+from anyformer.training.checkpoint.checkpoints import CheckpointContent, Checkpoints
 from anyformer.training.checkpoint.metrics import MetricsLog
 from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
@@ -98,7 +98,7 @@ class Injection:
         MetricsLog.add = self.counted("metrics", MetricsLog.add)
         write = Checkpoints.write
 
-        def counted_write(own: Checkpoints, content: Content) -> Path:
+        def counted_write(own: Checkpoints, content: CheckpointContent) -> Path:
             self.saves += 1
             before, self.thread = self.thread, threading.get_ident()
             self.enter(f"save {self.saves}")

@@ -45,7 +45,7 @@ from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.answers.data import ConversationData
 from anyformer.training.objectives.answers.preferences import PreferenceData
-from anyformer.training.objectives.answers.preferred import Answers, preferred
+from anyformer.training.objectives.answers.preferred import AnswerPairs, preferred
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
 from anyformer.training.step import Trainer
@@ -235,7 +235,7 @@ def test_the_loss_is_that_of_the_papers_formula(said: PreferenceSpec) -> None:
 def test_an_answer_that_is_certain_has_odds_that_can_be_learnt_by() -> None:
     said = torch.tensor([[0.0, -3.0], [-4.0, -1e-9]], requires_grad=True)
     tokens = torch.full((2, 2), 2.0)
-    margin, loss = preferred(ORPO(), Answers(said, torch.zeros(2, 2), tokens))
+    margin, loss = preferred(ORPO(), AnswerPairs(said, torch.zeros(2, 2), tokens))
     loss.sum().backward()
     assert margin[0] > 10 > -10 > margin[1]
     assert said.grad is not None

@@ -16,7 +16,7 @@ from anyformer.layers import BatchNormSpec, NormSpec, RMSNormSpec
 from anyformer.spec import ModelSpec
 from anyformer.training.checkpoint import checkpoints
 from anyformer.training.checkpoint.behind import Behind
-from anyformer.training.checkpoint.checkpoints import Content
+from anyformer.training.checkpoint.checkpoints import CheckpointContent
 from anyformer.training.checkpoint.metrics import StepMetrics
 from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
@@ -106,7 +106,7 @@ def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writing: list[str] = []
     write = checkpoints.Checkpoints.write
 
-    def alone(own: checkpoints.Checkpoints, content: checkpoints.Content) -> Path:
+    def alone(own: checkpoints.Checkpoints, content: checkpoints.CheckpointContent) -> Path:
         writing.append("begin")
         threading.Event().wait(0.1)
         try:
@@ -176,15 +176,15 @@ def test_the_end_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_copy_is_not_written_over_while_it_is_written(tmp_path: Path) -> None:
     gate, seen = threading.Event(), list[float]()
 
-    def write(content: Content) -> Path:
+    def write(content: CheckpointContent) -> Path:
         gate.wait(5)
         seen.append(float(content.written["file"]["x"]))
         return content.target
 
     behind, x = Behind(write), torch.tensor(1.0)
-    behind.start(Content(tmp_path, 1, None, {"file": {"x": x}}))
+    behind.start(CheckpointContent(tmp_path, 1, None, {"file": {"x": x}}))
     behind.taken()
     threading.Timer(0.2, gate.set).start()
-    behind.start(Content(tmp_path, 2, None, {"file": {"x": x.add_(1)}}))
+    behind.start(CheckpointContent(tmp_path, 2, None, {"file": {"x": x.add_(1)}}))
     behind.done(wait=True)
     assert seen == [1.0, 2.0]

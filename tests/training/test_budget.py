@@ -10,7 +10,7 @@ import pytest
 from anyformer.errors import UsageError
 from anyformer.recipe import of_run
 from anyformer.study.budget import in_time
-from anyformer.study.compare import Question
+from anyformer.study.compare import ComparisonTask
 from anyformer.study.train import prepare_training, train
 from anyformer.training.run import RunOptions, budget
 from anyformer.training.step import Trainer
@@ -68,7 +68,7 @@ def test_what_no_budget_can_be_is_refused(clock: dict[bool, float], text: Path, 
 def test_a_comparison_shares_it_among_its_runs(clock: dict[bool, float], data: Any, tmp_path: Path) -> None:  # noqa: F811
     """Each of two architectures runs at three rates and with one seed more; the second's steps take three times as long."""
     clock |= {True: 0.5, False: 1.5}
-    asked = Question(architectures=SPECS, recipe=RECIPE, seeds=2, learning_rates=(1e-3, 1e-2, 1e-1))
+    asked = ComparisonTask(architectures=SPECS, recipe=RECIPE, seeds=2, learning_rates=(1e-3, 1e-2, 1e-1))
     said: list[str] = []
     found = in_time(2, asked, data, tmp_path, HOW, said.append)
     assert found.recipe.steps == 12  # 102 s for 4 × 0.5 + 4 × 1.5 s a step

@@ -33,7 +33,7 @@ from anyformer.recipe import loads as recipe_of
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.study.cells import Runs, read_texts
-from anyformer.study.compare import Question, identity
+from anyformer.study.compare import ComparisonTask, identity
 from anyformer.study.comparison import compare
 from anyformer.study.specification import ModelEntry, StudySpec
 from anyformer.study.train import prepare_training
@@ -268,7 +268,7 @@ def test_another_teacher_under_the_same_name_is_another_run(tmp_path: Path) -> N
 def test_results_of_a_comparison_are_kept_for_one_teacher_alone(tmp_path: Path) -> None:
     by = tmp_path / "teacher"
     save(randomised(LARGE), by, form="anyformer")
-    question = Question(architectures={"student": SPEC}, recipe=taught(by))
+    question = ComparisonTask(architectures={"student": SPEC}, recipe=taught(by))
     first = identity(question.job("student", None, 0, text_data()), 0)
     assert identity(question.job("student", None, 0, text_data()), 0) == first
     save(randomised(LARGE, 7), tmp_path / "other", form="anyformer")

@@ -17,7 +17,7 @@ from anyformer.cli.options import (
     SHARE,
     VOCABULARY,
     Amount,
-    Rates,
+    RateList,
     as_option,
     choice,
     device_option,
@@ -58,7 +58,11 @@ if TYPE_CHECKING:
 @recipe_options
 @minutes_option
 @click.option(
-    "--lr", "learning_rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
+    "--lr",
+    "learning_rates",
+    type=RateList(),
+    default=(),
+    help="Learning rates: each architecture gets the best of them.",
 )
 @click.option("--seeds", type=Amount(most=10**6), default=1, show_default=True, help="Runs of each architecture.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile the models first.")

@@ -18,7 +18,7 @@ from anyformer.spec import split_variant
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyformer.descriptions import Comparison
+    from anyformer.descriptions import SpecComparison
     from anyformer.descriptions.diff.diff import KeyChange
 
 FEW = 12  # groups of keys that are listed without --keys
@@ -76,7 +76,7 @@ def command(
     chosen = [find(model) or load_spec(model) for model in models]
     names = tuple(getattr(each, "name", model) for each, model in zip(chosen, models, strict=True))
     if len(models) == 2:
-        found: Comparison = diff(chosen[0], chosen[1], seq_len=seq_len, names=(names[0], names[1]))
+        found: SpecComparison = diff(chosen[0], chosen[1], seq_len=seq_len, names=(names[0], names[1]))
     else:
         found = side_by_side(*chosen, seq_len=seq_len, names=names)
     if as_json:

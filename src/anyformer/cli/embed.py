@@ -65,10 +65,10 @@ def command(
         raise UsageError("give either --data, or --text once or several times")
     if data is not None and out is None:
         raise UsageError("--out is missing: name a .safetensors or .npy file for the vectors")
-    from anyformer.inference.embedding import Way, embedded
+    from anyformer.inference.embedding import Pooling, embedded
 
     read = list(texts) if data is None else data
-    found = embedded(model, None, read, Way(**way), batch_tokens=batch_tokens, device=device, out=out)
+    found = embedded(model, None, read, Pooling(**way), batch_tokens=batch_tokens, device=device, out=out)
     if found.similarities is not None and data is None and not as_json:
         _table(list(texts), found.similarities)
     tell(found, as_json)

@@ -361,7 +361,7 @@ as_released_option = click.option(
 )
 
 
-class Rates(click.ParamType):
+class RateList(click.ParamType):
     """Learning rates, separated by commas."""
 
     name = "lr[,lr…]"

@@ -8,12 +8,11 @@ from anyformer.descriptions.diagram.model import diagram
 from anyformer.descriptions.diagram.svg import FORMS, as_picture, as_svg
 from anyformer.descriptions.diagram.text import as_text
 from anyformer.descriptions.diff.as_variant import as_variant
-from anyformer.descriptions.diff.diff import Comparison, Diff, DiffRow, Effect, Measure, diff, side_by_side
+from anyformer.descriptions.diff.diff import Diff, DiffRow, Effect, Measure, SpecComparison, diff, side_by_side
 from anyformer.descriptions.history import History, history, lineage
 
 __all__ = [
     "Card",
-    "Comparison",
     "Diagram",
     "Diff",
     "DiffRow",
@@ -23,6 +22,7 @@ __all__ = [
     "Finding",
     "History",
     "Measure",
+    "SpecComparison",
     "as_picture",
     "as_svg",
     "as_text",

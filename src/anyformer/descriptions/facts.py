@@ -26,7 +26,7 @@ PROBE = 17  # tokens on which masks are compared head by head: odd, so that patt
 Where = Literal["in", "out", "sum", "skip"]  # before a branch, after it, after the sum, on the way around
 
 
-class Attention(NamedTuple):
+class AttentionFacts(NamedTuple):
     """One attention of one kind of layer."""
 
     stack: str  # "", or encoder and decoder where there are both
@@ -132,16 +132,16 @@ def own_parts(spec: ModelSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.kind for v in parts(spec) if not type(v).__module__.startswith("anyformer.")))
 
 
-def every_attention(spec: ModelSpec) -> Iterator[Attention]:
+def every_attention(spec: ModelSpec) -> Iterator[AttentionFacts]:
     """Every attention of every kind of layer, those of a layer to its own stack first."""
     for name, stack in spec.stacks.items():
         for layers in distinct_layers(stack):
             found = layers.block.nested(AttentionSpec)
             for value in sorted(found, key=lambda attention: attention.reads == "memory"):
-                yield Attention(name, layers.at, value, layers.block.inner(place_in(spec, stack)))
+                yield AttentionFacts(name, layers.at, value, layers.block.inner(place_in(spec, stack)))
 
 
-def where(found: Iterable[Attention], spec: ModelSpec) -> str:
+def where(found: Iterable[AttentionFacts], spec: ModelSpec) -> str:
     """The layers in which attentions stand: "all layers", "layers 0–2 of the decoder"."""
     said = []
     for name, stack in spec.stacks.items():
@@ -160,7 +160,7 @@ def shows_nothing(mask: Mask) -> bool:
     return seen is not None and not seen.any()
 
 
-def masks_by_head(attention: Attention) -> int:
+def masks_by_head(attention: AttentionFacts) -> int:
     """For how many heads a mask is another: 1 where it is the same for all."""
     tokens = plain_tokens(PROBE, torch.device("cpu"))
     try:

@@ -1,6 +1,6 @@
 """Generation: sampling, cached decoding, guesses that are checked, rows that come and go, stop strings, text piece by piece."""
 
-from anyformer.generation.batch import Batch, Chosen, Row, Wanted
+from anyformer.generation.batch import BatchRow, Chosen, ContinuousBatch, Wanted
 from anyformer.generation.beam import BeamSearch, Hypothesis, Stopping, search_ids
 from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, generate_ids
@@ -16,17 +16,17 @@ from anyformer.generation.text import Continuation, GrowingText, StopStrings, ge
 from anyformer.text.prompts import encode_prompt
 
 __all__ = [
-    "DRAWING",
-    "GREEDY",
-    "UNSAID",
-    "Batch",
+    "BatchRow",
     "BeamSearch",
     "Chosen",
     "CompiledStep",
     "Continuation",
+    "ContinuousBatch",
+    "DRAWING",
     "Decoding",
     "DraftModel",
     "Form",
+    "GREEDY",
     "Grammar",
     "Grammars",
     "GrowingText",
@@ -36,12 +36,12 @@ __all__ = [
     "Prefixes",
     "PromptLookup",
     "Released",
-    "Row",
     "Sampling",
     "SpeculativeDecoding",
     "StaticCache",
     "StopStrings",
     "Stopping",
+    "UNSAID",
     "Wanted",
     "encode_prompt",
     "generate_ids",

@@ -47,7 +47,7 @@ class Chosen(NamedTuple):
 
 
 @dataclass(eq=False)
-class Row:
+class BatchRow:
     """A prompt in the batch."""
 
     wanted: Wanted
@@ -60,7 +60,7 @@ class Row:
     error: RunFailed | None = None  # that ended it
 
 
-class Batch:
+class ContinuousBatch:
     """Prompts in all states of growth, which read the model's weights once a step together.
 
     A prompt is read alone, as it would be without others, and then joins. What is written differs from what it is alone by
@@ -71,7 +71,7 @@ class Batch:
 
     def __init__(self, model: Transformer, longest: int, prefixes: Prefixes | None = None) -> None:
         self.model, self.longest, self.prefixes = model, longest, prefixes
-        self.rows: list[Row] = []
+        self.rows: list[BatchRow] = []
         self.cache: KVCache | None = None
 
     @property
@@ -80,7 +80,7 @@ class Batch:
         return None if self.model.encoder is None else 1
 
     @torch.inference_mode()
-    def add(self, wanted: Wanted) -> tuple[Row, Chosen | None]:
+    def add(self, wanted: Wanted) -> tuple[BatchRow, Chosen | None]:
         """Read a prompt; return its row and the first token after it, None where none is wanted.
 
         Raises InputError for a prompt that the model cannot continue, and where there is no room; RunFailed as a step does.
@@ -100,7 +100,7 @@ class Batch:
         penalties = Penalties(
             wanted.sampling, start, None, self.model.spec.n_scored, wanted.closing_ids, wanted.max_new_tokens
         )
-        row = Row(wanted, torch.Generator().manual_seed(wanted.seed), penalties)
+        row = BatchRow(wanted, torch.Generator().manual_seed(wanted.seed), penalties)
         length = start.shape[1] + wanted.max_new_tokens
         # Of what it echoes all probabilities are asked for.
         begun = None if self.prefixes is None or wanted.echo else self.prefixes.copied(wanted.token_ids)
@@ -132,7 +132,7 @@ class Batch:
         return row, chosen
 
     @torch.inference_mode()
-    def step(self) -> dict[Row, Chosen]:
+    def step(self) -> dict[BatchRow, Chosen]:
         """One more token of each row that grows, but of those that an `error` ends."""
         self.drop_ended()
         if not self.rows:
@@ -150,9 +150,9 @@ class Batch:
         if self.prefixes is not None:
             self.prefixes.keep(token_ids, cache, row)
 
-    def _choose(self, logits: Tensor, rows: list[Row]) -> dict[Row, Chosen]:
+    def _choose(self, logits: Tensor, rows: list[BatchRow]) -> dict[BatchRow, Chosen]:
         """The next token of each row, for logits [row, vocab]; rows that have all they wanted end."""
-        found: dict[Row, Chosen] = {}
+        found: dict[BatchRow, Chosen] = {}
         by_way: dict[Sampling, dict[int, Tensor]] = {}
         for i, row in enumerate(rows):
             try:

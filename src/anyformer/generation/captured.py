@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from anyformer.capacity import free_nbytes
 from anyformer.generation.compiled import next_logits, not_in_slots
-from anyformer.generation.reading import Reading
+from anyformer.generation.reading import HostReads
 from anyformer.generation.static_cache import StaticCache, static_nbytes
 from anyformer.generation.tape import taped
 from anyformer.layers.execution import autocast_dtype, recording
@@ -99,7 +99,7 @@ class CapturedStep:
             return next_logits(self.model, ids, types, cache)
         with recording():
             if first and self.looks:
-                with Reading() as seen:
+                with HostReads() as seen:
                     logits = next_logits(self.model, ids, types, cache)
                 if seen.reads:
                     _READ_ON_THE_WAY.add(self.model)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Reading(TorchDispatchMode):
+class HostReads(TorchDispatchMode):
     """Whether operators wait for a device: for numbers that Python is given, that say a result's size, or that leave or come.
 
     Asked beforehand: a recording that fails leaves PyTorch's allocator, and what it draws, as if it went on.

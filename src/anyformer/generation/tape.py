@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from anyformer.generation.reading import Reading
+from anyformer.generation.reading import HostReads
 from anyformer.layers.held import ANSWERED, HeldWeight
 
 READING = {"tolist", "numpy", "__array__", "__dlpack__"}  # what gives a CPU's numbers past PyTorch's dispatcher
@@ -26,12 +26,12 @@ def taped(function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Tensor] 
     Sizes, and all else that Python said, stay as they were. Nothing can be made again (None) where numbers of a tensor are read,
     or one is made by other means than calls that PyTorch shows.
     """
-    with Made() as made, Tape(made) as tape:
+    with TapedOperators() as made, Tape(made) as tape:
         result = function()
     return result, tape.again(result)
 
 
-class Made(Reading):
+class TapedOperators(HostReads):
     """Which tensors operators have made."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Made(Reading):
 class Tape(TorchFunctionMode):
     """Writes down calls as they are made, as a function in Python; of weights in few bits what their kind makes of one."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: TapedOperators) -> None:
         super().__init__()
         self.made = made
         self.lines = list[tuple[str, set[str]]]()  # and the names that each reads

@@ -18,7 +18,7 @@ from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.hub.gguf import GGUF, SUFFIX, opened
 from anyformer.hub.merging import Merging
 from anyformer.hub.sentences import module_files
-from anyformer.hub.source import Source, opened_weights
+from anyformer.hub.source import ModelSource, opened_weights
 from anyformer.hub.weights import Weights
 from anyformer.hub.wrapped import is_wrapped, prefix_in
 from anyformer.spec import ModelSpec, Place, tensors
@@ -83,7 +83,7 @@ class Contents(NamedTuple):
                 yield from zip(row.theirs, row.save(tuple(map(ours, row.ours))), strict=True)
 
 
-def contents(source: Source) -> Contents:
+def contents(source: ModelSource) -> Contents:
     """The tensors of a checkpoint. Raises CheckpointError listing those that are missing, surplus or misshapen."""
     own, others = _contents(source), tuple(map(contents, source.others))
     for each, other in zip(source.others, others, strict=True):
@@ -93,7 +93,7 @@ def contents(source: Source) -> Contents:
     return own._replace(others=others, merging=source.merging)
 
 
-def _contents(source: Source) -> Contents:
+def _contents(source: ModelSource) -> Contents:
     spec = source.stored or source.spec
     packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
     weights = packed or opened_weights(source.weights, source.settings)

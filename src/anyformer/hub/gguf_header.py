@@ -24,7 +24,7 @@ NUMBERS = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", BOOL: 
 SMALLEST_TENSOR = 8 + 4 + 8 + 4 + 8  # bytes that the header has for one of a single axis without a name
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """Where a tensor lies. `kind` is ggml's number for its type."""
 
     kind: int
@@ -38,7 +38,7 @@ class Header(NamedTuple):
     """What a file says before its tensors."""
 
     metadata: dict[str, Any]
-    tensors: dict[str, Entry]
+    tensors: dict[str, TensorEntry]
 
 
 def read_header(path: Path, sizes: Mapping[int, tuple[int, int]]) -> Header:
@@ -70,7 +70,7 @@ def _header(cursor: _Cursor, nbytes: int, sizes: Mapping[int, tuple[int, int]]) 
         if key in metadata:
             raise ValueError(f"it says {key!r} twice")
         metadata[key] = cursor.value(cursor.number("u4"))
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TensorEntry] = {}
     for _ in range(n_tensors):
         name, entry = _entry(cursor, sizes)
         if name in entries:
@@ -96,7 +96,7 @@ def _header(cursor: _Cursor, nbytes: int, sizes: Mapping[int, tuple[int, int]]) 
     return Header(metadata, tensors)
 
 
-def _entry(cursor: _Cursor, sizes: Mapping[int, tuple[int, int]]) -> tuple[str, Entry]:
+def _entry(cursor: _Cursor, sizes: Mapping[int, tuple[int, int]]) -> tuple[str, TensorEntry]:
     """A tensor's name and place, its start counted from where tensors begin."""
     name, n = cursor.string(), cursor.number("u4")
     if not 1 <= n <= MOST_DIMENSIONS:
@@ -109,7 +109,7 @@ def _entry(cursor: _Cursor, sizes: Mapping[int, tuple[int, int]]) -> tuple[str, 
     if min(shape) < 1 or shape[-1] % block:
         raise ValueError(f"the tensor {name!r} is {list(shape)}, which its type cannot be")
     first = next((i for i, length in enumerate(shape) if length > 1), n - 1)
-    return name, Entry(kind, shape[first:], start, math.prod(shape) // block * block_nbytes)
+    return name, TensorEntry(kind, shape[first:], start, math.prod(shape) // block * block_nbytes)
 
 
 class _Cursor:

@@ -25,7 +25,7 @@ from anyformer.hub.contents import contents
 from anyformer.hub.gguf import EMBEDDING, FREQUENCIES, POOLING
 from anyformer.hub.prompts import prompts_of
 from anyformer.hub.sentences import pooling_type
-from anyformer.hub.source import Source
+from anyformer.hub.source import ModelSource
 from anyformer.hub.weights import narrowed
 from anyformer.layers import Llama3Scaling, RotarySpec
 from anyformer.spec import ModelSpec
@@ -73,7 +73,7 @@ class _Plan(NamedTuple):
 
 
 def write_gguf(
-    source: Source, tokenizer: Tokenizer | None, target: Path, quantise: Quantisation | None = None
+    source: ModelSource, tokenizer: Tokenizer | None, target: Path, quantise: Quantisation | None = None
 ) -> SavedFile:
     """Write a model and its tokenizer as one file, which appears when it is whole.
 

@@ -12,7 +12,7 @@ from anyformer.disk.run_layout import LABELS
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES
 from anyformer.families.hf.headings import numbered_labels
-from anyformer.hub.source import Source
+from anyformer.hub.source import ModelSource
 from anyformer.layers.embedding import n_segments
 from anyformer.spec import HeadSpec, ModelSpec
 from anyformer.text import Tokenizer
@@ -45,7 +45,7 @@ def read_labels(directory: Path) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def labels_of(source: Source) -> tuple[str, ...] | None:
+def labels_of(source: ModelSource) -> tuple[str, ...] | None:
     """The labels of a checkpoint, as its files name them; None where they don't. Raises CheckpointError."""
     if source.family is not None or source.settings:
         return _of_settings(source.settings, source.spec)

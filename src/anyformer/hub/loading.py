@@ -16,7 +16,7 @@ from anyformer.families.hf.mapping import computed, shapes
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
 from anyformer.hub.labels import labels_of, other_labels
-from anyformer.hub.source import Source, find, find_auxiliary, reading_as
+from anyformer.hub.source import ModelSource, find, find_auxiliary, reading_as
 from anyformer.hub.weights import listed, narrowed
 from anyformer.layers.packed import PackedWeight
 from anyformer.layers.packing import Packing, packed_weights
@@ -58,7 +58,7 @@ def load_auxiliary(path: str | Path, *, device: torch.device | str | None = None
 
 
 def filled(
-    source: Source, device: torch.device | str | None = None, dtype: torch.dtype | Packing | None = None
+    source: ModelSource, device: torch.device | str | None = None, dtype: torch.dtype | Packing | None = None
 ) -> Transformer:
     """The model of a source, as `load` gives it."""
     held = contents(source)
@@ -147,7 +147,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer | None:
     return tokenizer_of(find(path))
 
 
-def tokenizer_of(source: Source) -> Tokenizer | None:
+def tokenizer_of(source: ModelSource) -> Tokenizer | None:
     """The tokenizer that lies with a checkpoint, or inside its GGUF file, if there is one. Raises TextError."""
     if source.tokenizer is None:
         return None

@@ -14,7 +14,7 @@ from anyformer.families.hf.mapping import computed
 from anyformer.hub.labels import labels_of, other_labels
 from anyformer.hub.loading import tokenizer_of
 from anyformer.hub.merging import Mean, Merge, Merging, way_of
-from anyformer.hub.source import Source, find
+from anyformer.hub.source import ModelSource, find
 from anyformer.spec import first_difference, short
 from anyformer.spec.ranges import HUGE
 
@@ -28,7 +28,7 @@ def merged_source(
     by: str | Merge | None = None,
     base: str | Path | None = None,
     dtype: torch.dtype | None = None,
-) -> Source:
+) -> ModelSource:
     """A source whose tensors are merged ones of several models': the `last` checkpoints of a run, or its latest, and `others`.
 
     Each weighs 1, or what `others` maps it to. `by`: how, by default their mean; `base`: the model that all began as, which
@@ -78,7 +78,7 @@ def merged_source(
     return first._replace(others=tuple(more), merging=Merging(way, weights, dtype))
 
 
-def _fingerprint(source: Source) -> str | None:
+def _fingerprint(source: ModelSource) -> str | None:
     tokenizer = tokenizer_of(source)
     return None if tokenizer is None else tokenizer.fingerprint
 

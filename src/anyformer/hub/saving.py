@@ -34,7 +34,7 @@ from anyformer.hub.merging import Merge
 from anyformer.hub.onnx_writing import SUFFIX as GRAPH
 from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
 from anyformer.hub.sentences import write_json, write_modules
-from anyformer.hub.source import CONFIG, Source, with_adapter
+from anyformer.hub.source import CONFIG, ModelSource, with_adapter
 from anyformer.hub.weights import DTYPES, SHARD_NBYTES, narrowed, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
 from anyformer.layers.held import HeldWeight
@@ -230,7 +230,12 @@ def convert(
 
 
 def _write_directory(
-    found: Source, target: Path, form: Form | None, hf_type: str | None, dtype: torch.dtype | None, shard_nbytes: int
+    found: ModelSource,
+    target: Path,
+    form: Form | None,
+    hf_type: str | None,
+    dtype: torch.dtype | None,
+    shard_nbytes: int,
 ) -> SavedDirectory:
     """The tensors one by one, and the tokenizer with what lies beside it, in a new directory."""
     held = contents(found)
@@ -262,7 +267,7 @@ def _write_directory(
     return SavedDirectory(target, plan.form, plan.reason)
 
 
-def _write_adapter(source: Source, target: Path) -> SavedDirectory:
+def _write_adapter(source: ModelSource, target: Path) -> SavedDirectory:
     """The adapter of a run's checkpoint, and its tokenizer, in a new directory."""
     refuse_in_use(target)
     with whole(target) as aside:

@@ -47,7 +47,7 @@ CONFIG = "config.json"  # Hugging Face's
 _as_type: ContextVar[str | None] = ContextVar("as_type", default=None)
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """Where a model lies and what it is."""
 
     spec: ModelSpec
@@ -58,7 +58,7 @@ class Source(NamedTuple):
     modules: Path | None = None  # the directory of sentence-transformers that it lies in
     run: Path | None = None  # that trained it
     stored: ModelSpec | None = None  # the model that the tensors were written of, where `spec` is a change of it
-    others: tuple[Source, ...] = ()  # models of the same tensors
+    others: tuple[ModelSource, ...] = ()  # models of the same tensors
     merging: Merging | None = None  # how each tensor is read of all of them; None: there are no others
 
 
@@ -109,7 +109,7 @@ def vary(base: str | Path | Architecture, /, **changes: Any) -> ModelSpec:
     return apply(spec, changes.items(), load_spec)
 
 
-def find(path: str | Path) -> Source:
+def find(path: str | Path) -> ModelSource:
     """The model that a directory holds, or the file that describes what was trained beside a run's model (`companion.yaml`).
 
     Of a run with an adapter, `base/` holds the model that it is put on.
@@ -124,20 +124,20 @@ def find(path: str | Path) -> Source:
     if path.name == AUXILIARY_SPEC and path.is_file():
         return find_auxiliary(path.parent)
     if path.name == BASE and is_run(run := path.parent):
-        return Source(read(sealed(run) / SPEC), path, _tokenizer(run / TOKENIZER), None, {}, run=run)
+        return ModelSource(read(sealed(run) / SPEC), path, _tokenizer(run / TOKENIZER), None, {}, run=run)
     if (run := _run_of(path)) is not None:
         checkpoint = _checkpoint(path)
         weights = checkpoint / MODEL_PARTS if (checkpoint / MODEL_PARTS).is_dir() else checkpoint
-        return Source(read(run / SPEC), weights, _tokenizer(run / TOKENIZER), None, {}, run=run)
+        return ModelSource(read(run / SPEC), weights, _tokenizer(run / TOKENIZER), None, {}, run=run)
     spec, family, settings, folder = _described(path)
     if not path.is_dir():
-        return Source(spec, path, path, family, settings)
+        return ModelSource(spec, path, path, family, settings)
     tokenizer = _tokenizer(folder) or _tokenizer(folder / TOKENIZER)
     modules = path if is_listed(path) else None
-    return Source(with_pooling(spec, family, path), folder, tokenizer, family, settings, modules)
+    return ModelSource(with_pooling(spec, family, path), folder, tokenizer, family, settings, modules)
 
 
-def _changed(source: Source, changes: Iterable[str], name: str) -> Source:
+def _changed(source: ModelSource, changes: Iterable[str], name: str) -> ModelSource:
     """The same tensors read as those of a changed model. Raises SpecError where one would be another, or of another size."""
     spec = apply(source.spec, map(parsed, changes), load_spec)
     before, after = shapes(source.spec), shapes(spec)
@@ -151,7 +151,7 @@ def _changed(source: Source, changes: Iterable[str], name: str) -> Source:
     return source._replace(spec=spec, stored=source.stored or source.spec)
 
 
-def find_auxiliary(directory: str | Path) -> Source:
+def find_auxiliary(directory: str | Path) -> ModelSource:
     """The model that was trained beside that of a run, or of one of its checkpoints. Raises CheckpointError without any."""
     directory = located(directory)
     run = _run_of(directory) or directory
@@ -163,7 +163,7 @@ def find_auxiliary(directory: str | Path) -> Source:
     checkpoint = _checkpoint(directory)
     parts = checkpoint / AUXILIARY_PARTS
     weights = parts if parts.is_dir() else checkpoint / AUXILIARY_WEIGHTS
-    return Source(read(run / AUXILIARY_SPEC), weights, _tokenizer(run / TOKENIZER), None, {})
+    return ModelSource(read(run / AUXILIARY_SPEC), weights, _tokenizer(run / TOKENIZER), None, {})
 
 
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:

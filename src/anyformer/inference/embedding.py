@@ -45,7 +45,7 @@ MOST_COMPARED = 20  # texts whose similarities are among the figures
 
 
 @dataclass(frozen=True)
-class Way:
+class Pooling:
     """How a text becomes a vector; what `embed` says of each."""
 
     pool: Pool | None = None
@@ -121,7 +121,7 @@ def embed(
     a blank or too long text, an unknown pool, more dimensions than there are, and a model with an encoder and a decoder;
     UsageError for an unknown prompt.
     """
-    way = Way(pool, prompt, prompt_name, dimensions, longest, truncate)
+    way = Pooling(pool, prompt, prompt_name, dimensions, longest, truncate)
     return embedded(model, tokenizer, texts, way, batch_tokens=batch_tokens, device=device).vectors
 
 
@@ -129,7 +129,7 @@ def embedded(
     model: TrainedModel,
     tokenizer: Tokenizer | str | Path | None,
     texts: Sequence[str] | Path,
-    way: Way | None = None,
+    way: Pooling | None = None,
     *,
     batch_tokens: int = BATCH_TOKENS,
     device: str | None = None,
@@ -147,7 +147,7 @@ def embedded(
     at_least_one("--batch-tokens", batch_tokens)
     texts = _lines(texts) if isinstance(texts, Path) else texts
     found = opened(model, tokenizer, device=device)
-    way = way or Way()
+    way = way or Pooling()
     given = prepared(found, texts, way, batch_tokens)
     vectors = given.in_order([given.vectors(numbers) for numbers in given.batches])
     if file is not None:
@@ -156,7 +156,7 @@ def embedded(
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedTexts:
     """Texts as a model reads them, and the batches in which it makes their vectors."""
 
     model: Transformer
@@ -185,8 +185,8 @@ class Prepared:
 
 
 def prepared(
-    found: Opened, texts: Sequence[str | Sequence[int]], way: Way, batch_tokens: int = BATCH_TOKENS
-) -> Prepared:
+    found: Opened, texts: Sequence[str | Sequence[int]], way: Pooling, batch_tokens: int = BATCH_TOKENS
+) -> PreparedTexts:
     """What `embed` reads of texts, and how; token ids are read as they are. Raises what it does."""
     trained, truncate = found.framing(Contrastive, way.truncate)
     head, prompt = _head(found.model, way), found.prompts.chosen(way.prompt, way.prompt_name)
@@ -197,7 +197,7 @@ def prepared(
     ids, cut = _framed(found, prompt, texts, longest, None if truncate else remedy)
     lengths = np.array([len(one) for one in ids])
     batches = list(length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))))
-    return Prepared(found.model, head, way.dimensions, prompt, ids, cut, batches)
+    return PreparedTexts(found.model, head, way.dimensions, prompt, ids, cut, batches)
 
 
 def _lines(file: Path) -> list[str]:
@@ -255,7 +255,7 @@ def _framed(
     return every, cut
 
 
-def _head(model: Transformer, way: Way) -> Head:
+def _head(model: Transformer, way: Pooling) -> Head:
     """The head that makes the vectors: the model's own, or one of a pool alone."""
     spec = model.spec
     if spec.encoder is not None:
@@ -291,7 +291,7 @@ def retrieve(
     """How well the vectors of sources find those of their targets. Raises what `embed` does."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     numbers = {text: i for i, text in enumerate(texts)}
-    found = embedded(model, tokenizer, texts, Way(longest=longest, truncate=truncate))
+    found = embedded(model, tokenizer, texts, Pooling(longest=longest, truncate=truncate))
     source, target = (found.vectors[[numbers[pair[side]] for pair in pairs]] for side in (0, 1))
     place = ranks(source, target, torch.tensor([[numbers[text] for text in pair] for pair in pairs]))
     return Retrieval(float((place == 1).double().mean()), float((1 / place.double()).mean()), len(pairs), found.cut)

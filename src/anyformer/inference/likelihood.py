@@ -33,31 +33,31 @@ class Likelihood(NamedTuple):
     cut: int  # tokens before it that there was no room for
 
 
-class Pair(NamedTuple):
+class ScoredText(NamedTuple):
     """Ids of what is read and of what follows; an encoder reads the first, and a decoder writes the second."""
 
     before: list[int]
     after: list[int]
 
 
-def pair_of(model: Transformer, tokenizer: Tokenizer, before: str, after: str) -> Pair:
+def pair_of(model: Transformer, tokenizer: Tokenizer, before: str, after: str) -> ScoredText:
     """A text and what follows it as ids: those of both at once, cut where those of the first alone end.
 
     A text begins as it does for `generate`; with nothing before it, what opens or closes a text stands there. Raises
     InputError where the tokenizer has neither.
     """
     if model.encoder is not None:
-        return Pair(encode_source(tokenizer, before), tokenizer.encode(after))
+        return ScoredText(encode_source(tokenizer, before), tokenizer.encode(after))
     if not before:
         opening = tokenizer.end_of_text if tokenizer.begin_of_text is None else tokenizer.begin_of_text
         if opening is None:
             raise InputError(
                 "nothing stands before the text, and this tokenizer has no token that begins one; give a text"
             )
-        return Pair([opening], tokenizer.encode(after))
+        return ScoredText([opening], tokenizer.encode(after))
     ids, first = encode_prompt(tokenizer, before + after), encode_prompt(tokenizer, before)
     at = min(len(first), len(ids) - 1)  # where a token reaches over the end of the first
-    return Pair(ids[:at], ids[at:])
+    return ScoredText(ids[:at], ids[at:])
 
 
 def pass_length(spec: ModelSpec, seq_len: int | None) -> int | None:
@@ -69,7 +69,7 @@ def pass_length(spec: ModelSpec, seq_len: int | None) -> int | None:
 def log_likelihoods(
     model: Transformer,
     tokenizer: Tokenizer,
-    pairs: Sequence[Pair],
+    pairs: Sequence[ScoredText],
     seq_len: int | None = None,
     precision: Precision = "float32",
 ) -> list[Likelihood]:
@@ -86,7 +86,7 @@ def log_likelihoods(
         raise InputError(
             "this tokenizer has no token that begins an answer, which a decoder beside an encoder reads first"
         )
-    rows = list[Row]()
+    rows = list[ScoredRow]()
     for before, after in pairs:
         if not after:
             raise InputError("what follows has no tokens, so nothing can be said of it; give it a text")
@@ -98,7 +98,7 @@ def log_likelihoods(
         whole = [*(before if model.encoder is None else opening), *after]
         kept = whole if longest is None else whole[-(longest + 1) :]
         source = None if model.encoder is None else before
-        rows.append(Row(tuple(kept[: -len(after)]), after, source, len(whole) - len(kept)))
+        rows.append(ScoredRow(tuple(kept[: -len(after)]), after, source, len(whole) - len(kept)))
     alike: dict[tuple[int, ...], list[int]] = {}  # rows by what they begin with
     in_parts = parting(model.spec, max((len(row.before) + len(row.after) for row in rows), default=1)) is None
     for i, row in enumerate(rows):
@@ -118,7 +118,7 @@ def log_likelihoods(
     return [Likelihood(*found[i], row.cut) for i, row in enumerate(rows)]
 
 
-class Row(NamedTuple):
+class ScoredRow(NamedTuple):
     """What a decoder reads, and how much of its end counts."""
 
     before: tuple[int, ...]
@@ -133,7 +133,7 @@ class Row(NamedTuple):
 
 
 @torch.no_grad()
-def _scores(model: Transformer, rows: list[Row], precision: Precision) -> list[tuple[float, bool]]:
+def _scores(model: Transformer, rows: list[ScoredRow], precision: Precision) -> list[tuple[float, bool]]:
     """For each row: the sum of the log-likelihoods of its end's tokens, and whether all of them are the likeliest."""
     device = next(model.parameters()).device
     ids, mask = _padded([[*row.before, *row.after[:-1]] for row in rows], device)
@@ -152,7 +152,7 @@ def _scores(model: Transformer, rows: list[Row], precision: Precision) -> list[t
 
 
 @torch.no_grad()
-def _scores_alike(model: Transformer, rows: list[Row], precision: Precision) -> list[tuple[float, bool]]:
+def _scores_alike(model: Transformer, rows: list[ScoredRow], precision: Precision) -> list[tuple[float, bool]]:
     """The same of decoders' rows of which several begin alike: what they begin with is read once."""
     device, head = next(model.parameters()).device, model.head()
     numbers = {before: i for i, before in enumerate(dict.fromkeys(row.before for row in rows))}

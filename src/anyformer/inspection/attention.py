@@ -49,7 +49,7 @@ def of_heads(
     model: Transformer, judging: Judging, sites: Sites, tokens: int, importance: Importance
 ) -> tuple[HeadFigures, ...]:
     """Where each head looks on about so many tokens; of mixers that have no weights of pairs, none."""
-    watch = Watch(sites)
+    watch = AttentionSums(sites)
     with torch.no_grad(), watched(model, Branch, watch):
         for by, rows in passes(model, judging, tokens, apart=True):
             judging.objective(by._replace(forward=partial(model, output_attentions=True)), rows)
@@ -74,7 +74,7 @@ def _of_branch(site: Site, anatomy: Anatomy, importance: Importance) -> Tensor |
     return None
 
 
-class Watch:
+class AttentionSums:
     """Sums over queries of where the heads of each branch look, by its number in a pass."""
 
     def __init__(self, sites: Sites) -> None:

@@ -13,7 +13,7 @@ from anyformer.amounts import signed
 from anyformer.inspection.results import HeadFigures, LayerFigures, Map, PartsFigures
 
 
-class Measure(NamedTuple):
+class HeadMeasure(NamedTuple):
     """What the grid of heads is coloured by."""
 
     name: str  # the field of HeadFigures
@@ -24,21 +24,21 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure(
+    HeadMeasure(
         "importance", "importance", "How much the head matters, by the gradient, in {unit}.", share=False, digits=4
     ),
-    Measure("previous", "token before", "The share of its weights that is on the token before."),
-    Measure("first", "first token", "The share of its weights that is on the first token of the text."),
-    Measure("itself", "itself", "The share of its weights that is on the token that reads."),
-    Measure(
+    HeadMeasure("previous", "token before", "The share of its weights that is on the token before."),
+    HeadMeasure("first", "first token", "The share of its weights that is on the first token of the text."),
+    HeadMeasure("itself", "itself", "The share of its weights that is on the token that reads."),
+    HeadMeasure(
         "induction", "induction", "In random tokens said twice, the share on the one that came next the last time."
     ),
-    Measure("distance", "distance", "How far back it looks, the mean in tokens.", share=False),
-    Measure("entropy", "spread", "The entropy of its weights: 0 looks at one token, 1 at all alike."),
+    HeadMeasure("distance", "distance", "How far back it looks, the mean in tokens.", share=False),
+    HeadMeasure("entropy", "spread", "The entropy of its weights: 0 looks at one token, 1 at all alike."),
 )
 
 
-class Bar(NamedTuple):
+class FigureBar(NamedTuple):
     """A figure, and its bar in percent of the column's width."""
 
     text: str
@@ -48,7 +48,7 @@ class Bar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scale:
+class FigureScale:
     """From the least to the largest of some figures, and zero."""
 
     low: float
@@ -56,18 +56,18 @@ class Scale:
     bend: Callable[[float], float]
 
     @classmethod
-    def of(cls, values: Iterable[float | None], bend: Callable[[float], float] = float) -> Scale:
+    def of(cls, values: Iterable[float | None], bend: Callable[[float], float] = float) -> FigureScale:
         bent = [bend(value) for value in values if value is not None and isfinite(value)]
         return cls(min([0.0, *bent]), max([0.0, *bent]), bend)
 
     def at(self, value: float) -> float:
         return 100 * (self.bend(value) - self.low) / (self.high - self.low) if self.high > self.low else 0.0
 
-    def bar(self, value: float | None, text: Callable[[float], str]) -> Bar:
+    def bar(self, value: float | None, text: Callable[[float], str]) -> FigureBar:
         if value is None or not isfinite(value):
-            return Bar("" if value is None else "–")
+            return FigureBar("" if value is None else "–")
         start, end = sorted((self.at(0.0), self.at(value)))
-        return Bar(text(value), round(start, 2), round(end - start, 2), value < 0)
+        return FigureBar(text(value), round(start, 2), round(end - start, 2), value < 0)
 
 
 def figure(value: float | None, digits: int = 3) -> str:
@@ -88,9 +88,9 @@ def named(head: HeadFigures) -> str:
 
 def layer_tables(layers: Sequence[LayerFigures]) -> list[dict[str, Any]]:
     """A table a stack: a column for each kind of branch that occurs, counted where a layer has several of one kind."""
-    ends, turns = Scale.of(each.ended for each in layers), Scale.of(each.turned for each in layers)
+    ends, turns = FigureScale.of(each.ended for each in layers), FigureScale.of(each.turned for each in layers)
     every = [cost for each in layers for cost in (each.without, *(branch.without for branch in each.branches))]
-    costs, tables = Scale.of(every, _root), []
+    costs, tables = FigureScale.of(every, _root), []
     for stack, group in groupby(layers, lambda each: each.stack):
         rows = [(each, _by_kind(each)) for each in group]
         kinds = list(dict.fromkeys(kind for _, branches in rows for kind in branches))
@@ -130,7 +130,7 @@ def place_of(at: HeadFigures | Map) -> tuple[str, int, str]:
     return at.stack, at.layer, at.kind
 
 
-def head_grids(heads: Sequence[HeadFigures], measures: Sequence[Measure]) -> list[dict[str, Any]]:
+def head_grids(heads: Sequence[HeadFigures], measures: Sequence[HeadMeasure]) -> list[dict[str, Any]]:
     """A grid for each stack and kind; in a row the cells of its heads by their numbers, None where it has none of that."""
     grids: dict[str, list[dict[str, Any]]] = {}
     for row in rows_of(heads):
@@ -147,7 +147,7 @@ def head_grids(heads: Sequence[HeadFigures], measures: Sequence[Measure]) -> lis
 
 def neuron_tables(parts: Sequence[PartsFigures]) -> list[dict[str, Any]]:
     """A table a stack: of each map how many neurons there are, and which share has half and 90 % of what all matter."""
-    whole, neurons = Scale.of([1.0]), (each for each in parts if each.parts == "neurons")
+    whole, neurons = FigureScale.of([1.0]), (each for each in parts if each.parts == "neurons")
     return [{
         "stack": stack,
         "rows": [{

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.inspection.page_figures import figure, known, place_of, rows_of
-from anyformer.inspection.results import Answer, HeadFigures, Map, Reading
+from anyformer.inspection.results import HeadFigures, LayerAnswer, Map, Reading
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥"}
 LONGEST_TOKEN = 48  # characters that are shown of one
@@ -56,7 +56,7 @@ def lens_rows(reading: Reading) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(answer: Answer, reading: Reading) -> list[dict[str, Any]]:
+def _cells(answer: LayerAnswer, reading: Reading) -> list[dict[str, Any]]:
     cells = []
     columns = zip(reading.tokens, reading.right, answer.says, answer.probability, answer.right, strict=True)
     for token, truth, says, own, right in columns:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.inference.judging import Judging
 from anyformer.inspection.effects import passes
-from anyformer.inspection.results import Answer, Map, Reading
+from anyformer.inspection.results import LayerAnswer, Map, Reading
 from anyformer.inspection.sites import Sites, watched
 from anyformer.layers.block import Block, Branch, mapped
 from anyformer.model import Transformer
@@ -81,9 +81,11 @@ def _first_document(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {name: cut(name, value) for name, value in asked.items()}
 
 
-def _answer(layer: str, logits: Tensor, right: list[int | None], text: Callable[[Tensor], tuple[str, ...]]) -> Answer:
+def _answer(
+    layer: str, logits: Tensor, right: list[int | None], text: Callable[[Tensor], tuple[str, ...]]
+) -> LayerAnswer:
     """What logits [1, token, vocab] say."""
     shares = logits[0].double().softmax(-1)
     best, says = shares.max(-1)
     of_right = tuple(None if each is None else float(shares[i, each]) for i, each in enumerate(right))
-    return Answer(layer, text(says), tuple(best.tolist()), of_right)
+    return LayerAnswer(layer, text(says), tuple(best.tolist()), of_right)

@@ -75,7 +75,7 @@ class PartsFigures:
 
 
 @dataclass(frozen=True)
-class Answer:
+class LayerAnswer:
     """What the model would say if it ended behind some layer, at each token of a row."""
 
     layer: str  # its number, or "embedding"
@@ -102,7 +102,7 @@ class Reading:
 
     tokens: tuple[str, ...]  # at which the main stack answers
     right: tuple[str | None, ...]  # the token that is right at each: the next one, or what was hidden
-    answers: tuple[Answer, ...]  # from the embedding's to the last layer's
+    answers: tuple[LayerAnswer, ...]  # from the embedding's to the last layer's
     maps: tuple[Map, ...]  # of attention in all stacks, in the order of a pass
 
 

@@ -23,7 +23,7 @@ from anyformer.errors import InputError, UsageError
 from anyformer.generation import generate_text, released
 from anyformer.generation.text import encode_read
 from anyformer.inference.answering import TaskEvaluation, TaskFigures
-from anyformer.inference.likelihood import Likelihood, Pair, log_likelihoods, pair_of, pass_length
+from anyformer.inference.likelihood import Likelihood, ScoredText, log_likelihoods, pair_of, pass_length
 from anyformer.inference.opened import Opened, TrainedModel, opened
 from anyformer.layers.packing import Packing
 from anyformer.recipe import Precision
@@ -75,7 +75,7 @@ class AnyformerLM(LM):
         for i, (text,) in enumerate(request.args for request in requests):
             (first,), ids = pair_of(model, tokenizer, "", text)
             each = get_rolling_token_windows(ids, first, longest, context_len=1)
-            windows += [Pair(*make_disjoint_window(window)) for window in each]
+            windows += [ScoredText(*make_disjoint_window(window)) for window in each]
             owners += [i] * (len(windows) - len(owners))
         sums = [0.0] * len(requests)
         for i, each in zip(owners, self._score(windows), strict=True):
@@ -119,7 +119,7 @@ class AnyformerLM(LM):
         self.n_cut += len(ids) > room
         return ids[-room:]
 
-    def _score(self, pairs: Sequence[Pair]) -> list[Likelihood]:
+    def _score(self, pairs: Sequence[ScoredText]) -> list[Likelihood]:
         found = log_likelihoods(self.found.model, self.found.tokenizer, pairs, self.seq_len, self.precision)
         self.n_cut += sum(each.cut > 0 for each in found)
         return found

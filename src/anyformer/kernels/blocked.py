@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from anyformer.kernels import blocks
 from anyformer.kernels.intervals import Numbers
-from anyformer.kernels.plan import TILE, Piece, Section, beyond_a_plan, pairs_of_row, plan, with_ends
+from anyformer.kernels.plan import TILE, Tile, TileGroup, beyond_a_plan, pairs_of_row, plan, with_ends
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.execution import product_dtype
 from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import Bias, Tokens
@@ -49,7 +49,7 @@ class Blocked:
         of_content = [score.kind for score in spec.scores if score.reads_content]
         return f"blocked has no scores of what tokens say ({', '.join(of_content)})" if of_content else None
 
-    def plan(self, mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> tuple[Section, ...]:
+    def plan(self, mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> tuple[TileGroup, ...]:
         """The blocks that hold a visible pair."""
         return plan(mask, query, key, n_heads, self.tile)
 
@@ -57,7 +57,7 @@ class Blocked:
         """The blocks, and what is added to their scores: a bias, and -inf for pairs that are hidden."""
         return laid_out(self.plan(mask, query, key, n_heads), bias, query, key, n_heads)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Planned, how: How) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Planned, how: SoftmaxOptions) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
         value_width = v.shape[-1]
         width = max(q.shape[-1], value_width)
@@ -69,7 +69,7 @@ class Blocked:
         return y[..., :value_width], None
 
 
-def laid_out(sections: Sequence[Section], bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Planned:
+def laid_out(sections: Sequence[TileGroup], bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Planned:
     """The sections as the operator takes them."""
     device = query.position.device
     pieces: list[int] = []
@@ -117,7 +117,7 @@ def laid_out(sections: Sequence[Section], bias: Bias | None, query: Tokens, key:
     )
 
 
-def _alike(section: Section, bias: Bias | None) -> Iterable[list[int]]:
+def _alike(section: TileGroup, bias: Bias | None) -> Iterable[list[int]]:
     """The numbers of pieces that something is added to, those of one shape together, as many as lie in a core's cache."""
     alike: dict[tuple[int, int], list[int]] = {}
     for i, piece in enumerate(section.pieces):
@@ -128,7 +128,9 @@ def _alike(section: Section, bias: Bias | None) -> Iterable[list[int]]:
         yield from (each[at : at + some] for at in range(0, len(each), some))
 
 
-def _made(section: Section, pieces: list[Piece], bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Tensor:
+def _made(
+    section: TileGroup, pieces: list[Tile], bias: Bias | None, query: Tokens, key: Tokens, n_heads: int
+) -> Tensor:
     """What is added to the scores of pieces of one shape [piece, heads of the section or 1, query, key]."""
     device = query.position.device
     of_queries = _of(query, section.row, torch.tensor(np.stack([piece.queries for piece in pieces]), device=device))

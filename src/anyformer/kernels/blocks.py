@@ -23,7 +23,7 @@ FIELDS = 13
 At = slice | Tensor
 
 
-class Block(NamedTuple):
+class MaskBlock(NamedTuple):
     """What one piece reads and writes of tensors [batch, heads, token, …]: views where all are slices."""
 
     rows: slice
@@ -54,7 +54,7 @@ class Block(NamedTuple):
         return added[self.begins :][: self.of_heads * n * m].view(1, self.of_heads, n, m)
 
 
-def _blocks(pieces: Sequence[int], index: Tensor, groups: int) -> Iterator[Block]:
+def _blocks(pieces: Sequence[int], index: Tensor, groups: int) -> Iterator[MaskBlock]:
     for at in range(0, len(pieces), FIELDS):
         row, h0, h1, step, q0, q1, qs, k0, k1, ks, *rest = pieces[at : at + FIELDS]
         queries = slice(q0, q1, qs) if qs else index[q0:q1]
@@ -64,7 +64,7 @@ def _blocks(pieces: Sequence[int], index: Tensor, groups: int) -> Iterator[Block
             whole = step == 1 and h0 % groups == 0 and h1 % groups == 0
             kv = slice(h0 // groups, h1 // groups) if whole else index.new_tensor(range(h0, h1, step)) // groups
         rows = slice(None) if row < 0 else slice(row, row + 1)
-        yield Block(rows, slice(h0, h1, step), kv, queries, keys, *rest)
+        yield MaskBlock(rows, slice(h0, h1, step), kv, queries, keys, *rest)
 
 
 def _take(x: Tensor, rows: slice, heads: At, tokens: At) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.execution import exact
 from anyformer.layers.mask import Mask, visible
 from anyformer.layers.tokens import Bias, Tokens
@@ -37,7 +37,7 @@ class Eager:
         """The mask and the bias, as they are, each [batch or 1, heads or 1, query, key]."""
         return Dense(visible(mask, query, key, n_heads), None if bias is None else bias(query, key))
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Dense, how: How) -> tuple[Tensor, Tensor]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Dense, how: SoftmaxOptions) -> tuple[Tensor, Tensor]:
         """Values [batch, heads, query, value_dim] and weights [batch, heads, query, key]; a row that sees no key gives 0."""
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))

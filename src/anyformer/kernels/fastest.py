@@ -16,10 +16,10 @@ from torch._subclasses.fake_tensor import is_fake
 
 from anyformer.kernels.blocked import Blocked, laid_out
 from anyformer.kernels.flex import Flex
-from anyformer.kernels.plan import Section, pairs_of_row
+from anyformer.kernels.plan import TileGroup, pairs_of_row
 from anyformer.kernels.rows import Rows
 from anyformer.kernels.sdpa import SDPA, flagged
-from anyformer.layers.context import How, Kernel
+from anyformer.layers.context import Kernel, SoftmaxOptions
 from anyformer.layers.execution import exporting, product_dtype, transformed
 from anyformer.layers.mask import Mask
 from anyformer.layers.tokens import Bias, Tokens
@@ -52,7 +52,7 @@ class Fastest:
 
     def sections(
         self, mask: Mask, query: Tokens, key: Tokens, n_heads: int, *, biased: bool
-    ) -> tuple[Section, ...] | None:
+    ) -> tuple[TileGroup, ...] | None:
         """The blocks to compute, or None where the other kernel is faster. A compiler is left PyTorch's own operators."""
         if self.blocked is None or torch.compiler.is_compiling() or query.n < LEAST[self.other.name] or transformed():
             return None
@@ -72,7 +72,9 @@ class Fastest:
         kernel = self.rows if self.rows is not None and biased else self.other
         return Taken(kernel, kernel.prepare(mask, bias, query, key, n_heads))
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, how: How) -> tuple[Tensor, Tensor | None]:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, how: SoftmaxOptions
+    ) -> tuple[Tensor, Tensor | None]:
         """As the kernel that was taken."""
         kernel = seen.kernel
         if self.rows is not None and kernel is self.other and _keeps_weights(q, v, how):
@@ -80,7 +82,7 @@ class Fastest:
         return kernel(q, k, v, seen.seen, how)
 
 
-def _keeps_weights(q: Tensor, v: Tensor, how: How) -> bool:
+def _keeps_weights(q: Tensor, v: Tensor, how: SoftmaxOptions) -> bool:
     """Whether PyTorch's operator would keep all weights, or takes longer.
 
     The same with and without gradients, so that a layer that runs again draws the same dropout.
@@ -123,7 +125,9 @@ class FastestOnGPU:
         rest = cache(lambda: self.other.prepare(mask, bias, query, key, n_heads))
         return Taken(self.flex, (self.flex.prepare(mask, bias, query, key, n_heads), rest))
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, how: How) -> tuple[Tensor, Tensor | None]:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, seen: Taken, how: SoftmaxOptions
+    ) -> tuple[Tensor, Tensor | None]:
         """As the kernel that was taken; what FlexAttention cannot, such as dropout, the other computes."""
         if seen.kernel is self.other:
             return self.other(q, k, v, seen.seen, how)

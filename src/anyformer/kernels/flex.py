@@ -21,7 +21,7 @@ from anyformer.kernels.plan import beyond_a_plan, tiles, with_ends
 from anyformer.layers.activation import soft_capped
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import keep_graphs
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.mask import Mask, shown
 from anyformer.layers.tokens import Bias, Tokens
 
@@ -63,7 +63,7 @@ class Flex:
         return Compiled(_block_mask(mask, query, key, n_heads), None if bias is None else _added(bias, query, key))
 
     @staticmethod
-    def cannot(q: Tensor, v: Tensor, how: How) -> str | None:
+    def cannot(q: Tensor, v: Tensor, how: SoftmaxOptions) -> str | None:
         """Why it does not compute this pass, whatever the mask, or None."""
         if how.dropout:
             return "flex drops no weights; train without attention dropout, or use kernel='sdpa' or 'eager'"
@@ -75,7 +75,7 @@ class Flex:
             return "flex has no backward pass on a CPU; use kernel='blocked', 'sdpa' or 'eager' to train there"
         return None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Compiled, how: How) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Compiled, how: SoftmaxOptions) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0.
 
         Raises KernelError for dropout, for what has a gradient on a CPU, and for heads too narrow for a GPU.

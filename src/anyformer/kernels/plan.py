@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.kernels.intervals import FAR, Bits, Interval, Numbers, Verdict, bounds
+from anyformer.kernels.intervals import FAR, Bits, BlockVisibility, IndexRange, Numbers, bounds
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.execution import numberless
 from anyformer.layers.mask import Mask, shown
@@ -27,12 +27,12 @@ WHOLE = 8
 JOINED, MORE = 128, 1.15  # queries that one call takes, where it computes at most so many times the pairs of several
 AT_ONCE = 2**22  # bounds worked out together
 
-ALL, ANYTHING = Verdict(np.array(True), np.array(True)), Verdict(np.array(True), np.array(False))
+ALL, ANYTHING = BlockVisibility(np.array(True), np.array(True)), BlockVisibility(np.array(True), np.array(False))
 
 Facts = Mapping[str, Numbers | None]
 
 
-class Piece(NamedTuple):
+class Tile(NamedTuple):
     """Queries and the keys that some of them see."""
 
     queries: Numbers
@@ -40,13 +40,13 @@ class Piece(NamedTuple):
     masked: bool  # whether a pair among them is, or may be, hidden
 
 
-class Section(NamedTuple):
+class TileGroup(NamedTuple):
     """The pieces of some rows and heads, under a mask that shows no pair that another section's shows."""
 
     mask: Mask
     row: int | None  # None: every row
     heads: Numbers
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Tile, ...]
 
     @property
     def pairs(self) -> int:
@@ -63,7 +63,7 @@ def beyond_a_plan(kernel: str, spec: AttentionSpec) -> str | None:
     return None if spec.indexer is None else f"{kernel} has no keys chosen by what tokens say (Indexer)"
 
 
-def plan(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int = TILE) -> tuple[Section, ...]:
+def plan(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int = TILE) -> tuple[TileGroup, ...]:
     """The blocks to compute; rows and heads that see alike have theirs in common."""
     if query.span and key.span:
         mask = mask.within(query.span, key.span)
@@ -77,23 +77,23 @@ def plan(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int = TILE)
     return tuple(s for queries, keys, row in each for s in _row(parts, queries, keys, tile, row))
 
 
-def tiles(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int) -> Verdict:
+def tiles(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int) -> BlockVisibility:
     """Whether blocks of queries and keys, as they follow each other, may hold a visible pair, and must hold only such.
 
     Each [row or 1, head or 1, block of queries, block of keys].
     """
     of_queries, of_keys = _facts(query), _facts(key)
-    found: list[Verdict] = []
+    found: list[BlockVisibility] = []
     for row in range(_n_rows(of_queries, of_keys)):
         queries, keys = (_of_row(facts, row) for facts in (of_queries, of_keys))
         i, j = _blocks(queries, None, tile), _blocks(keys, None, tile)
         rows, columns = _bounded(queries, i, (1, 1, len(i), 1)), _bounded(keys, j, (1, 1, 1, len(j)))
         found.append(_asked(mask, rows, columns, np.arange(n_heads).reshape(1, -1, 1, 1)))
-    return Verdict(*(np.concatenate(bits) for bits in zip(*found, strict=True)))
+    return BlockVisibility(*(np.concatenate(bits) for bits in zip(*found, strict=True)))
 
 
 @lru_cache(maxsize=32)
-def _plain(mask: Mask, query: Span, key: Span, n_heads: int, tile: int) -> tuple[Section, ...]:
+def _plain(mask: Mask, query: Span, key: Span, n_heads: int, tile: int) -> tuple[TileGroup, ...]:
     queries, keys = ({"position": np.arange(*span)} for span in (query, key))
     keys["end"] = np.full_like(keys["position"], key[1] - 1)
     return tuple(_row(_parts(mask, n_heads), queries, keys, tile, None))
@@ -134,7 +134,7 @@ def with_ends(keys: Tokens) -> Tokens:
     return replace(keys, end=torch.as_tensor(of_keys, device=keys.position.device))
 
 
-def pairs_of_row(sections: Sequence[Section]) -> int:
+def pairs_of_row(sections: Sequence[TileGroup]) -> int:
     """How many (head, query, key) of a row are computed, in the mean of all rows."""
     rows = max(1, len({section.row for section in sections}))
     return sum(section.pairs for section in sections) // rows
@@ -161,11 +161,11 @@ def _bounded(facts: Facts, blocks: Numbers, shape: tuple[int, ...]) -> Any:
     return _Tokens({name: _shaped(fact[blocks], shape) for name, fact in facts.items() if fact is not None})
 
 
-def _shaped(numbers: Numbers, shape: tuple[int, ...]) -> Interval:
+def _shaped(numbers: Numbers, shape: tuple[int, ...]) -> IndexRange:
     each = bounds(numbers)
     unknown = each.lo == -FAR
     hi, step = np.where(unknown, FAR, each.hi), np.where(unknown, 1, each.step)
-    return Interval(*(part.reshape(shape) for part in (each.lo, hi, step)))
+    return IndexRange(*(part.reshape(shape) for part in (each.lo, hi, step)))
 
 
 class _Tokens(Tokens):
@@ -176,17 +176,17 @@ class _Tokens(Tokens):
             object.__setattr__(self, name, facts.get(name))
 
 
-def _asked(mask: Mask, query: Any, key: Any, heads: Numbers) -> Verdict:
+def _asked(mask: Mask, query: Any, key: Any, heads: Numbers) -> BlockVisibility:
     """What the predicate says of each pair of blocks; where it asks what is not known of bounds, a pair may be anything."""
-    head: Any = Interval(heads, heads, np.zeros_like(heads))
+    head: Any = IndexRange(heads, heads, np.zeros_like(heads))
     try:
         found: Any = shown(mask, query, key, head)
     except (TypeError, AttributeError):
         found = ANYTHING
-    if not isinstance(found, Verdict):
+    if not isinstance(found, BlockVisibility):
         found = ALL if found is None else ANYTHING
     shape = np.broadcast_shapes(*(bits.shape for bits in (*found, query.position.lo, key.position.lo)))
-    return Verdict(*(np.broadcast_to(bits, shape) for bits in found))
+    return BlockVisibility(*(np.broadcast_to(bits, shape) for bits in found))
 
 
 def _parts(mask: Mask, n_heads: int) -> list[tuple[Mask, Numbers]]:
@@ -199,7 +199,7 @@ def _parts(mask: Mask, n_heads: int) -> list[tuple[Mask, Numbers]]:
 
 def _row(
     parts: Iterable[tuple[Mask, Numbers]], query: Facts, key: Facts, tile: int, row: int | None
-) -> Iterator[Section]:
+) -> Iterator[TileGroup]:
     for part, heads in parts:
         of_queries, of_keys = (_blocks(facts, part.period(), tile) for facts in (query, key))
         yield from _sections(part, query, key, of_queries, of_keys, heads, row)
@@ -218,7 +218,7 @@ def _blocks(facts: Facts, period: int | None, tile: int) -> Numbers:
 
 def _sections(
     mask: Mask, query: Facts, key: Facts, of_queries: Numbers, of_keys: Numbers, heads: Numbers, row: int | None
-) -> Iterator[Section]:
+) -> Iterator[TileGroup]:
     n, m = len(of_queries), len(of_keys)
     rows, columns = _bounded(query, of_queries, (1, 1, n, 1)), _bounded(key, of_keys, (1, 1, 1, m))
     may, must = (bits[0] for bits in _asked(mask, rows, columns, heads.reshape(1, -1, 1, 1)))
@@ -229,7 +229,7 @@ def _sections(
     for same in alike.values():
         pieces = tuple(_pieces(seen[same[0]], must[same[0]], of_queries, of_keys))
         if pieces:
-            yield Section(mask, row, heads if len(may) == 1 else heads[same], pieces)
+            yield TileGroup(mask, row, heads if len(may) == 1 else heads[same], pieces)
 
 
 def _keys_seen(
@@ -257,7 +257,7 @@ def _keys_seen(
     return seen
 
 
-def _pieces(seen: Bits, must: Bits, of_queries: Numbers, of_keys: Numbers) -> Iterator[Piece]:
+def _pieces(seen: Bits, must: Bits, of_queries: Numbers, of_keys: Numbers) -> Iterator[Tile]:
     for blocks in _joined(seen.reshape(len(seen), -1), of_queries.shape[1]):
         each = of_queries[blocks].ravel()
         queries = each[np.append(True, each[1:] != each[:-1])]
@@ -267,10 +267,10 @@ def _pieces(seen: Bits, must: Bits, of_queries: Numbers, of_keys: Numbers) -> It
         if not len(keys):
             continue
         if len(plain) in (0, len(keys)) or len(plain) < WHOLE * (len(keys) - len(plain)):
-            yield Piece(queries, np.sort(keys), len(plain) < len(keys))
+            yield Tile(queries, np.sort(keys), len(plain) < len(keys))
         else:
-            yield Piece(queries, np.sort(plain), masked=False)
-            yield Piece(queries, np.sort(of_keys[some & ~whole]), masked=True)
+            yield Tile(queries, np.sort(plain), masked=False)
+            yield Tile(queries, np.sort(of_keys[some & ~whole]), masked=True)
 
 
 def _joined(seen: Bits, tile: int) -> Iterator[slice]:

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from anyformer.kernels import blocks
 from anyformer.kernels.blocked import Blocked, Planned
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.execution import exact, product_dtype
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths
@@ -38,7 +38,7 @@ class Ring:
         """The blocks of the pairs within this process's stretch."""
         return Blocked().prepare(mask, bias, query, key, n_heads)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Planned, how: How) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Planned, how: SoftmaxOptions) -> tuple[Tensor, None]:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
         dtype = product_dtype(q)
         q, k, v = (x.to(dtype) for x in (q, k, v))

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from anyformer.kernels.blocks import by_group, drawn, kept, products, seeded
 from anyformer.kernels.sdpa import SDPA, Fused, flagged
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.execution import exact, exact_dtype, product_dtype
 from anyformer.layers.mask import Mask
 from anyformer.layers.tokens import Bias, Tokens
@@ -36,7 +36,7 @@ class Rows(SDPA):
             return super().prepare(mask, bias, query, key, n_heads)
         return Fused(causal, bias(query, key), None)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Fused, how: How) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Fused, how: SoftmaxOptions) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
         added = seen.mask
         if added is not None and added.dtype == torch.bool:
@@ -50,7 +50,7 @@ class Rows(SDPA):
         return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None
 
 
-class Part(NamedTuple):
+class QueryRows(NamedTuple):
     """Some queries of one row: which, how many keys they may see, and their weights [1, heads, query, key]."""
 
     row: slice
@@ -59,7 +59,7 @@ class Part(NamedTuple):
     weights: Tensor
 
 
-def _parts(q: Tensor, k: Tensor, added: Tensor | None, causal: bool, scale: float) -> Iterator[Part]:
+def _parts(q: Tensor, k: Tensor, added: Tensor | None, causal: bool, scale: float) -> Iterator[QueryRows]:
     n = q.shape[2]
     hidden = torch.ones(QUERIES, QUERIES, dtype=torch.bool, device=q.device).triu_(1)
     for row in (slice(i, i + 1) for i in range(len(q))):
@@ -72,7 +72,7 @@ def _parts(q: Tensor, k: Tensor, added: Tensor | None, causal: bool, scale: floa
                 s += added[_of(row, added), :, queries, :keys]
             if causal:
                 s[..., first:].masked_fill_(hidden[: keys - first, : keys - first], -torch.inf)
-            yield Part(row, queries, keys, s.softmax(-1))
+            yield QueryRows(row, queries, keys, s.softmax(-1))
 
 
 def _of(row: slice, added: Tensor) -> slice:

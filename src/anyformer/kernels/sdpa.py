@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.execution import at_every_length, product_dtype
 from anyformer.layers.mask import Causal, Everything, Mask, visible
 from anyformer.layers.tokens import Bias, Tokens
@@ -54,7 +54,7 @@ class SDPA:
         seen = seen if blind is None else seen | blind  # a row that sees nothing is let see all, then set to 0
         return Fused(False, seen if added is None else torch.where(seen, added, -torch.inf), blind)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Fused, how: How) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Fused, how: SoftmaxOptions) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
         mask, causal = seen.mask, seen.causal
         if how.scores is not None:

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from anyformer.kernels.ring import Ring
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.context import Dropout, How, Kernel
+from anyformer.layers.context import Dropout, Kernel, SoftmaxOptions
 from anyformer.layers.execution import product_dtype
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, lengths, meeting
@@ -37,7 +37,7 @@ class Ulysses:
         own = None if bias is None else lambda query, key: self._own(bias(query, key), 1)
         return self.kernel.prepare(mask, own, self.whole, self.whole, n_heads // self.stretches.size)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Any, how: How) -> tuple[Tensor, None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Any, how: SoftmaxOptions) -> tuple[Tensor, None]:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
         assert how.scores is None
         q, k, v = _Exchanged.apply(self, True, *(x.to(product_dtype(q)) for x in (q, k, v)))  # type: ignore[misc]

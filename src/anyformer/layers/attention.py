@@ -14,7 +14,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.blocks_beside import kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
 from anyformer.layers.choice import choice, choice_misfit, heads_of, index_keys, unread
 from anyformer.layers.compression import Compressor, CompressorSpec
-from anyformer.layers.context import ForwardContext, How, Kernel, Notes, Store
+from anyformer.layers.context import ForwardContext, Kernel, Notes, SoftmaxOptions, Store
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.execution import product_dtype
 from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
@@ -327,7 +327,7 @@ class Attention(Part[AttentionSpec]):
             scores = self._sum(self.by_content, content, context.tokens, keys)
             if chosen is not None:
                 scores = chosen if scores is None else scores + chosen
-            how = How(self.scale, spec.softcap, self.sink, scores, context.rates.attention)
+            how = SoftmaxOptions(self.scale, spec.softcap, self.sink, scores, context.rates.attention)
             y, weights = kernel(q, k, v, seen, how)
             if self.relative_values is not None:
                 y = y + self.relative_values(weights, context.tokens.as_queries(), keys.as_keys())

@@ -15,7 +15,7 @@ from anyformer.layers.embedding import Embedding
 from anyformer.layers.head import Head
 from anyformer.layers.memory_efficient import made_again
 from anyformer.layers.part import Part
-from anyformer.layers.stage import Stage
+from anyformer.layers.stage import PipelineStage
 from anyformer.spec import BlockSpec, BranchSpec, MapSpec, StackSpec, SublayerSpec
 
 # Of a function in a process: of layers, each kind makes one, and one more where they have numbers of their own or lend keys; of a
@@ -188,7 +188,7 @@ class Stack(Part[StackSpec]):
     blocks: Any
     residual: Any
     norm: nn.Module | None
-    stage: Stage | None = None  # where several processes have some of the layers each
+    stage: PipelineStage | None = None  # where several processes have some of the layers each
 
     def forward(
         self,

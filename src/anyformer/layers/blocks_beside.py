@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.choice import choice, index_rotation
-from anyformer.layers.compression import COUNT, Blocks, beside, blocks_of
+from anyformer.layers.compression import COUNT, EndedBlocks, beside, blocks_of
 from anyformer.layers.context import ForwardContext, Store
 from anyformer.layers.indexer import INDEX
 from anyformer.layers.local_global import MarkedKeys, MarkedQueries
@@ -92,12 +92,12 @@ def with_blocks(
     assert compressor is not None
     every, waiting, held = compressor.spec.every, store.part(WAITING), store.part(BLOCKS)
 
-    def ending() -> Blocks:
+    def ending() -> EndedBlocks:
         found = blocks_of(context, waiting, every)
         held.put(found.tokens)
         return found
 
-    blocks: Blocks = context.once(f"blocks of {every}", ending)
+    blocks: EndedBlocks = context.once(f"blocks of {every}", ending)
     made, state = compressor(x, blocks, waiting.state, KEY)
     new = dict(attention.projection.of_blocks(made, blocks.first(every)))
     if indexer is not None:

@@ -76,7 +76,7 @@ def blocks_seen(every: int, n: int, most: int | None = None) -> int:
     return every * whole * (whole - 1) // 2 + whole * (rest + 1) + (n - few) * (most or 0)
 
 
-class Blocks(NamedTuple):
+class EndedBlocks(NamedTuple):
     """The blocks that end within a pass."""
 
     steps: Steps
@@ -92,7 +92,7 @@ class Blocks(NamedTuple):
         return Tokens(self.tokens.position - (every - 1))
 
 
-def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
+def blocks_of(context: ForwardContext, store: Store, every: int) -> EndedBlocks:
     """The blocks of `every` tokens of a pass, of which `store` knows what came before. How many there are follows from shapes."""
     steps, state, tokens = steps_of(context, store), store.state, context.tokens
     document, device = tokens.document, tokens.position.device
@@ -104,7 +104,7 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
         if not state:
             last = torch.arange(tokens.n // every, device=device)[None] * every + every - 1
             facts = tokens.each(lambda fact: fact.gather(1, last.expand(fact.shape[0], -1)))
-            return Blocks(steps, _named(facts, every), last, last >= every, count[:, -1:], count, ends)
+            return EndedBlocks(steps, _named(facts, every), last, last >= every, count[:, -1:], count, ends)
         order = number - 1
     else:
         begun = torch.where(steps.begins, number, 0).cummax(1).values
@@ -117,7 +117,7 @@ def blocks_of(context: ForwardContext, store: Store, every: int) -> Blocks:
     facts = tokens.each(lambda fact: fact.expand(last.shape[0], -1).gather(1, token))
     found = replace(facts, document=facts.documents * whole)
     later = count.gather(1, last) > every
-    return Blocks(steps, _named(found, every), last, later, so_far, count, ends)
+    return EndedBlocks(steps, _named(found, every), last, later, so_far, count, ends)
 
 
 def _named(facts: Tokens, every: int) -> Tokens:
@@ -132,7 +132,7 @@ class Compressor(Part[CompressorSpec]):
     norm: nn.Module | None
 
     def forward(
-        self, x: Tensor, blocks: Blocks, state: Mapping[str, Tensor] | None, name: str
+        self, x: Tensor, blocks: EndedBlocks, state: Mapping[str, Tensor] | None, name: str
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(what is made of the blocks [batch, block, width], what of x waits) of x [batch, token, d_model].
 

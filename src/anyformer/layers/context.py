@@ -68,7 +68,7 @@ class KeepNothing:
         return self.store
 
 
-class How(NamedTuple):
+class SoftmaxOptions(NamedTuple):
     """How a kernel makes weights of products."""
 
     scale: float  # of the products of queries and keys
@@ -89,7 +89,7 @@ class Kernel(Protocol):
         """What all layers of one mask share in a pass."""
         ...
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Any, how: How) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, seen: Any, how: SoftmaxOptions) -> tuple[Tensor, Tensor | None]:
         """(values [batch, heads, query, value_dim], the weights [batch, heads, query, key] if the kernel has them).
 
         q is [batch, heads, query, head_dim], k and v are [batch, kv heads, key, head_dim or value_dim].

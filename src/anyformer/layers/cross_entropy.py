@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.errors import InputError
 from anyformer.layers.compiled_loss import compiled
-from anyformer.layers.distillation import Answers, Taught
+from anyformer.layers.distillation import Taught, TeacherAnswers
 from anyformer.layers.execution import exact, exact_dtype, numberless, sent_to
 from anyformer.layers.head import Head, chunks_of, rows_at_once
 from anyformer.layers.held import row_by_row
@@ -161,7 +161,7 @@ def losses_of(
     labels: Tensor,
     options: LossOptions,
     weights: Tensor | None = None,
-    answers: Answers | None = None,
+    answers: TeacherAnswers | None = None,
 ) -> Sums:
     """Likewise of logits [row, vocab]; what is plain, and how far a teacher is away, has no gradient."""
     nats = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none")
@@ -278,7 +278,7 @@ def _chunk(
     bias: Tensor | None,
     labels: Tensor,
     weights: Tensor | None,
-    answers: Answers | None,
+    answers: TeacherAnswers | None,
     how: _How,
     each: Tensor,
     with_grad: bool,

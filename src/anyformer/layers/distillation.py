@@ -14,7 +14,7 @@ from anyformer.layers.execution import exact
 from anyformer.layers.head import Head
 
 
-class Answers(NamedTuple):
+class TeacherAnswers(NamedTuple):
     """A teacher's, and how they are followed."""
 
     logits: Tensor  # [row, vocab]
@@ -50,7 +50,7 @@ class Taught(NamedTuple):
         """That of some rows."""
         return self._replace(hidden=self.hidden[rows])
 
-    def answers(self) -> Answers:
+    def answers(self) -> TeacherAnswers:
         """Its logits, in float32 at least."""
         with torch.no_grad():
-            return Answers(exact(self.head(self.hidden)), self.weight, self.temperature)
+            return TeacherAnswers(exact(self.head(self.hidden)), self.weight, self.temperature)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.layers.compression import Blocks, Compressor, CompressorSpec, blocks_seen, gathered
+from anyformer.layers.compression import Compressor, CompressorSpec, EndedBlocks, blocks_seen, gathered
 from anyformer.layers.context import ForwardContext
 from anyformer.layers.execution import as_given, exact, exact_dtype, exporting
 from anyformer.layers.linear import LinearSpec
@@ -208,7 +208,7 @@ class Choosing(Part[I], Generic[I]):
 
     @torch.no_grad()
     def block_keys(
-        self, x: Tensor, rotary: Rotation | None, blocks: Blocks, state: Mapping[str, Tensor] | None
+        self, x: Tensor, rotary: Rotation | None, blocks: EndedBlocks, state: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(the keys of the blocks of a pass [batch, block, head_dim], what of x [batch, token, d_model] waits for the next)."""
         assert self.compressor is not None

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from anyformer.layers.packed import Held, Scheme, aten, pieces
+from anyformer.layers.packed import Held, PackingScheme, aten, pieces
 
 FEW = 64  # vectors up to which the product with the numbers as they lie is faster (AVX2)
 GROUP = 32  # numbers of a row that share a scale and a middle
@@ -15,7 +15,7 @@ BLOCK = 64  # rows: as many as the widest operators keep together
 HALF, LEVELS = 8, 16
 
 
-class Int4(Scheme):
+class Int4(PackingScheme):
     """A number is scale · (n - 8) + middle, n from 0 to 15: two in a byte, [.., d_out, d_in / 2], in an order of the processor's;
     scale and middle in bfloat16 [.., d_in / 32, d_out, 2].
 

@@ -10,15 +10,15 @@ from torch.nn import functional as F
 
 from anyformer.layers.int8_blocks import WIDEST, Int8Blocks, has_integer_products
 from anyformer.layers.linear import row_sums
-from anyformer.layers.packed import Held, Scheme, aten, pieces
-from anyformer.layers.reordered import Blocks
+from anyformer.layers.packed import Held, PackingScheme, aten, pieces
+from anyformer.layers.reordered import ReorderedBlocks
 
 FEW = 16  # vectors up to which the product with the numbers as they lie is faster (AVX2)
 BLOCK = 32  # numbers that the operator takes at once; at other widths it reads beyond the row
 MOST = 127
 
 
-class Int8(Scheme):
+class Int8(PackingScheme):
     """A number is scale · n, n from -127 to 127: int8 […, d_out, d_in] and bfloat16 […, d_out].
 
     Up to `FEW` vectors are rounded to bfloat16, as the operator takes them; more, and one that is compiled for, are multiplied
@@ -60,7 +60,7 @@ class Int8(Scheme):
             torch.mm(x, numbers[here].to(x.dtype).t(), out=out[:, here])
         return out.mul_(scales)
 
-    def in_blocks(self, held: Held) -> Blocks | None:
+    def in_blocks(self, held: Held) -> ReorderedBlocks | None:
         return Int8Blocks(*held) if has_integer_products() and held[0].shape[-1] <= WIDEST else None
 
     def rows(self, ids: Tensor, held: Held) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.errors import KernelError
 from anyformer.layers.held import REFUSED
-from anyformer.layers.reordered import Blocks
+from anyformer.layers.reordered import ReorderedBlocks
 
 BYTES = 3
 WIDEST = (2**31 - 1) // (255 * 127)  # of a row: so many products of a byte and an int8 number add up to 32 bits at most
@@ -37,7 +37,7 @@ def has_integer_products() -> bool:
     return bool(most.added_up(torch.full((1, 64), 255, dtype=torch.uint8)).mul(HALF).eq(64 * 255 * 127).all())
 
 
-class Int8Blocks(Blocks):
+class Int8Blocks(ReorderedBlocks):
     """Of int8 numbers [d_out, d_in], each row times a scale [d_out]. Raises KernelError where it is written to."""
 
     rounded = True

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from anyformer.layers.packed import Held, Scheme, pieces
+from anyformer.layers.packed import Held, PackingScheme, pieces
 
 GROUP = 64  # numbers of a row that share a scale
 # The quantile that the outermost levels stand at: the mean of those half a level within 0 and 1, of 15 and of 16 levels.
@@ -32,7 +32,7 @@ PAIRS: list[int] = (
 )
 
 
-class NF4(Scheme):
+class NF4(PackingScheme):
     """A number is scale · level: two levels' numbers in a byte, the first in the upper half, uint8 […, d_out, d_in / 2]; the
     scale, the largest magnitude of 64 numbers, float32 […, d_out, d_in / 64].
 

@@ -17,7 +17,7 @@ from anyformer.errors import KernelError
 from anyformer.layers.execution import autocast_dtype
 from anyformer.layers.grouped import spans
 from anyformer.layers.held import REFUSED, HeldWeight
-from anyformer.layers.reordered import Blocks
+from anyformer.layers.reordered import ReorderedBlocks
 
 WORKSPACE = 1 << 18  # numbers in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
 aten = torch.ops.aten
@@ -30,13 +30,13 @@ def pieces(size: int) -> int:
     return max(1, WORKSPACE // size)
 
 
-class Scheme(ABC):
+class PackingScheme(ABC):
     """How matrices are held in few bits, and what is made of them."""
 
     bits: int
     axis_of_rows: int  # of the scales, from their last
     on_cpu_alone: bool  # not on a device of another kind
-    by_name: ClassVar[dict[str, type[Scheme]]] = {}
+    by_name: ClassVar[dict[str, type[PackingScheme]]] = {}
 
     def __init_subclass__(cls) -> None:
         cls.by_name[cls.__name__] = cls
@@ -72,7 +72,7 @@ class Scheme(ABC):
                 f"weights in {self.bits} bits are for a CPU, not for {device}; take --device cpu, --dtype nf4 or bfloat16"
             )
 
-    def in_blocks(self, held: Held) -> Blocks | None:
+    def in_blocks(self, held: Held) -> ReorderedBlocks | None:
         """One matrix whose products this processor makes faster so; None: it lies as it is multiplied fastest."""
         return None
 
@@ -84,12 +84,12 @@ class PackedWeight(HeldWeight):
     """
 
     refusal = REFUSED
-    scheme: Scheme
+    scheme: PackingScheme
     numbers: Tensor
     scales: Tensor
 
     @staticmethod
-    def __new__(cls: type[PackedWeight], scheme: Scheme, shape: tuple[int, ...], held: Held) -> PackedWeight:
+    def __new__(cls: type[PackedWeight], scheme: PackingScheme, shape: tuple[int, ...], held: Held) -> PackedWeight:
         packed = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=held[0].device)
         packed.scheme, (packed.numbers, packed.scales) = scheme, held
         return packed
@@ -98,13 +98,13 @@ class PackedWeight(HeldWeight):
     def held(self) -> Held:
         return self.numbers, self.scales
 
-    def __tensor_flatten__(self) -> tuple[list[str], tuple[type[Scheme], tuple[int, ...]]]:
+    def __tensor_flatten__(self) -> tuple[list[str], tuple[type[PackingScheme], tuple[int, ...]]]:
         """What a compiler sees instead."""
         return ["numbers", "scales"], (type(self.scheme), tuple(self.shape))
 
     @staticmethod
     def __tensor_unflatten__(
-        held: Mapping[str, Tensor], made: tuple[type[Scheme], tuple[int, ...]], size: Any, stride: Any
+        held: Mapping[str, Tensor], made: tuple[type[PackingScheme], tuple[int, ...]], size: Any, stride: Any
     ) -> PackedWeight:
         return PackedWeight(made[0](), made[1], (held["numbers"], held["scales"]))
 
@@ -112,7 +112,7 @@ class PackedWeight(HeldWeight):
         return repr(self.__tensor_flatten__())
 
     @classmethod
-    def of(cls, weight: Tensor, scheme: Scheme) -> PackedWeight:
+    def of(cls, weight: Tensor, scheme: PackingScheme) -> PackedWeight:
         """The nearest of a scheme to a weight […, d_out, d_in], one matrix after the other."""
         scheme.refuse_elsewhere(weight.device)
         shape = tuple(weight.shape)
@@ -223,7 +223,7 @@ class _Product(torch.autograd.Function):
     """Products with a matrix that is held, which is unpacked again for the gradient: nothing of its size is kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, numbers: Tensor, scales: Tensor, scheme: Scheme) -> Tensor:
+    def forward(ctx: Any, x: Tensor, numbers: Tensor, scales: Tensor, scheme: PackingScheme) -> Tensor:
         """[n, d_out] of x [n, d_in]."""
         ctx.scheme = scheme
         ctx.save_for_backward(numbers, scales)
@@ -248,7 +248,7 @@ def products_in_few_bits(
     width: int,
 ) -> Tensor:
     """`grouped.products` [row, width] with packed matrices [group, …], each unpacked by itself where it is `turned`."""
-    made, out = Scheme.by_name[scheme](), rows.new_zeros(len(rows), width)
+    made, out = PackingScheme.by_name[scheme](), rows.new_zeros(len(rows), width)
     for group, first, last in spans(behind):
         held, here = (numbers[group], scales[group]), rows[first:last]
         out[first:last] = here @ made.unpack(held).to(here.dtype) if turned else made.products(here, held)

@@ -8,7 +8,7 @@ from anyformer.errors import UsageError, unknown
 from anyformer.layers.int4 import Int4
 from anyformer.layers.int8 import Int8
 from anyformer.layers.nf4 import NF4
-from anyformer.layers.packed import Scheme
+from anyformer.layers.packed import PackingScheme
 from anyformer.spec import WHOLE_NBYTES, ModelSpec, Place, Weight, tensors
 
 Packing = Literal["int8", "int4", "nf4"]
@@ -16,10 +16,10 @@ PACKINGS: tuple[Packing, ...] = get_args(Packing)
 PLAIN_NBYTES = 4  # what is not packed is float32, and int64 where it is whole numbers
 
 _INT8 = Int8()
-_OF_MAPS: dict[Packing, Scheme] = {"int8": _INT8, "int4": Int4(), "nf4": NF4()}
+_OF_MAPS: dict[Packing, PackingScheme] = {"int8": _INT8, "int4": Int4(), "nf4": NF4()}
 
 
-def scheme_of(weight: Weight, packing: Packing) -> Scheme | None:
+def scheme_of(weight: Weight, packing: Packing) -> PackingScheme | None:
     """How a weight is held: linear maps as asked, where their sizes allow it, tables and heads in 8 bits; None: as it is."""
     if weight.quantises_as is None:
         return None
@@ -27,7 +27,7 @@ def scheme_of(weight: Weight, packing: Packing) -> Scheme | None:
     return asked if weight.quantises_as == "map" and asked.fits(weight.shape) else _INT8
 
 
-def packed_weights(spec: ModelSpec, packing: Packing) -> dict[str, Scheme]:
+def packed_weights(spec: ModelSpec, packing: Packing) -> dict[str, PackingScheme]:
     """How each weight that is packed is held, by its name in the state dict. Raises UsageError for an unknown packing."""
     if packing not in PACKINGS:
         raise UsageError(unknown("dtype", packing, PACKINGS))

@@ -29,7 +29,7 @@ def can_reorder(weight: Tensor) -> bool:
     return plain and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
-class Blocks(ABC):
+class ReorderedBlocks(ABC):
     """Matrices [d_out, d_in] of one input, one below the other, as one in blocks: `Reordered` are parts of it."""
 
     rounded: ClassVar[bool]  # as of the weights that lie in it
@@ -45,7 +45,7 @@ class Blocks(ABC):
         """The numbers, row by row, in float32."""
 
     @abstractmethod
-    def part(self, rows: slice) -> Blocks:
+    def part(self, rows: slice) -> ReorderedBlocks:
         """Some of its rows, in blocks of their own."""
 
     @abstractmethod
@@ -56,11 +56,11 @@ class Blocks(ABC):
     def write(self, matrix: Tensor) -> None:
         """Let it be these numbers. Raises KernelError where it cannot hold them."""
 
-    def __deepcopy__(self, memo: Any) -> Blocks:
+    def __deepcopy__(self, memo: Any) -> ReorderedBlocks:
         return self.part(slice(None))
 
 
-class Float32Blocks(Blocks):
+class Float32Blocks(ReorderedBlocks):
     """Of float32 numbers, kept as they are."""
 
     rounded = False
@@ -80,7 +80,7 @@ class Float32Blocks(Blocks):
     def plain(self) -> Tensor:
         return self.held.to_dense()
 
-    def part(self, rows: slice) -> Blocks:
+    def part(self, rows: slice) -> ReorderedBlocks:
         return Float32Blocks(self.plain()[rows])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -104,11 +104,11 @@ class Reordered(HeldWeight):
     refusal = (
         "weights laid out for decoding are float32, of one process, without gradients; load the model anew to train it"
     )
-    blocks: Blocks
+    blocks: ReorderedBlocks
     part: slice
 
     @staticmethod
-    def __new__(cls: type[Reordered], blocks: Blocks, part: slice) -> Reordered:
+    def __new__(cls: type[Reordered], blocks: ReorderedBlocks, part: slice) -> Reordered:
         shape = (part.stop - part.start, blocks.shape[1])
         reordered = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=torch.device("cpu"))
         reordered.blocks, reordered.part = blocks, part
@@ -170,7 +170,7 @@ class Reordered(HeldWeight):
         return y
 
 
-def whole(blocks: Blocks) -> Reordered:
+def whole(blocks: ReorderedBlocks) -> Reordered:
     """All rows of blocks."""
     return Reordered(blocks, slice(0, blocks.shape[0]))
 

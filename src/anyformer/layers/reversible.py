@@ -42,7 +42,7 @@ class Rewinding:
     streams: tuple[Tensor, Tensor]
 
 
-class Pair(NamedTuple):
+class ReversibleState(NamedTuple):
     """The state: what was read last, what is read next, each [batch, token, d_model], and how to go back; None: nobody will."""
 
     last: Tensor
@@ -51,17 +51,19 @@ class Pair(NamedTuple):
 
 
 class Reversible(Part[ReversibleSpec]):
-    def open(self, x: Tensor, context: ForwardContext) -> Pair:
+    def open(self, x: Tensor, context: ForwardContext) -> ReversibleState:
         """Both streams begin with x [batch, token, d_model], in float32 under autocast: a sum in half precision is not undone."""
         x = x if autocast_dtype(x) is None else x.float()
-        return Pair(x, x, Rewinding() if context.trains and saves_activations() else None)
+        return ReversibleState(x, x, Rewinding() if context.trains and saves_activations() else None)
 
-    def step(self, state: Pair, branches: Branches, context: ForwardContext) -> tuple[Pair, list[Notes]]:
+    def step(
+        self, state: ReversibleState, branches: Branches, context: ForwardContext
+    ) -> tuple[ReversibleState, list[Notes]]:
         """The state after branches have read the one stream and are added to the other, and their notes."""
         last, x, rewinding = state
         if rewinding is None:
             y, notes = branches(x, context)
-            return Pair(x, last + y, None), notes
+            return ReversibleState(x, last + y, None), notes
         given, needs_gradient = [x], x.requires_grad
         made: list[Tensor] = []  # what branches choose by content
 
@@ -71,15 +73,15 @@ class Reversible(Part[ReversibleSpec]):
             return _Rewind.apply(y, rewinding), notes  # pyright: ignore[reportReturnType]
 
         y, notes = made_again(link, context=context)
-        return Pair(x, last + y, rewinding), notes
+        return ReversibleState(x, last + y, rewinding), notes
 
-    def close(self, state: Pair) -> tuple[Tensor, Pair]:
+    def close(self, state: ReversibleState) -> tuple[Tensor, ReversibleState]:
         """(what the final norm sees [batch, token, `width`], the state to go on from): from here a backward pass can begin."""
         last, x, rewinding = state
         if rewinding is not None:
             last, x = _Keep.apply(last, x, rewinding)  # pyright: ignore[reportGeneralTypeIssues]
         seen = torch.cat((last, x), -1) if self.spec.output == "both" else (last + x) / 2
-        return seen, Pair(last, x, rewinding)
+        return seen, ReversibleState(last, x, rewinding)
 
 
 class _Keep(torch.autograd.Function):

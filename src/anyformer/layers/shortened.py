@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from anyformer.errors import SpecError
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import mapped
-from anyformer.layers.compression import COUNT, Blocks, blocks_of, gathered
+from anyformer.layers.compression import COUNT, EndedBlocks, blocks_of, gathered
 from anyformer.layers.context import ForwardContext, Memo, Notes, Store
 from anyformer.layers.execution import numberless, recorded
 from anyformer.layers.linear import LinearSpec
@@ -150,7 +150,7 @@ class Shortened(Part[ShortenedSpec]):
     ) -> tuple[Tensor, list[Notes]]:
         """[batch, token, d_model] of x of that shape, and the notes of its layers, which take `stores` in turn."""
         every = self.spec.every
-        blocks: Blocks = context.once(f"shortened {every}", lambda: blocks_of(context, store, every))
+        blocks: EndedBlocks = context.once(f"shortened {every}", lambda: blocks_of(context, store, every))
         steps, before = blocks.steps.taken(x), store.state or {}
         waiting = before[WAITING].to(x.dtype) if before else x.new_zeros(len(x), every - 1, x.shape[-1])
         wide = torch.cat((waiting, steps), 1)
@@ -172,7 +172,7 @@ class Shortened(Part[ShortenedSpec]):
         return blocks.steps.given(y), notes
 
     def shorter(
-        self, pooled: Tensor, context: ForwardContext, blocks: Blocks, store: Store, stores: Iterator[Store]
+        self, pooled: Tensor, context: ForwardContext, blocks: EndedBlocks, store: Store, stores: Iterator[Store]
     ) -> tuple[Tensor, list[Notes]]:
         """What the layers make [batch, block, …] of blocks [batch, block, place, d_model], and their notes."""
         z = pooled.mean(2) if self.pool is None else self.pool(pooled.flatten(2))
@@ -204,7 +204,7 @@ class Shortened(Part[ShortenedSpec]):
         return y.masked_fill((count < every)[..., None], 0.0)
 
 
-def nothing_ends(blocks: Blocks, store: Store) -> bool:
+def nothing_ends(blocks: EndedBlocks, store: Store) -> bool:
     """Whether it is known that no block ends in this pass, as of most tokens that are decoded one by one."""
     if not blocks.last.shape[1]:
         return True
@@ -213,7 +213,7 @@ def nothing_ends(blocks: Blocks, store: Store) -> bool:
     return not bool(blocks.ends.any())
 
 
-def inner_tokens(blocks: Blocks, tokens: Tokens, every: int, *, begun: bool) -> Tokens:
+def inner_tokens(blocks: EndedBlocks, tokens: Tokens, every: int, *, begun: bool) -> Tokens:
     """What layers that run on blocks of `tokens` know of each: its number, and what else is known of its last token.
 
     `begun`: other passes came before this one.
@@ -227,7 +227,7 @@ def inner_tokens(blocks: Blocks, tokens: Tokens, every: int, *, begun: bool) -> 
     return replace(known, **{name: of_last(fact, blocks) for name, fact in facts.items() if fact is not None})
 
 
-def of_last(fact: Tensor, blocks: Blocks) -> Tensor:
+def of_last(fact: Tensor, blocks: EndedBlocks) -> Tensor:
     """Of each block's last token [batch or 1, block] what is known of tokens [batch or 1, token]."""
     rows = len(blocks.last) if len(fact) == 1 else len(fact)
     steps = blocks.steps.taken(fact.expand(rows, -1)[..., None])[..., 0]

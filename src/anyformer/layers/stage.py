@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from anyformer.layers.context import ForwardContext, Store
 
 
-class Carried(NamedTuple):
+class StageInput(NamedTuple):
     """What layers behind a cut read beside the stream: the embedding's output, or what an earlier layer lends."""
 
     what: Literal["input", "keys", "choice", "router"]
@@ -25,14 +25,14 @@ class Carried(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class PipelineStage:
     """Some layers of a stack, one after the other: the first stage embeds, the last ends the stream and has the heads."""
 
     number: int
     n_stages: int
     layers: range
-    takes: tuple[Carried, ...] = ()  # beside the residual's state, from the stage before
-    gives: tuple[Carried, ...] = ()
+    takes: tuple[StageInput, ...] = ()  # beside the residual's state, from the stage before
+    gives: tuple[StageInput, ...] = ()
     own: frozenset[str] = frozenset()  # the names of the weights that it has
     # those that several stages have, by name: the numbers of those that do
     common: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from anyformer.families.hf.composite import composite_of
 from anyformer.families.hf.mapping import class_of
 from anyformer.families.hf.pooling import without_pooling
 from anyformer.hub import load
-from anyformer.hub.source import Source, find
+from anyformer.hub.source import ModelSource, find
 from anyformer.inference.opened import at_least_one
 from anyformer.layers import LSHAttentionSpec
 from anyformer.layers.recurrence import RecurrentSpec
@@ -35,7 +35,7 @@ FEWEST = 16  # tokens: fewer would not show windows and positions
 
 
 @dataclass(frozen=True)
-class Place:
+class TracePoint:
     """One tensor on the way through the model; distances are the largest, relative to the largest number there."""
 
     name: str
@@ -56,11 +56,11 @@ class Verification(ShowsItself):
     architecture: str  # transformers' class
     transformers: str  # its version
     n_tokens: int
-    places: tuple[Place, ...]
+    places: tuple[TracePoint, ...]
     same_next_tokens: float  # share of places where both find the same token likeliest
 
     @property
-    def first_difference(self) -> Place | None:
+    def first_difference(self) -> TracePoint | None:
         """The first place where the two differ by more than rounding."""
         return next((place for place in self.places if not place.agrees), None)
 
@@ -114,7 +114,7 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
     rounded = [(_theirs(theirs, source, "sdpa", ids, heads), eager)] if has_sdpa else []
     rounded += [(_here(ours.double(), ids, heads), here)] if states or not has_sdpa else []
     places = tuple(
-        Place(name, _distance(mine, first), max(_distance(one[i][1], other[i][1]) for one, other in rounded))
+        TracePoint(name, _distance(mine, first), max(_distance(one[i][1], other[i][1]) for one, other in rounded))
         for i, ((name, mine), (_, first)) in enumerate(zip(here, eager, strict=True))
     )
     same = (here[-1][1].argmax(-1) == eager[-1][1].argmax(-1)).float().mean()
@@ -158,7 +158,7 @@ def _defined(name: str, above: type[Any]) -> type[Any] | None:
     return next((found for kind in each if (found := kind if kind.__name__ == name else _defined(name, kind))), None)
 
 
-def _theirs(kind: Any, source: Source, kernel: str, ids: Tensor, heads: list[str]) -> Places:
+def _theirs(kind: Any, source: ModelSource, kernel: str, ids: Tensor, heads: list[str]) -> Places:
     path = source.weights
     options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": kernel, "local_files_only": True}
     if not path.is_dir():

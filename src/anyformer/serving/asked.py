@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anyformer.generation import Form, Sampling
-from anyformer.inference.embedding import Way
+from anyformer.inference.embedding import Pooling
 from anyformer.serving.limits import Refusal
 from anyformer.serving.tools import Tools, read_calls, read_tools
 
@@ -212,7 +212,7 @@ def read_chat(body: Any, usual: Sampling = USUAL) -> tuple[Asked, list[dict[str,
     return asked, [_message(each, i) for i, each in enumerate(messages)]
 
 
-def read_embedding(body: Any) -> tuple[list[str | list[int]], bool, Way]:
+def read_embedding(body: Any) -> tuple[list[str | list[int]], bool, Pooling]:
     """(texts or token ids, whether the vectors are to be base64, how they are made) of a request for embeddings."""
     fields = Fields(body)
     coded = fields.word("encoding_format", "float", ("float", "base64")) == "base64"
@@ -228,7 +228,7 @@ def read_embedding(body: Any) -> tuple[list[str | list[int]], bool, Way]:
         raise Refusal(
             "prompt_name goes before texts, and token ids are read as they are; leave it out", param="prompt_name"
         )
-    return texts, coded, Way(prompt_name=name, dimensions=dimensions, may_cut=False)
+    return texts, coded, Pooling(prompt_name=name, dimensions=dimensions, may_cut=False)
 
 
 def _message(given: Any, number: int) -> dict[str, Any]:

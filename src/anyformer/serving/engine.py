@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from anyformer.generation import Batch, Chosen, Prefixes, Row, Wanted
+from anyformer.generation import BatchRow, Chosen, ContinuousBatch, Prefixes, Wanted
 from anyformer.model import Transformer
 
 Told = list[Chosen] | Chosen | Exception | None
@@ -43,10 +43,10 @@ class Engine:
         most_waiting: int = 256,
         prefixes: Prefixes | None = None,
     ) -> None:
-        self.batch = Batch(model, longest, prefixes)
+        self.batch = ContinuousBatch(model, longest, prefixes)
         self.most_rows, self.most_waiting = min(most_rows, self.batch.most or most_rows), most_waiting
         self.waiting: deque[Ticket] = deque()
-        self.growing: dict[Row, Ticket] = {}
+        self.growing: dict[BatchRow, Ticket] = {}
         self._work: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changed, self._closing = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -141,7 +141,7 @@ class Engine:
         except Exception:
             self.batch.clear()
 
-    def _tell(self, row: Row, ticket: Ticket, token: Chosen | None) -> None:
+    def _tell(self, row: BatchRow, ticket: Ticket, token: Chosen | None) -> None:
         if token is not None:
             ticket.tell(token)
         if row.ended:

@@ -74,7 +74,7 @@ class Limits:
         return self.context(found) * max(len(tokenizer.spelling(token) or "") for token in range(tokenizer.vocab_size))
 
 
-class Rates:
+class RequestRates:
     """Which clients have asked too often: each has as many requests as a minute allows, and gets them back evenly."""
 
     def __init__(self, a_minute: int) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 BUCKETS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 
 
-class Metrics:
+class ServerMetrics:
     """Counts of one server; all are kept in the thread of its event loop."""
 
     def __init__(self) -> None:

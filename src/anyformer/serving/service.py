@@ -24,8 +24,8 @@ from anyformer.serving.asked import Asked, parsed, read_chat, read_completion, r
 from anyformer.serving.choice import Choice
 from anyformer.serving.connection import Gone, unless_gone
 from anyformer.serving.engine import Busy, Engine, Ticket, Told
-from anyformer.serving.limits import Limits, Rates, Refusal
-from anyformer.serving.metrics import Metrics
+from anyformer.serving.limits import Limits, Refusal, RequestRates
+from anyformer.serving.metrics import ServerMetrics
 from anyformer.text import Tokenizer
 from anyformer.text.chat import Chat
 from anyformer.text.filling import prompt_between
@@ -48,8 +48,8 @@ class Service:
         self.encoding = asyncio.Lock()
         self.engine = Engine(found.model, self.longest, limits.rows, limits.waiting, limits.prefixes(found.model))
         self.chat_template = Chat(found.tokenizer) if found.tokenizer.chat_template is not None else None
-        self.metrics, self.begun = Metrics(), int(time.time())
-        self.rates = None if limits.rate is None else Rates(limits.rate)
+        self.metrics, self.begun = ServerMetrics(), int(time.time())
+        self.rates = None if limits.rate is None else RequestRates(limits.rate)
 
     def close(self) -> None:
         """End the engine and the process of the chat template."""

@@ -10,7 +10,7 @@ from anyformer.disk.atomic import create_directories, replace_file
 from anyformer.disk.foreign import read_json
 from anyformer.disk.seal import seal
 from anyformer.errors import UsageError
-from anyformer.study.compare import Question
+from anyformer.study.compare import ComparisonTask
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.prepare import Say
 from anyformer.training.run import RunOptions
@@ -20,8 +20,8 @@ FILE = "budget.json"
 
 
 def in_time(
-    minutes: float, question: Question, data: TrainingData, out: Path, options: RunOptions, say: Say
-) -> Question:
+    minutes: float, question: ComparisonTask, data: TrainingData, out: Path, options: RunOptions, say: Say
+) -> ComparisonTask:
     """The question with the tokens for which there is time; those found before in `out` for the same question, if there are.
 
     Raises UsageError for less than a step.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from anyformer.disk.lock import Lock, is_held
 from anyformer.errors import TextError, UsageError, errors_of
 from anyformer.spec import ModelSpec, specification
-from anyformer.study.compare import Question, at_size, check, directory_of, identity, keep, kept, rank, run_one
+from anyformer.study.compare import ComparisonTask, at_size, check, directory_of, identity, keep, kept, rank, run_one
 from anyformer.study.results import LOSS, RunResult, Trial, Tuning
 from anyformer.study.specification import UNREPORTED, ModelEntry, StudySpec
 from anyformer.text import encode_corpus
@@ -112,13 +112,13 @@ class Runs:
     def data(self, cell: Cell) -> TextData:
         return self.texts.select if cell.chooses else self.texts.report
 
-    def question(self, cell: Cell) -> Question:
+    def question(self, cell: Cell) -> ComparisonTask:
         """What one run answers."""
         model = next(each for each in self.spec.models if each.name == cell.model)
         recipe = self.spec.recipe_of(model, cell.tokens)
         lengths = () if cell.chooses else self.spec.lengths
         architectures = {cell.model: self.models[cell.model, cell.size]}
-        return Question(architectures=architectures, recipe=recipe, prompt=None, lengths=lengths)
+        return ComparisonTask(architectures=architectures, recipe=recipe, prompt=None, lengths=lengths)
 
     def flops(self, cell: Cell) -> float:
         """The FLOPs of a run's training."""

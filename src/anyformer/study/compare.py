@@ -25,7 +25,7 @@ from anyformer.resizing import Counted, resize
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
-from anyformer.study.results import ACCURACY, BITS, LOSS, Point, RunResult, Score, Trial, Tuning
+from anyformer.study.results import ACCURACY, BITS, LOSS, LossPoint, RunResult, Score, Trial, Tuning
 from anyformer.study.windows import window_losses
 from anyformer.text.prompts import encode_prompt
 from anyformer.training.data.feed import TrainingData
@@ -50,7 +50,7 @@ Watch = Callable[[str], Watcher]  # a view for a run, by its title
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class ComparisonTask:
     """What is compared: each architecture with each seed, by one recipe but for the learning rate."""
 
     architectures: Mapping[str, ModelSpec]
@@ -98,7 +98,7 @@ class Question:
 
 
 def run_all(
-    question: Question, data: TrainingData, out: Path, options: RunOptions, watch: Watch
+    question: ComparisonTask, data: TrainingData, out: Path, options: RunOptions, watch: Watch
 ) -> tuple[tuple[RunResult, ...], tuple[Tuning, ...]]:
     """All runs, each below `out`: those at the chosen learning rates, and what was tried to choose them.
 
@@ -154,7 +154,7 @@ def at_size(spec: ModelSpec, n_params: int, count: Counted, recipe: Recipe, data
     return resize(spec, n_params=n_params, vocab_size=rows_for(recipe, data), context=context, count=count)
 
 
-def check(question: Question, data: TrainingData) -> None:
+def check(question: ComparisonTask, data: TrainingData) -> None:
     """Raise, before anything is trained or written, what would stop any of the runs or its sample."""
     refuse_incomparable(question.recipe)
     for name, spec in question.architectures.items():
@@ -200,7 +200,7 @@ def directory_of(runs: Path, name: str, identity: str) -> Path:
     return next(runs.glob(f"[!.]*-{identity}"), runs / f"{safe}-{identity}")
 
 
-def run_one(question: Question, job: Job, seed: int, runs: Path, options: RunOptions, watch: Watch) -> RunResult:
+def run_one(question: ComparisonTask, job: Job, seed: int, runs: Path, options: RunOptions, watch: Watch) -> RunResult:
     """One run among `runs`, or what is kept of it. One that fails has a `failure`; raises what would stop all of them."""
     spec, recipe, data, name = job.spec, job.recipe, job.data, job.name or ""
     lr = recipe.optimizer.peak(spec.stack.d_model)
@@ -264,7 +264,7 @@ def keep(run: RunResult, file: Path) -> RunResult:
 def _finished(bare: RunResult, result: TrainingResult) -> RunResult:
     assert result.evaluation is not None
     every = -(-len(result.steps) // CURVE_POINTS)
-    looks = [Point(v.step, v.tokens, v.flops, v.seconds, v.validation_loss) for v in result.validations]
+    looks = [LossPoint(v.step, v.tokens, v.flops, v.seconds, v.validation_loss) for v in result.validations]
     last = result.steps[-1].step
     early = next((look.loss for look in looks[:-1] if look.step >= EARLY * last - 1), None)
     return replace(
@@ -273,7 +273,7 @@ def _finished(bare: RunResult, result: TrainingResult) -> RunResult:
         tokens_seen=result.tokens,
         tokens_per_second=result.tokens_per_second,
         seconds=result.seconds,
-        curve=tuple(Point(s.step, s.tokens, s.flops, s.seconds, s.loss) for s in result.steps[::every]),
+        curve=tuple(LossPoint(s.step, s.tokens, s.flops, s.seconds, s.loss) for s in result.steps[::every]),
         validation=tuple(looks),
         early_loss=early,
         documents=result.evaluation.documents,

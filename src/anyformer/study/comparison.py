@@ -19,7 +19,16 @@ from anyformer.recipe import Recipe
 from anyformer.resizing import Counted, resize
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.study.budget import in_time
-from anyformer.study.compare import Question, Watch, at_size, check, first_words, named, refuse_incomparable, run_all
+from anyformer.study.compare import (
+    ComparisonTask,
+    Watch,
+    at_size,
+    check,
+    first_words,
+    named,
+    refuse_incomparable,
+    run_all,
+)
 from anyformer.study.describe import describe
 from anyformer.study.encoding import refuse_other
 from anyformer.study.report import write_report
@@ -115,7 +124,7 @@ def compare(
                 return resize(spec, vocab_size=rows_for(chosen, text))
             return at_size(spec, int(n_params), count, chosen, text)
 
-    question = Question(
+    question = ComparisonTask(
         architectures=named([_name(each) for each in given], [sized(each) for each in given]),
         recipe=chosen,
         seeds=seeds,

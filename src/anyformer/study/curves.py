@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.study.results import Point, RunResult, Study
+from anyformer.study.results import LossPoint, RunResult, Study
 
 Axis = Literal["tokens", "flops", "seconds"]
 Array = NDArray[np.float64]
@@ -88,7 +88,7 @@ def _curve(architecture: str, runs: Sequence[RunResult], axis: Axis) -> Curve:
     )
 
 
-def _line(points: Sequence[Point], axis: Axis) -> PlotLine:
+def _line(points: Sequence[LossPoint], axis: Axis) -> PlotLine:
     readings = [(float(getattr(point, axis)), point.loss) for point in points if math.isfinite(point.loss)]
     table = np.asarray(readings, dtype=np.float64).reshape(-1, 2)
     return PlotLine(table[:, 0], table[:, 1])

@@ -11,8 +11,8 @@ import numpy as np
 from anyformer.measure.calibrate import Machine as Calibrated
 from anyformer.recipe import Recipe
 from anyformer.spec import Spec
-from anyformer.study.compare import EARLY_WORDS, Question
-from anyformer.study.results import BITS, Baseline, Data, Machine, RunResult, Study, Tuning
+from anyformer.study.compare import EARLY_WORDS, ComparisonTask
+from anyformer.study.results import BITS, Baseline, Data, RunResult, Study, StudyMachine, Tuning
 from anyformer.text import EncodedCorpus
 from anyformer.text.ngrams import fit_ngrams
 from anyformer.training.checkpoint.provenance import provenance
@@ -29,7 +29,7 @@ CONVENTION = (
 
 
 def describe(
-    question: Question,
+    question: ComparisonTask,
     runs: Sequence[RunResult],
     tuning: Sequence[Tuning],
     data: TrainingData,
@@ -51,7 +51,7 @@ def describe(
         tokenizer_fingerprint=data.tokenizer.fingerprint if data.tokenizer else "",
         flops_convention=CONVENTION,
         early=EARLY_WORDS,
-        machine=Machine(description=machine.processor, threads=machine.threads, peak_flops_per_second=peak),
+        machine=StudyMachine(description=machine.processor, threads=machine.threads, peak_flops_per_second=peak),
         runs=tuple(runs),
         score=question.score.name,
         unit=recipe.objective.unit.replace(" a ", " per "),
@@ -86,7 +86,7 @@ def _data(corpus: str, data: TrainingData, recipe: Recipe, runs: Sequence[RunRes
     )
 
 
-def _baselines(question: Question, data: TrainingData) -> tuple[Baseline, ...]:
+def _baselines(question: ComparisonTask, data: TrainingData) -> tuple[Baseline, ...]:
     """What predictors that are no networks reach on the validation text: the floor under every model."""
     if question.score == BITS and isinstance(data, TextData) and data.held_out is not None:
         return of_text(data.train, data.held_out, question.recipe.tokens)
@@ -148,7 +148,7 @@ def _words(spec: Spec) -> str:
     return " ".join((spec.kind, *fields))
 
 
-def _notes(question: Question) -> tuple[str, ...]:
+def _notes(question: ComparisonTask) -> tuple[str, ...]:
     if len(question.learning_rates) > 1:
         return ("The learning rate was chosen on the validation text that is reported, with the first seed.",)
     return (

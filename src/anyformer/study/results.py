@@ -19,7 +19,7 @@ FORMAT = "anyformer-study"
 VERSION = 2  # 1 had bits_per_byte for what is score and loss of a baseline, and no other scores
 
 
-class Point(NamedTuple):
+class LossPoint(NamedTuple):
     """One reading of a loss in nats per token; `tokens`, `flops` and `seconds` are counted from the run's start."""
 
     step: int
@@ -85,8 +85,8 @@ class RunResult:
     tokens_seen: int
     tokens_per_second: float
     seconds: float  # training, without compilation and validation
-    curve: tuple[Point, ...] = ()  # training loss
-    validation: tuple[Point, ...] = ()
+    curve: tuple[LossPoint, ...] = ()  # training loss
+    validation: tuple[LossPoint, ...] = ()
     early_loss: float | None = None  # the study's `early` says of what, and when
     documents: tuple[DocumentLoss, ...] = ()
     right: tuple[int, ...] = ()  # of each document: labels that were said rightly; none where that is not counted
@@ -171,7 +171,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class StudyMachine:
     description: str  # the processor or accelerator
     threads: int
     peak_flops_per_second: float | None = None  # measured with large matrix products
@@ -207,7 +207,7 @@ class Study:
     tokenizer_fingerprint: str = ""
     flops_convention: str
     early: str  # what `early_loss` is: "validation loss after 25 % of the tokens"
-    machine: Machine
+    machine: StudyMachine
     runs: tuple[RunResult, ...]
     score: str = "bits_per_byte"  # what is judged by: a name among SCORES
     unit: str = "nats per token"  # of losses

@@ -20,7 +20,7 @@ from anyformer.amounts import count, counted, duration, prefixed
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed, UsageError
 from anyformer.study.cells import Cell, Runs, read_texts
-from anyformer.study.compare import Question
+from anyformer.study.compare import ComparisonTask
 from anyformer.study.describe import describe
 from anyformer.study.encoding import refuse_other
 from anyformer.study.findings import Findings, as_markdown, find, foreseen
@@ -204,7 +204,7 @@ def _report(
     spec = runs.spec
     architectures = {model.name: runs.models[model.name, size] for model in spec.models}
     recipe = spec.recipe_of(spec.models[0], tokens)
-    question = Question(architectures=architectures, recipe=recipe, seeds=spec.seeds, prompt=None)
+    question = ComparisonTask(architectures=architectures, recipe=recipe, seeds=spec.seeds, prompt=None)
     own = [run for (_, n, d), each in found.items() if (n, d) == (size, tokens) for run in each]
     assert runs.options.device is not None
     machine = measure.calibrate(runs.options.device, (compute_dtype(recipe.precision),))

@@ -31,7 +31,7 @@ BCA_DOCUMENTS = 2_000  # the jackknife of BCa is quadratic; with more documents 
 
 
 @dataclass(frozen=True)
-class Finding:
+class ArchitectureFinding:
     """What can be said of one architecture, in what the study judges by; differences are to the first."""
 
     architecture: str
@@ -48,10 +48,10 @@ class Finding:
 class Analysis:
     method: Literal["documents", "seeds"]  # what was sampled: validation documents (one seed), or training runs
     first: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ArchitectureFinding, ...]
     sentences: tuple[str, ...]  # what the intervals mean, and what they don't
 
-    def of(self, architecture: str) -> Finding:
+    def of(self, architecture: str) -> ArchitectureFinding:
         return next(finding for finding in self.findings if finding.architecture == architecture)
 
 
@@ -59,7 +59,7 @@ def analyse(study: Study) -> Analysis:
     """What `study` allows to be said; the same for the same study."""
     finished = {name: [run for run in study.of(name) if run.finished] for name in study.architectures}
     if not any(finished.values()):
-        unfinished = tuple(Finding(name, 0, verdict=NONE_FINISHED) for name in finished)
+        unfinished = tuple(ArchitectureFinding(name, 0, verdict=NONE_FINISHED) for name in finished)
         return Analysis("documents", next(iter(finished)), unfinished, (NOTHING_TO_COMPARE,))
     if max(len(runs) for runs in finished.values()) > 1:
         return _over_seeds(study.judged, finished, {name: len(study.of(name)) for name in finished})
@@ -118,14 +118,14 @@ def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: 
     findings = []
     for name, runs in finished.items():
         if not runs:
-            findings.append(Finding(name, 0, verdict=NONE_FINISHED))
+            findings.append(ArchitectureFinding(name, 0, verdict=NONE_FINISHED))
             continue
         one, difference = runs[0], None
         if reference is not None and name != first:
             difference = paired_documents(score, one, reference)
         verdict = of_documents(name, first, difference, score)
         value = bootstrap_ratio(*score.parts(one.documents, one.right))
-        findings.append(Finding(name, 1, value, difference, verdict=verdict))
+        findings.append(ArchitectureFinding(name, 1, value, difference, verdict=verdict))
     n_documents = max(len(runs[0].documents) for runs in finished.values() if runs)
     return Analysis("documents", first, tuple(findings), one_seed_sentences(n_documents, score, called))
 
@@ -144,7 +144,9 @@ def _over_seeds(score: Score, finished: dict[str, list[RunResult]], n_runs: dict
         p_holm = corrected.get(name)
         claim = p_holm is not None and p_holm < 1 - CONFIDENCE
         verdict = of_seeds(name, first, apart, p_holm, n_shared=n_shared, n_finished=len(of_seed), score=score)
-        findings.append(Finding(name, len(of_seed), mean, apart, p_values.get(name), p_holm, claim, verdict))
+        findings.append(
+            ArchitectureFinding(name, len(of_seed), mean, apart, p_values.get(name), p_holm, claim, verdict)
+        )
     counts = [len(of_seed) for of_seed in scores.values() if of_seed]
     sentences = several_seeds_sentences(counts, len(p_values))
     survivors = tuple(

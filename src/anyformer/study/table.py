@@ -12,7 +12,7 @@ from rich.text import Text
 from anyformer.amounts import count, prefixed, signed
 from anyformer.study.encoding import encode
 from anyformer.study.results import RunResult, Study
-from anyformer.study.statistics import Analysis, Finding
+from anyformer.study.statistics import Analysis, ArchitectureFinding
 from anyformer.tables import FittedTable
 
 JSON_VERSION = 2
@@ -45,7 +45,7 @@ class ResultRow:
     validation_loss: float | None  # in the study's unit
     perplexity: float | None  # exp of `validation_loss`: over several seeds the geometric mean; None but of text
     accuracy: float | None  # share of labels that are said rightly; None where that is not counted
-    finding: Finding
+    finding: ArchitectureFinding
 
 
 def result_rows(study: Study, analysis: Analysis) -> tuple[ResultRow, ...]:
@@ -68,7 +68,7 @@ def as_json(study: Study, analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _row(study: Study, runs: tuple[RunResult, ...], finding: Finding) -> ResultRow:
+def _row(study: Study, runs: tuple[RunResult, ...], finding: ArchitectureFinding) -> ResultRow:
     finished = [run for run in runs if run.finished]
     speed = _mean([run.tokens_per_second for run in finished])
     loss = _mean([run.validation_loss for run in finished])

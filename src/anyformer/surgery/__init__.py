@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.surgery.anatomy import Anatomy as Anatomy
-from anyformer.surgery.carrying import Carried as Carried
+from anyformer.surgery.carrying import CarriedTensor as CarriedTensor
 from anyformer.surgery.carrying import Operation as Operation
 from anyformer.surgery.depth import Layer as Layer
 from anyformer.surgery.depth import as_they_stand as as_they_stand

@@ -19,8 +19,8 @@ from anyformer.spec import HeadMap, Weight
 from anyformer.surgery.anatomy import Anatomy
 from anyformer.surgery.depth import Layer
 from anyformer.surgery.plans import (
+    AxisPlan,
     Importance,
-    Plan,
     again,
     chosen,
     each_head,
@@ -38,7 +38,7 @@ LAYER = re.compile(r"(encoder|stack)\.blocks\.(\d+)\.")
 MIXER, EXPERTS, SHARED = ".mixer.", ".mixer.experts.", ".mixer.shared_expert."
 
 
-class Carried(NamedTuple):
+class CarriedTensor(NamedTuple):
     """A tensor as it begins."""
 
     tensor: Tensor
@@ -56,7 +56,7 @@ class Operation:
         begun: Mapping[str, Tensor],
         given: Mapping[str, Tensor],
         layers: Mapping[str, Sequence[Layer | None]],
-        rows: Plan | None = None,
+        rows: AxisPlan | None = None,
         importance: Importance | None = None,
     ) -> None:
         """`begun`, `given`: state dicts; `layers`: what those of the new "stack" or "encoder" begin as, else as they stand;
@@ -70,9 +70,9 @@ class Operation:
         self.maps = {(_mixer(path), heads.makes): (path, heads) for path, heads in reversed(old.maps)}
         self.n_heads = {(mixer, heads.n) for (mixer, _), (_, heads) in self.maps.items()}
         self.kept = dict(self._kept())  # which heads stay, by (mixer, how many, of how many)
-        self.carried: dict[str, Carried] = {}
+        self.carried: dict[str, CarriedTensor] = {}
 
-    def done(self) -> Mapping[str, Carried]:
+    def done(self) -> Mapping[str, CarriedTensor]:
         """What is carried over, by its name in the state dict. Raises UsageError for a layer that cannot be silent."""
         self._refuse_loud()
         for path, (name, weight) in self.new.tensors.items():
@@ -83,7 +83,7 @@ class Operation:
         for path, (name, _) in self.new.tensors.items():
             if self._is_silent(path, name):
                 zeros = torch.zeros_like(self.begun[name])
-                self.carried[name] = Carried(zeros, 0, "what writes nothing at first")
+                self.carried[name] = CarriedTensor(zeros, 0, "what writes nothing at first")
         return self.carried
 
     def _sources(self, path: str) -> Iterator[str]:
@@ -136,7 +136,7 @@ class Operation:
                 "leave ~ out, or say sharing=none of the architecture"
             )
 
-    def _fitted(self, source: str, weight: Weight, begun: Tensor) -> Carried | None:
+    def _fitted(self, source: str, weight: Weight, begun: Tensor) -> CarriedTensor | None:
         """A tensor that begins as the given one at `source`; None where there is none with the same axes, or one is too long."""
         if source not in self.old.tensors:
             return None
@@ -156,13 +156,13 @@ class Operation:
         if not whole:
             return None
         how = whole[0].how or "experts that are each what the network was"
-        return Carried(torch.stack([one.tensor for one in whole]), sum(one.numel for one in whole), how)
+        return CarriedTensor(torch.stack([one.tensor for one in whole]), sum(one.numel for one in whole), how)
 
     def _along(
         self, source: str, weight: Weight, theirs: Weight, begun: Tensor, given: Tensor, expert: int | None = None
-    ) -> Carried | None:
+    ) -> CarriedTensor | None:
         """A tensor whose axes are the given one's, each cut or grown."""
-        plans: dict[int, Plan] = {}
+        plans: dict[int, AxisPlan] = {}
         for dim, (axis, n, m) in enumerate(zip(theirs.axes, begun.shape, theirs.shape, strict=True)):
             plan = self._plan(source, axis, n, m, weight, expert)
             if plan is not None:
@@ -170,9 +170,9 @@ class Operation:
             elif n != m:
                 return None
         tensor, numel = taken(given, begun, plans, zero=weight.role == "output")
-        return Carried(tensor, numel, ", ".join(filter(None, (plan.how for plan in plans.values()))))
+        return CarriedTensor(tensor, numel, ", ".join(filter(None, (plan.how for plan in plans.values()))))
 
-    def _plan(self, source: str, axis: str, n: int, given: int, weight: Weight, expert: int | None) -> Plan | None:
+    def _plan(self, source: str, axis: str, n: int, given: int, weight: Weight, expert: int | None) -> AxisPlan | None:
         """What an axis begins as; None: as it is, or nothing is known."""
         if axis == "vocab" and self.rows is not None and (n, given) == self.rows.sizes:
             return self.rows
@@ -187,7 +187,7 @@ class Operation:
                 return neurons(n, given, self._weighs(source))
             case "heads" if not any(source.startswith(path) for path, _ in self.old.maps):
                 if (kept := self.kept.get((_mixer(source), n, given))) is not None:
-                    return Plan(kept, given, chosen(n, given, "heads"))
+                    return AxisPlan(kept, given, chosen(n, given, "heads"))
                 return each_head(n, given) if (_mixer(source), given) in self.n_heads else None
             case "experts" if n < given and (matters := self._matters(_mixer(source), axis)) is not None:
                 return those_that_matter(n, matters, "experts")
@@ -243,11 +243,11 @@ class Operation:
 
     def _put(self, name: str, heads: HeadMap, given: Tensor, theirs: HeadMap, kept: Tensor | None) -> None:
         reads = heads.makes == "output"
-        before = self.carried.get(name, Carried(self.begun[name].clone(), 0))
+        before = self.carried.get(name, CarriedTensor(self.begun[name].clone(), 0))
         dim = 1 if reads else 0
         if dim == given.dim():  # a bias of what reads heads is of none of them
             if before.tensor.shape == given.shape:
-                self.carried[name] = Carried(given, given.numel())
+                self.carried[name] = CarriedTensor(given, given.numel())
             return
         part = given.narrow(dim, theirs.first, theirs.n * theirs.width).movedim(dim, 0)
         into = before.tensor.narrow(dim, heads.first, heads.n * heads.width).movedim(dim, 0)
@@ -255,7 +255,7 @@ class Operation:
         if made is None or heads.width != theirs.width or part.shape[1:] != into.shape[1:]:
             return
         into.copy_(made[0].flatten(0, 1))
-        self.carried[name] = Carried(before.tensor, before.numel + into.numel(), made[1])
+        self.carried[name] = CarriedTensor(before.tensor, before.numel + into.numel(), made[1])
 
 
 def _network(path: str) -> str:

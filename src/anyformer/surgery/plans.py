@@ -24,7 +24,7 @@ MATTER_MOST = "that matter most"  # said of what is chosen by its importance
 Importance = Mapping[str, Mapping[str, Tensor]]
 
 
-class Plan(NamedTuple):
+class AxisPlan(NamedTuple):
     """Of each place of an axis the given one that it begins as."""
 
     places: Tensor  # [n]; NEW: none
@@ -38,43 +38,43 @@ class Plan(NamedTuple):
         return len(self.places), self.given
 
 
-def again(n: int, given: int, of: str, *, fresh: bool = False) -> Plan:
+def again(n: int, given: int, of: str, *, fresh: bool = False) -> AxisPlan:
     """The first ones; where there are more, the same ones again and again, or new ones if they are to be `fresh`."""
     how = f"the first {n:,} of {given:,} {of}" if n < given else f"{n:,} {of}, the given {given:,} again and again"
     places = torch.arange(n)
-    return Plan(places.where(places < given, NEW) if fresh else places % given, given, how)
+    return AxisPlan(places.where(places < given, NEW) if fresh else places % given, given, how)
 
 
-def neurons(n: int, given: int, weighs: Tensor | None) -> Plan | None:
+def neurons(n: int, given: int, weighs: Tensor | None) -> AxisPlan | None:
     """All, and new ones that write nothing; of fewer those that weigh most [given], in order; None where nothing says which."""
     if n >= given:
         return again(n, given, "", fresh=True)._replace(how=f"{n - given:,} more neurons, which write nothing at first")
     if weighs is None:
         return None
-    return Plan(weighs.topk(n).indices.sort().values, given, f"the {n:,} of {given:,} neurons that weigh most")
+    return AxisPlan(weighs.topk(n).indices.sort().values, given, f"the {n:,} of {given:,} neurons that weigh most")
 
 
-def those_that_matter(n: int, matters: Tensor, what: str) -> Plan:
+def those_that_matter(n: int, matters: Tensor, what: str) -> AxisPlan:
     """Of fewer those that matter most [given], in order."""
-    return Plan(matters.topk(n).indices.sort().values, len(matters), chosen(n, len(matters), what))
+    return AxisPlan(matters.topk(n).indices.sort().values, len(matters), chosen(n, len(matters), what))
 
 
 def chosen(n: int, given: int, what: str) -> str:
     return f"the {n:,} of {given:,} {what} {MATTER_MOST}"
 
 
-def stretch(n: int, given: int, number: int) -> Plan:
+def stretch(n: int, given: int, number: int) -> AxisPlan:
     """Those of the expert with this number where each has some neurons of a network: one stretch after the other, around."""
-    return Plan((torch.arange(n) + number * n) % given, given, f"experts that each have {n:,} of {given:,} neurons")
+    return AxisPlan((torch.arange(n) + number * n) % given, given, f"experts that each have {n:,} of {given:,} neurons")
 
 
-def each_head(n: int, given: int) -> Plan | None:
+def each_head(n: int, given: int) -> AxisPlan | None:
     """The numbers of each head, as `regrouped` has its maps; None where neither number of heads divides the other."""
     if n % given == 0:
-        return Plan(torch.arange(n) // (n // given), given, repeated(n, given))
+        return AxisPlan(torch.arange(n) // (n // given), given, repeated(n, given))
     if given % n == 0:
         means = dict(enumerate(torch.arange(given).split(given // n)))
-        return Plan(torch.full((n,), NEW), given, averaged(n, given), means)
+        return AxisPlan(torch.full((n,), NEW), given, averaged(n, given), means)
     return None
 
 
@@ -84,7 +84,7 @@ def weights_of(maps: Sequence[tuple[Tensor, int]]) -> Tensor | None:
     return torch.stack(norms).prod(0) if norms else None
 
 
-def taken(given: Tensor, begun: Tensor, plans: Mapping[int, Plan], *, zero: bool) -> tuple[Tensor, int]:
+def taken(given: Tensor, begun: Tensor, plans: Mapping[int, AxisPlan], *, zero: bool) -> tuple[Tensor, int]:
     """(a tensor as it begins, how many of its numbers are given ones), by the plan of each axis that has one.
 
     Where nothing is given it is as it was `begun`, or `zero`.

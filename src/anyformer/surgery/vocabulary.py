@@ -11,25 +11,25 @@ import re
 import torch
 from torch import Tensor
 
-from anyformer.surgery.plans import NEW, Plan
+from anyformer.surgery.plans import NEW, AxisPlan
 from anyformer.text import Tokenizer
 from anyformer.text.byte_level import token_bytes
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte that falls back to a token of its own
 
 
-def rows_in_order(n: int, given: int) -> Plan:
+def rows_in_order(n: int, given: int) -> AxisPlan:
     """The same rows in the same order, and the mean of all for what is beyond."""
     if n <= given:
-        return Plan(torch.arange(n), given, f"the first {n:,} of {given:,} tokens")
+        return AxisPlan(torch.arange(n), given, f"the first {n:,} of {given:,} tokens")
     places = torch.cat((torch.arange(given), torch.full((n - given,), NEW)))
     everything = torch.arange(given)
-    return Plan(
+    return AxisPlan(
         places, given, f"{n - given:,} more tokens, each the mean of all", dict.fromkeys(range(given, n), everything)
     )
 
 
-def rows_by_text(new: Tokenizer, old: Tokenizer, n: int, given: int) -> Plan:
+def rows_by_text(new: Tokenizer, old: Tokenizer, n: int, given: int) -> AxisPlan:
     """The row of the token of the same text, or that opens or closes one; else the mean of those that its text is spelled by."""
     theirs = {_text(old, token): token for token in reversed(range(min(given, old.vocab_size)))}
     parts = [(each.begin_of_text, each.end_of_text, each.unknown, each.padding) for each in (new, old)]
@@ -44,7 +44,7 @@ def rows_by_text(new: Tokenizer, old: Tokenizer, n: int, given: int) -> Plan:
         spelled = old.encode(text.decode(errors="ignore")) if isinstance(text, bytes) else []
         means[token] = torch.tensor(spelled) if spelled and max(spelled) < given else everything
     how = f"{n - len(means):,} of {n:,} tokens by their text, the others means of what they were spelled by"
-    return Plan(places, given, how, means)
+    return AxisPlan(places, given, how, means)
 
 
 def _text(tokenizer: Tokenizer, token: int) -> str | bytes | None:

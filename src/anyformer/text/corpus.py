@@ -20,7 +20,7 @@ import numpy as np
 
 from anyformer.errors import TextError
 from anyformer.text.places import Elsewhere, Folder, is_elsewhere, kind_elsewhere
-from anyformer.text.sources import Document, Files, Held, Source, files_in, stdlib_files
+from anyformer.text.sources import Document, DocumentSource, HeldDocuments, TextFiles, files_in, stdlib_files
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Corpus:
     """Documents in a fixed order; none is empty."""
 
-    source: Source
+    source: DocumentSource
     file: np.ndarray  # [document] int32, the number of its file, ascending
     line: np.ndarray  # [document] int32, its line there, ascending; 0 for a whole file
     document_nbytes: np.ndarray  # [document] int64, UTF-8 bytes
@@ -38,7 +38,7 @@ class Corpus:
     @classmethod
     def of(cls, documents: Iterable[Document]) -> Corpus:
         """The corpus of documents in memory."""
-        return _found(Held(tuple(documents)))
+        return _found(HeldDocuments(tuple(documents)))
 
     @classmethod
     def joined(cls, corpora: Mapping[str, Corpus]) -> Corpus:
@@ -230,7 +230,7 @@ def read_corpus(source: str | Path) -> Corpus:
     return corpus
 
 
-def _named(source: str | Path) -> Source:
+def _named(source: str | Path) -> DocumentSource:
     """The files that a name stands for."""
     if not str(source):
         raise TextError("a corpus has an empty name; give a file, a folder, an address or the word stdlib")
@@ -246,12 +246,12 @@ def _named(source: str | Path) -> Source:
         folder, _, name = url.rpartition("/")
         if kind is None or not name:
             raise TextError(f"no corpus at {url}: there is no file and no folder of that name")
-        return Files(Elsewhere(folder), (name,))
+        return TextFiles(Elsewhere(folder), (name,))
     path = Path(source)
     if path.is_dir():
         return files_in(Folder(path), str(path))
     if path.is_file():
-        return Files(Folder(path.parent), (path.name,))
+        return TextFiles(Folder(path.parent), (path.name,))
     if path.exists():
         raise TextError(f"{path} is no file: a text is read more than once; write what comes from there to a file")
     raise TextError(
@@ -259,7 +259,7 @@ def _named(source: str | Path) -> Source:
     )
 
 
-def _found(source: Source, *, passing_over: bool = False) -> Corpus:
+def _found(source: DocumentSource, *, passing_over: bool = False) -> Corpus:
     """The documents of a source that are not empty; `passing_over` files that are no text."""
     file, line, nbytes = array("i"), array("i"), array("q")
     for number in range(len(source)):

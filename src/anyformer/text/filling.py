@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anyformer.errors import TextError
-from anyformer.text.noise import Cut, two_places
+from anyformer.text.noise import InfillingParts, two_places
 from anyformer.text.prompts import opening
 from anyformer.text.tokenizer import Tokenizer
 
@@ -66,7 +66,7 @@ def prompt_between(tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
 
 def cut_at_characters(
     tokenizer: Tokenizer, ids: np.ndarray, rng: np.random.Generator, *, first: bool, more: int
-) -> Cut | None:
+) -> InfillingParts | None:
     """The tokens of a text's three parts, cut between any two characters, each part encoded by itself.
 
     `first`: the text is a document's beginning. None where these tokens are not those of any text, as where a row has cut a
@@ -80,7 +80,7 @@ def cut_at_characters(
     parts = (encode(text[:one]), within(tokenizer, text[one:other]), within(tokenizer, text[other:]))
     if sum(map(len, parts)) > len(ids) + more:
         return None
-    return Cut(*(np.array(part, dtype=np.int64) for part in parts))
+    return InfillingParts(*(np.array(part, dtype=np.int64) for part in parts))
 
 
 def within(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -127,7 +127,7 @@ def prefix(ids: np.ndarray, rng: np.random.Generator) -> Example:
     return Example(ids[:at], ids[at:])
 
 
-class Cut(NamedTuple):
+class InfillingParts(NamedTuple):
     """A text in three parts, each int64 [token]."""
 
     prefix: np.ndarray
@@ -135,9 +135,9 @@ class Cut(NamedTuple):
     suffix: np.ndarray
 
 
-def cut_in_three(ids: np.ndarray, rng: np.random.Generator) -> Cut:
+def cut_in_three(ids: np.ndarray, rng: np.random.Generator) -> InfillingParts:
     """A text cut at two places between its tokens; any part may be empty."""
-    return Cut(*np.split(ids, two_places(len(ids), rng)))
+    return InfillingParts(*np.split(ids, two_places(len(ids), rng)))
 
 
 def two_places(n: int, rng: np.random.Generator) -> tuple[int, int]:
@@ -146,7 +146,7 @@ def two_places(n: int, rng: np.random.Generator) -> tuple[int, int]:
     return min(one, other), max(one, other)
 
 
-def middle_last(cut: Cut, marks: tuple[int, int, int], *, spm: bool) -> np.ndarray:
+def middle_last(cut: InfillingParts, marks: tuple[int, int, int], *, spm: bool) -> np.ndarray:
     """The parts of a text with the middle last, behind the `marks` of prefix, suffix and middle.
 
     Bavarian et al. 2022, arXiv:2207.14255: section 3 (PSM), or appendix D, variant 2, where the prefix stands behind the
@@ -262,7 +262,7 @@ def permuted(n: int, rng: np.random.Generator, *, share: float, mean_length: flo
     return Permuted(order, predicted)
 
 
-class Pair(NamedTuple):
+class SegmentPair(NamedTuple):
     """Two runs of tokens of one text, as (start, length) in it, the first then the second.
 
     Devlin et al. 2019 (BERT), arXiv:1810.04805, appendix A.2; Lan et al. 2019 (ALBERT), arXiv:1909.11942, section 3.1.
@@ -296,11 +296,11 @@ def shortened(ids: np.ndarray, rng: np.random.Generator, ends: np.ndarray) -> in
     return n + int(ending[0]) if len(ending) else n
 
 
-def neighbours(ids: np.ndarray, rng: np.random.Generator, ends: np.ndarray) -> Pair:
+def neighbours(ids: np.ndarray, rng: np.random.Generator, ends: np.ndarray) -> SegmentPair:
     """A passage of two tokens or more cut in two, between sentences drawn at random where there are several."""
     ending = np.flatnonzero(ends[ids[:-1]]) + 1
     cut = int(rng.choice(ending)) if len(ending) else int(rng.integers(1, len(ids)))
-    return Pair((0, cut), (cut, len(ids) - cut))
+    return SegmentPair((0, cut), (cut, len(ids) - cut))
 
 
 def elsewhere(ids: np.ndarray, rng: np.random.Generator, ends: np.ndarray, most: int) -> tuple[int, int]:

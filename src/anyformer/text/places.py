@@ -25,7 +25,7 @@ PACKED = (".gz", ".zst")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 
-class Place(Protocol):
+class FileTree(Protocol):
     """A folder, with the files in it by their relative names, with slashes."""
 
     def names(self) -> list[str]:
@@ -102,7 +102,7 @@ def kind_elsewhere(url: str) -> str | None:
 
 
 @contextmanager
-def unpacked(place: Place, name: str) -> Iterator[BinaryIO]:
+def unpacked(place: FileTree, name: str) -> Iterator[BinaryIO]:
     """The bytes of a file, unpacked if its name ends in .gz or .zst. Raises TextError for what cannot be read."""
     where = place.spelled(name)
     try:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from anyformer.disk.foreign import keys_once
 from anyformer.errors import TextError, cut, did_you_mean, errors_of
-from anyformer.text.places import BLOCK, PACKED, Folder, Place, decoded, refuse_surrogates, unpacked
+from anyformer.text.places import BLOCK, PACKED, FileTree, Folder, decoded, refuse_surrogates, unpacked
 from anyformer.text.tables import READERS
 
 SUFFIXES = (".txt", ".md", ".py", ".jsonl", *READERS)
@@ -32,7 +32,7 @@ class Document(NamedTuple):
     text: str
 
 
-class Source(Protocol):
+class DocumentSource(Protocol):
     """Files, or what stands for them, by number; they can be read again and again."""
 
     def __len__(self) -> int: ...
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldDocuments:
     """Documents in memory, each a file of its own."""
 
     documents: tuple[Document, ...]
@@ -67,10 +67,10 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Files:
+class TextFiles:
     """Files of a place: one document each, whatever the suffix; several where it is .jsonl, .parquet, .arrow or .tar."""
 
-    place: Place
+    place: FileTree
     names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Files:
                 yield from ((0, text) for text in decoded(file, where))
 
 
-def files_in(place: Place, where: str) -> Files:
+def files_in(place: FileTree, where: str) -> TextFiles:
     """All files of a place with a known suffix, by name. Raises TextError where there are none.
 
     Of a Hugging Face dataset on disk these are its rows; of several in one folder, one has to be named.
@@ -109,13 +109,13 @@ def files_in(place: Place, where: str) -> Files:
         raise TextError(
             f"no documents in {where}: no file ends in {', '.join(SUFFIXES)} (or one of them and .gz or .zst)"
         )
-    return Files(place, names)
+    return TextFiles(place, names)
 
 
-def stdlib_files() -> Files:
+def stdlib_files() -> TextFiles:
     """The .py files of the running Python's standard library, by name; tests left out."""
     library = Folder(Path(sysconfig.get_path("stdlib")), _NOT_THE_LIBRARY)
-    return Files(library, tuple(name for name in library.names() if name.endswith(".py")))
+    return TextFiles(library, tuple(name for name in library.names() if name.endswith(".py")))
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:

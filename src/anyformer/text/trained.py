@@ -26,7 +26,7 @@ EXAMPLE = "I'm in the U.K. till the end. It's a fast-paced, 3.5-hour Überraschu
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedTokenizers:
     """One tokenizer on one text."""
 
     kind: str
@@ -42,7 +42,7 @@ class Compared:
     nbytes_per_second: float  # of encoding, on one run: of the order of, and no more
 
 
-def compared(tokenizer: Tokenizer, documents: Corpus | Iterable[str]) -> Compared:
+def compared(tokenizer: Tokenizer, documents: Corpus | Iterable[str]) -> ComparedTokenizers:
     """What the tokenizer makes of the documents, empty ones aside. Raises TextError where there is no text."""
     corpus = documents if isinstance(documents, Corpus) else Corpus.of(Document("", text) for text in documents if text)
     if not len(corpus):
@@ -66,7 +66,7 @@ def compared(tokenizer: Tokenizer, documents: Corpus | Iterable[str]) -> Compare
     known = (i for i in range(tokenizer.vocab_size) if tokenizer.spelling(i) is not None)
     plain = [i for i in known if i not in tokenizer.special_ids]
     unknown = 0 if tokenizer.unknown is None else int(counts[tokenizer.unknown])
-    return Compared(
+    return ComparedTokenizers(
         kind=tokenizer.kind,
         vocab_size=tokenizer.vocab_size,
         n_tokens=n_tokens,
@@ -105,7 +105,7 @@ class TrainedTokenizer(ShowsItself):
     """A tokenizer, and what it makes of the text that it was trained on."""
 
     tokenizer: Tokenizer
-    measured: Compared
+    measured: ComparedTokenizers
     out: Path | None
     stride: int  # of every so many pieces of the text it learnt from one; 1 is all
 
@@ -164,7 +164,7 @@ def tokenizer(
 class TokenizerComparison(ShowsItself):
     """Tokenizers on one text, by name, and how each splits examples: their pieces, by example and name."""
 
-    tokenizers: Mapping[str, Compared]
+    tokenizers: Mapping[str, ComparedTokenizers]
     examples: Mapping[str, Mapping[str, Sequence[str]]]
     nbytes: int  # of the text that all are judged on
 

@@ -175,7 +175,7 @@ def held_out_of(reads: str, share: float, named: Sources | None) -> HeldOut:
     return named
 
 
-class Prepared(NamedTuple):
+class PreparedData(NamedTuple):
     """Data, and what it is in words."""
 
     data: TrainingData
@@ -193,7 +193,7 @@ def read_data(
     begun: Path | None = None,
     init: Path | None = None,
     say: Say = to_stderr,
-) -> Prepared:
+) -> PreparedData:
     """What the recipe's objective reads, split unless other texts are there to validate on.
 
     Without a tokenizer, with that of the weights `init` or of a teacher, else with one of `vocab_size` tokens that is trained
@@ -230,7 +230,7 @@ def read_data(
         data, about = _plain(given.corpus(), held_out, trained)
     if isinstance(data, ExampleData) and (n_texts := data.cut(recipe)):
         say(f"{counted(n_texts, 'text is', 'texts are')} cut to {recipe.seq_len} tokens (--truncate)")
-    return Prepared(data, about)
+    return PreparedData(data, about)
 
 
 # The tokenizer that is given, or one trained on texts, with the special tokens of the objective or with others.
@@ -244,35 +244,37 @@ def _parts(
     return (text, read(held_out)) if isinstance(held_out, Sources) else split(text, held_out)
 
 
-def _pairs(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> Prepared:
+def _pairs(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> PreparedData:
     pairs, unseen = _parts(given.pairs(), held_out, Sources.pairs, split_pairs)
     about = f"{counted(len(pairs.pairs), 'pair')}, sha256 {pairs.fingerprint[:16]}"
     if isinstance(objective, Contrastive):
-        return Prepared(ContrastData(pairs, unseen, trained(pairs.texts())), about)
+        return PreparedData(ContrastData(pairs, unseen, trained(pairs.texts())), about)
     said = objective if isinstance(objective, Seq2Seq) else Seq2Seq()
     own = trained(pairs.texts(), {}, said.languages).between(said.source_language, said.target_language)
-    return Prepared(PairData(pairs, unseen, own), about)
+    return PreparedData(PairData(pairs, unseen, own), about)
 
 
 def _labelled(
     given: Sources, held_out: HeldOut, kind: Kind, trained: Trained, begun: Path | None, init: Path | None
-) -> Prepared:
+) -> PreparedData:
     examples = given.labelled(kind)
     texts, unseen = _parts(examples, held_out, lambda own: own.labelled(kind), split_labelled)
     names = None if kind == "numbers" else _labels(begun, init, set(examples.counts())) or examples.names()
     data = LabelledData(texts, unseen, trained(texts.texts()), names)
     what = counted(len(data.labels), "class", "classes") if data.labels else "numbers"
-    return Prepared(data, f"{counted(len(data.train.rows), 'example')} of {what}, sha256 {data.train.fingerprint[:16]}")
+    return PreparedData(
+        data, f"{counted(len(data.train.rows), 'example')} of {what}, sha256 {data.train.fingerprint[:16]}"
+    )
 
 
-def _exchanges(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> Prepared:
+def _exchanges(given: Sources, held_out: HeldOut, objective: ObjectiveSpec, trained: Trained) -> PreparedData:
     reads = objective.reads
     said, unseen = _parts(given.exchanges(reads), held_out, lambda own: own.exchanges(reads), split_exchanges)
     about = f"{counted(len(said.rows), 'conversation')}, sha256 {said.fingerprint[:16]}"
-    return Prepared(EXCHANGES[reads][1](said, unseen, trained(said.texts())), about)
+    return PreparedData(EXCHANGES[reads][1](said, unseen, trained(said.texts())), about)
 
 
-def _mixed(mixture: Mixture, held_out: HeldOut, trained: Trained) -> Prepared:
+def _mixed(mixture: Mixture, held_out: HeldOut, trained: Trained) -> PreparedData:
     parts = {each.text: read_corpus(each.text) for each in mixture.texts}
     text = Corpus.joined(parts)
     if isinstance(held_out, Sources):
@@ -283,13 +285,13 @@ def _mixed(mixture: Mixture, held_out: HeldOut, trained: Trained) -> Prepared:
         rest = Corpus.joined({name: half for name, (_, half) in halves.items()})
     own = trained(_lesson(Corpus.joined(kept)))
     data = MixedText([encoded_when_read(each, own) for each in kept.values()], encoded_when_read(rest, own), own)
-    return Prepared(data, f"{counted(len(parts), 'text')}, {_in_words(text)}")
+    return PreparedData(data, f"{counted(len(parts), 'text')}, {_in_words(text)}")
 
 
-def _plain(text: Corpus, held_out: HeldOut, trained: Trained) -> Prepared:
+def _plain(text: Corpus, held_out: HeldOut, trained: Trained) -> PreparedData:
     texts, rest = _parts(text, held_out, Sources.corpus, Corpus.split)
     own = trained(_lesson(texts))
-    return Prepared(TextData(encoded_when_read(texts, own), encoded_when_read(rest, own), own), _in_words(text))
+    return PreparedData(TextData(encoded_when_read(texts, own), encoded_when_read(rest, own), own), _in_words(text))
 
 
 def _lesson(texts: Corpus) -> Iterable[str]:

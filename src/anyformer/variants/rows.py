@@ -326,7 +326,7 @@ FIELDS = ("d_model", "head_dim", "d_ff", "residual")  # rows that are a field of
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """A row of a diff that a variant may name."""
 
     part: str  # as diff calls it
@@ -337,26 +337,32 @@ class Row:
     text: Text | None = None
 
 
-def _row(part: str, change: Change, like: Put | None = None, *words: str, text: Text | None = None) -> Row:
+def _row(part: str, change: Change, like: Put | None = None, *words: str, text: Text | None = None) -> VariantRow:
     """A row whose values stand for models to transplant from."""
-    return Row(part, change, like and (lambda a, data: change(a, like(a, data))), words, text)
+    return VariantRow(part, change, like and (lambda a, data: change(a, like(a, data))), words, text)
 
 
-def _of_layers(part: str, change: LayerChange, like: Put | None = None, *words: str, text: Text | None = None) -> Row:
+def _of_layers(
+    part: str, change: LayerChange, like: Put | None = None, *words: str, text: Text | None = None
+) -> VariantRow:
     """A row of a layer, after the other model's layers of the same stack, or of its only one."""
     return _row(part, models.per_layer(change), like, *words, text=text)
 
 
-def _of_stacks(part: str, change: StackChange, like: Put | None = None, *words: str, text: Text | None = None) -> Row:
+def _of_stacks(
+    part: str, change: StackChange, like: Put | None = None, *words: str, text: Text | None = None
+) -> VariantRow:
     return _row(part, models.per_stack(change), like, *words, text=text)
 
 
 KV_HEADS = _texts(attentions, "projection.kv_heads")
-ROWS: Mapping[str, Row] = {
+ROWS: Mapping[str, VariantRow] = {
     "n_layers": _row("layers", models.per_stack(models.depth, own=True), _n_layers, text=lambda a: f"{a.n_layers}"),
     "stacks": _row("stacks", models.stacks),
     "vocab_size": _row("vocabulary", models.vocabulary, _vocab_size, text=lambda a: f"{a.vocab_size}"),
-    "context": Row("context", lambda a, b: a.but(context=b.context), _context, text=lambda a: text_of(a.context)),
+    "context": VariantRow(
+        "context", lambda a, b: a.but(context=b.context), _context, text=lambda a: text_of(a.context)
+    ),
     "d_model": _of_stacks("d_model", lambda a, b: a.but(d_model=b.d_model), text=lambda a: f"{a.stack.d_model}"),
     "mixer": _row("mixer", models.per_layer(layers.mixer, own=True), _mixer, "attention", text=_mixer_text),
     "attention": _of_layers(
@@ -387,7 +393,7 @@ ROWS: Mapping[str, Row] = {
     "residual": _of_stacks(
         "residual", lambda a, b: a.but(residual=b.residual), text=lambda a: text_of(a.stack.residual)
     ),
-    "init": Row("start of weights", lambda a, b: b.init.begun(a), _init, text=lambda a: text_of(a.init)),
+    "init": VariantRow("start of weights", lambda a, b: b.init.begun(a), _init, text=lambda a: text_of(a.init)),
 }
 """By key, in the order in which a variant is best written: what others build on comes first."""
 BY_PART = {row.part: row for row in ROWS.values()}

@@ -22,7 +22,7 @@ from anyformer.resizing import shrink
 from anyformer.spec import BranchSpec, Count, MixerSpec, ModelSpec, Place, Weight, Width
 from anyformer.training.cluster.meeting import meet
 from anyformer.training.cluster.mesh import Mesh
-from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
+from anyformer.training.cluster.narrowing import TensorPart, cuts, narrowed
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.objective import objective_of
@@ -40,7 +40,7 @@ IN_DOUBLE = ("gemma3n-e4b", "gemma4-e2b", "gemma4-e4b", "ling-3.0-flash", "olmo-
 LEAST = {"LOSS": 1e-7, "GRADIENT": 2e-7, "EPSILON": 5e-8}
 
 
-def part_of(tensor: Tensor, cut: Cut | None) -> Tensor:
+def part_of(tensor: Tensor, cut: TensorPart | None) -> Tensor:
     return tensor if cut is None else tensor.narrow(cut.dim, cut.start, cut.length)
 
 
@@ -59,7 +59,7 @@ def check(spec: ModelSpec, ranks: int) -> None:
     whole, batch = trainer_for(spec, recipe, ALONE), batch_for(spec, 1)
     weights = {name: p.detach().clone() for name, p in whole.model.named_parameters()}
 
-    def one(rank: Simulated) -> tuple[Any, dict[str, Tensor], Mapping[str, Cut | None]]:
+    def one(rank: Simulated) -> tuple[Any, dict[str, Tensor], Mapping[str, TensorPart | None]]:
         narrow = narrowed(spec, rank.rank, ranks)
         cut = cuts(spec, narrow, rank.rank, ranks)
         model = build(narrow, None)
@@ -160,7 +160,7 @@ def test_one_key_value_head_is_read_by_several_ranks() -> None:
     found = [cuts(spec, narrowed(spec, rank, 4), rank, 4)[name] for rank in range(4)]
     assert len({each and each.length for each in found}) == 1
     length = found[0].length if found[0] else 0
-    assert found == [Cut(0, length * (rank // 2), length, shared=True) for rank in range(4)]
+    assert found == [TensorPart(0, length * (rank // 2), length, shared=True) for rank in range(4)]
 
 
 class OfEvenWidthSpec(MixerSpec):

@@ -20,7 +20,7 @@ import torch
 from anyformer.errors import UsageError
 from anyformer.families import PRESETS
 from anyformer.hub import load
-from anyformer.layers.stage import Carried
+from anyformer.layers.stage import StageInput
 from anyformer.model import build
 from anyformer.recipe import Recipe
 from anyformer.resizing import shrink
@@ -256,7 +256,7 @@ def test_what_crosses_a_cut(name: str, carried: set[str]) -> None:
     assert (first.takes, last.gives) == ((), ())
     assert first.gives == last.takes
     assert {each.what for each in last.takes} == carried
-    assert all(each == Carried("input") or each.parts == ("key", "value") for each in last.takes)
+    assert all(each == StageInput("input") or each.parts == ("key", "value") for each in last.takes)
 
 
 def test_published_models_are_cut_evenly() -> None:

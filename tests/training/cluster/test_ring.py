@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anyformer.families import PRESETS
 from anyformer.kernels.ring import Ring, _turns
 from anyformer.kernels.ulysses import over_stretches
-from anyformer.layers.context import Dropout, How
+from anyformer.layers.context import Dropout, SoftmaxOptions
 from anyformer.layers.mask import Causal
 from anyformer.layers.stretch import stretch
 from anyformer.layers.tokens import Tokens, plain_tokens
@@ -27,7 +27,7 @@ from anyformer.observation.passes import thinned
 from anyformer.resizing import shrink
 from anyformer.training.cluster.context_parallel import GroupStretches, of_row, stretch_rows
 from anyformer.training.cluster.mesh import parse
-from anyformer.training.cluster.simulated import Watch
+from anyformer.training.cluster.simulated import TrafficCounter
 from anyformer.training.cluster.world import World
 from tests.laws.models import randomised
 from tests.training.cluster.processes import Processes
@@ -57,7 +57,7 @@ def round_(
     given = [x.requires_grad_() for x in (q, k, v)]
     ring = Ring(stretches, n)
     seen = ring.prepare(Causal(), None, own, own, heads)
-    y, _ = ring(q, k, v, seen, How(scale))
+    y, _ = ring(q, k, v, seen, SoftmaxOptions(scale))
     (y * by).sum().backward()
     return here, [y.detach(), *(x.grad for x in given if x.grad is not None)]
 
@@ -136,7 +136,7 @@ def received(world: World, n: int) -> tuple[int, int]:
     own, ring = plain_tokens(len(range(n)[here]), torch.device("cpu"), here.start), Ring(stretches, n)
     seen = ring.prepare(Causal(), None, own, own, 4)
     with Alive() as alive:
-        y, _ = ring(q, k, v, seen, How(0.3))
+        y, _ = ring(q, k, v, seen, SoftmaxOptions(0.3))
         forward = alive.most
         y.sum().backward()
     return forward, alive.most
@@ -199,7 +199,7 @@ def sent(world: World, name: str, packed: bool) -> dict[tuple[str, str], int]:
     world, model = replace(world, mesh=parse("cp=2", 2)), randomised(shrink(PRESETS[name].spec))
     stretch_rows(model, world)
     ids = torch.arange(2 * 8).view(2, 8) % 7
-    with Watch(world) as watch:
+    with TrafficCounter(world) as watch:
         model(ids, attention_mask=torch.tensor([[1] * 4 + [2] * 4] * 2) if packed else None).logits.sum().backward()
     return dict(watch.sent)
 

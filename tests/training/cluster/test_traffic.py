@@ -26,7 +26,7 @@ from anyformer.training.cluster.context_parallel import stretch_rows
 from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.mesh import parse
 from anyformer.training.cluster.sharding import shard
-from anyformer.training.cluster.simulated import Simulated, Watch, simulated
+from anyformer.training.cluster.simulated import Simulated, TrafficCounter, simulated
 from anyformer.training.cluster.traffic import TrainingStep, planned
 from anyformer.training.cluster.world import World
 from tests.laws.models import randomised
@@ -275,7 +275,7 @@ def sent(world: World, name: str, mesh: str) -> Counter[tuple[str, str]]:
         model = shard(model, torch.device("cpu"), world)
     stretch_rows(model, world)
     ids = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % 7
-    with Watch(world) as watch:
+    with TrafficCounter(world) as watch:
         loss_of(model, ids, ids[:, :SOURCE]).backward()
         add_gradients(model, [*model.parameters()], world)
     return watch.sent
@@ -301,7 +301,7 @@ def sent_by_stage(world: World, name: str) -> Counter[tuple[str, str]]:
     trainer = trainer_for(spec, recipe_for(spec, router=RouterTraining()), world)
     trainer.micro_tokens = LENGTH_OF_ROWS
     trainer.gradients(1, batch_for(spec, 1))
-    with Watch(world) as watch:
+    with TrafficCounter(world) as watch:
         assert trainer.pipeline is not None
         trainer.pipeline.backward(trainer._micro(batch_for(spec, 1))[0], lambda i, losses: losses.total)
     return watch.sent

@@ -14,7 +14,7 @@ from anyformer.families import PRESETS
 from anyformer.kernels import choose
 from anyformer.kernels.ulysses import Ulysses, over_stretches
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.context import How
+from anyformer.layers.context import SoftmaxOptions
 from anyformer.layers.gqa import GQASpec
 from anyformer.layers.mask import SlidingWindow
 from anyformer.layers.stretch import stretch
@@ -53,7 +53,7 @@ def exchanged(world: World, n: int, kv_heads: int, documents: bool, biased: bool
     assert spec.shared_by_heads(world.size)
     given = [x.requires_grad_() for x in (q, k, v)]
     seen = ulysses.prepare(mask, distances if biased else None, whole, whole, 4)
-    y, _ = ulysses(q, k, v, seen, How(0.3))
+    y, _ = ulysses(q, k, v, seen, SoftmaxOptions(0.3))
     (y * by).sum().backward()
     return here, [y.detach(), *(x.grad for x in given if x.grad is not None)]
 

@@ -17,7 +17,7 @@ import torch
 
 from anyformer.cache import cache_kinds
 from anyformer.costs.hardware.devices import Device
-from anyformer.costs.hardware.mesh import Facts, Mesh, divisors, facts_of, refusal
+from anyformer.costs.hardware.mesh import Facts, ParallelLayout, divisors, facts_of, refusal
 from anyformer.costs.hardware.plan import SEQ_LEN, Hardware
 from anyformer.costs.hardware.rates import reads_a_cache
 from anyformer.costs.report import lengths_of
@@ -41,7 +41,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Way:
+class Deployment:
     """One way to serve; bytes are of a device, sequences and seconds of one replica."""
 
     weight_bits: int
@@ -71,13 +71,13 @@ class InferencePlan(ShowsItself):
 
     hardware: Hardware
     seq_len: int
-    ways: tuple[Way, ...]
+    ways: tuple[Deployment, ...]
     n_parameters: int
 
     @property
-    def best(self) -> tuple[Way, ...]:
+    def best(self) -> tuple[Deployment, ...]:
         """Of each width of weights and cache the way of most tokens a second, if one fits."""
-        found: dict[tuple[int, int], Way] = {}
+        found: dict[tuple[int, int], Deployment] = {}
         for way in self.ways:
             key = way.weight_bits, way.cache_bits
             if way.sequences and (key not in found or way.tokens_per_second > found[key].tokens_per_second):
@@ -131,7 +131,7 @@ def plan_inference(architecture: Architecture, on: Hardware, *, seq_len: int | N
         for weight_bits in WEIGHT_BITS
         for cache_bits in CACHE_BITS
         for tp in divisors(on.devices)
-        if refusal(Mesh(tp=tp), found.facts, 1, seq_len) is None
+        if refusal(ParallelLayout(tp=tp), found.facts, 1, seq_len) is None
     ]
     return InferencePlan(on, seq_len, tuple(ways), parameters(spec).total)
 
@@ -158,7 +158,7 @@ class _Served:
         mixers = (mixer for block in spec.stack.blocks for mixer in block.mixers)
         self.mixtures = [mixer for mixer in mixers if isinstance(mixer, MoESpec)]
 
-    def way(self, weight_bits: int, cache_bits: int, tp: int, replicas: int) -> Way:
+    def way(self, weight_bits: int, cache_bits: int, tp: int, replicas: int) -> Deployment:
         kept = parameters(self.spec)
         weights = math.ceil(kept.nbytes(WEIGHT_BITS[weight_bits] / 8) / tp)
         heads = min(tp, min(self.facts.kv_heads, default=1))
@@ -173,7 +173,7 @@ class _Served:
         each = self._seconds(self._token(max(1, n)), tp, heads, bits, max(1, n))
         touched = [self._touched(moe, max(1, n)) for moe in self.mixtures]
         sent = sum(2 * moe.router.n_used * (1 - 1 / tp) * self.spec.stack.d_model * HALF for moe in self.mixtures)
-        return Way(
+        return Deployment(
             weight_bits, cache_bits, tp, replicas, weights, cache, buffers, n,
             first, alone, sum(each.values()), max(each, key=lambda name: each[name]),
             sum(touched) / len(touched) if touched else None, sent if touched else None,

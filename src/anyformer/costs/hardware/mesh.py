@@ -32,7 +32,7 @@ SLICE = 1024  # tokens of a sequence that one device has at least, in what the s
 
 
 @dataclass(frozen=True)
-class Mesh:
+class ParallelLayout:
     """dp · tp · pp · cp devices; experts are spread over ep of the dp · cp."""
 
     dp: int = 1
@@ -70,13 +70,13 @@ class Facts:
     whole: str | None  # why it cannot be a pipeline
 
 
-def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
+def parse(text: str, devices: int, facts: Facts) -> list[ParallelLayout]:
     """The meshes that "dp=4,tp=8" says: an axis left out is 1, dp what remains; vp and zero left out are open.
 
     Raises UsageError.
     """
     given = axes_of(text, AXES, range(4), "dp=4,tp=8")
-    mesh = Mesh(**given)
+    mesh = ParallelLayout(**given)
     if "dp" not in given:
         rest = mesh.devices
         if devices % rest:
@@ -91,7 +91,7 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
     return [replace(mesh, vp=vp, zero=zero) for vp in stretches for zero in stages]
 
 
-def refusal(mesh: Mesh, facts: Facts, rows: int, seq_len: int) -> str | None:
+def refusal(mesh: ParallelLayout, facts: Facts, rows: int, seq_len: int) -> str | None:
     """Why a mesh cannot be, in a few words with the numbers; None: it can."""
     for n in facts.heads:
         if n % mesh.tp:
@@ -142,7 +142,7 @@ def facts_of(spec: ModelSpec) -> Facts:
     )
 
 
-def meshes(devices: int, facts: Facts, where: Device, rows: int, seq_len: int) -> Iterator[Mesh]:
+def meshes(devices: int, facts: Facts, where: Device, rows: int, seq_len: int) -> Iterator[ParallelLayout]:
     """Every mesh of so many devices that can be, tensors within a node; ZeRO at stages 1 and 3."""
     node = min(where.devices_per_node, MOST_TENSOR)
     for tp in (n for n in divisors(devices) if n <= node):
@@ -153,7 +153,7 @@ def meshes(devices: int, facts: Facts, where: Device, rows: int, seq_len: int) -
                 dp = devices // tp // pp // cp
                 spread = (n for n in divisors(dp * cp) if all(e % n == 0 for e in facts.experts))
                 for ep in spread if facts.experts else (1,):
-                    mesh = Mesh(dp, tp, pp, cp, 1, ep)
+                    mesh = ParallelLayout(dp, tp, pp, cp, 1, ep)
                     if refusal(mesh, facts, rows, seq_len) is not None:
                         continue
                     if dp * cp > 1 and pp == 1:
@@ -167,5 +167,5 @@ def divisors(n: int) -> list[int]:
     return sorted({*small, *(n // d for d in small)})
 
 
-def _stretches(mesh: Mesh, facts: Facts) -> tuple[int, ...]:
+def _stretches(mesh: ParallelLayout, facts: Facts) -> tuple[int, ...]:
     return tuple(vp for vp in STRETCHES if vp == 1 or (mesh.pp > 1 and mesh.pp * vp <= facts.n_layers))

@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 
 from anyformer.costs.hardware.devices import Device, Efficiency
-from anyformer.costs.hardware.mesh import Facts, Mesh, facts_of
+from anyformer.costs.hardware.mesh import Facts, ParallelLayout, facts_of
 from anyformer.costs.hardware.roofline import device_kind, operator_seconds, update_seconds
 from anyformer.costs.report import source_tokens
 from anyformer.costs.state import LAYOUTS, state_nbytes
@@ -36,7 +36,7 @@ HALF = 2  # bytes of what is sent of activations
 class Placement:
     """A way that was worked out; bytes and seconds are of the device that has most."""
 
-    mesh: Mesh
+    mesh: ParallelLayout
     micro_batch: int  # sequences computed at once by a replica
     micro_batches: int  # one after the other, a step
     recompute: Recompute
@@ -90,7 +90,7 @@ class Placer:
         other.shares, other._work = shares, {}
         return other
 
-    def memory(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, int]:
+    def memory(self, mesh: ParallelLayout, micro_batch: int, recompute: Recompute) -> dict[str, int]:
         """The bytes by item on the fullest device."""
         share = self._share(mesh)
         dense = math.ceil((self.in_layers * share + (self.in_tables if mesh.pp == 1 else self.largest_table)) / mesh.tp)
@@ -115,7 +115,7 @@ class Placer:
             "buffers": math.ceil(buffers),
         }
 
-    def seconds(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, float]:
+    def seconds(self, mesh: ParallelLayout, micro_batch: int, recompute: Recompute) -> dict[str, float]:
         """The seconds of a step by what takes them."""
         n, stages, share = self._micro_batches(mesh, micro_batch), mesh.pp, self._share(mesh)
         each = self._seconds(micro_batch, mesh.tp * mesh.cp, mesh.ep, recompute) * share
@@ -140,21 +140,23 @@ class Placer:
             "update": self._update(mesh),
         }
 
-    def place(self, mesh: Mesh, micro_batch: int, recompute: Recompute, memory: Mapping[str, int]) -> Placement:
+    def place(
+        self, mesh: ParallelLayout, micro_batch: int, recompute: Recompute, memory: Mapping[str, int]
+    ) -> Placement:
         """A way with its times."""
         n = self._micro_batches(mesh, micro_batch)
         return Placement(mesh, micro_batch, n, recompute, memory, self.seconds(mesh, micro_batch, recompute))
 
-    def least_seconds(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> float:
+    def least_seconds(self, mesh: ParallelLayout, micro_batch: int, recompute: Recompute) -> float:
         """Seconds that a step takes at least: its arithmetic, and the pipeline's idleness."""
         n = self._micro_batches(mesh, micro_batch) + (mesh.pp - 1) / mesh.vp
         return n * self._share(mesh) * self._seconds(micro_batch, mesh.tp * mesh.cp, mesh.ep, recompute)
 
-    def _micro_batches(self, mesh: Mesh, micro_batch: int) -> int:
+    def _micro_batches(self, mesh: ParallelLayout, micro_batch: int) -> int:
         """How many a replica computes one after the other in a step."""
         return self.rows // mesh.dp // micro_batch
 
-    def _share(self, mesh: Mesh) -> float:
+    def _share(self, mesh: ParallelLayout) -> float:
         """Of all layers, those of the stage that has most."""
         return math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
 
@@ -212,18 +214,18 @@ class Placer:
         """Bytes a second of a device in a group of so many neighbours."""
         return self.where.nbytes_per_second_among(group) * self.shares.links
 
-    def _tensor(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
+    def _tensor(self, mesh: ParallelLayout, tokens: float, recompute: Recompute) -> float:
         """Seconds of all layers' all-reduces: each mixer's result forward, its input's gradient backward."""
         return (3 if recompute == "full" else 2) * self.n_mixers * self._all_reduce(mesh, tokens)
 
-    def _all_reduce(self, mesh: Mesh, tokens: float) -> float:
+    def _all_reduce(self, mesh: ParallelLayout, tokens: float) -> float:
         """Seconds of adding up the stream of so many tokens over the devices that share a layer."""
         if mesh.tp == 1:
             return 0.0
         volume = 2 * (mesh.tp - 1) / mesh.tp * tokens * self.spec.stack.d_model * HALF
         return volume / self._rate(mesh.tp)
 
-    def _context(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
+    def _context(self, mesh: ParallelLayout, tokens: float, recompute: Recompute) -> float:
         """Seconds of bringing keys and values together, forward, and of adding up their gradients backward."""
         if mesh.cp == 1:
             return 0.0
@@ -231,7 +233,7 @@ class Placer:
         volume = (mesh.cp - 1) * tokens * self._kept_numbers * HALF / mesh.tp
         return times * volume / self._rate(mesh.tp * mesh.cp)
 
-    def _expert(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
+    def _expert(self, mesh: ParallelLayout, tokens: float, recompute: Recompute) -> float:
         """Seconds of bringing tokens to their experts and back, forward and backward; once a node over the network."""
         if mesh.ep == 1:
             return 0.0
@@ -250,7 +252,7 @@ class Placer:
             total += n * times * tokens / mesh.tp * copies * self.spec.stack.d_model * HALF / rate
         return total
 
-    def _data(self, mesh: Mesh, n: int) -> float:
+    def _data(self, mesh: ParallelLayout, n: int) -> float:
         """Seconds of adding gradients up and bringing weights together: from ZeRO's stage 2 on for every micro-batch."""
         layout, total = LAYOUTS[self.precision], 0.0
         # Copies add up in a round of gradients there and one back.
@@ -270,7 +272,7 @@ class Placer:
             total += volume / (rate * (local if crossing else 1))
         return total
 
-    def _update(self, mesh: Mesh) -> float:
+    def _update(self, mesh: ParallelLayout) -> float:
         share = 1 / mesh.pp / mesh.tp
         dense, experts = (self.in_layers + self.in_tables) * share, self.in_experts * share / mesh.ep
         if mesh.zero:

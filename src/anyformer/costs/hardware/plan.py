@@ -10,7 +10,7 @@ from typing import Any
 from anyformer.costs.conventions import CONVENTIONS
 from anyformer.costs.hardware.devices import THIS, Device, Efficiency
 from anyformer.costs.hardware.devices import device as named_device
-from anyformer.costs.hardware.mesh import Mesh, divisors, meshes, parse, refusal
+from anyformer.costs.hardware.mesh import ParallelLayout, divisors, meshes, parse, refusal
 from anyformer.costs.hardware.placement import RECOMPUTE, Placement, Placer, Recompute
 from anyformer.costs.hardware.roofline import JOULES_PER_KWH
 from anyformer.costs.report import lengths_of
@@ -30,7 +30,7 @@ DEVICES = Range(1, 2**20)  # that a plan is asked for with
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022, arXiv:2203.15556, table 3
 VERSION = 1
 
-Leanest = tuple[int, Mesh, Recompute, Mapping[str, int]]  # bytes of a device, and of which way they are
+Leanest = tuple[int, ParallelLayout, Recompute, Mapping[str, int]]  # bytes of a device, and of which way they are
 
 
 @dataclass(frozen=True)
@@ -207,12 +207,14 @@ def plan(
     return replace(found, reason=_reason(leanest, on), nearest=_nearest(spec, found, placer, source_len))
 
 
-def _search(placer: Placer, on: Hardware, asked: list[Mesh] | None) -> tuple[Placement | None, Leanest | None, int]:
+def _search(
+    placer: Placer, on: Hardware, asked: list[ParallelLayout] | None
+) -> tuple[Placement | None, Leanest | None, int]:
     """(the fastest way that fits, the one of fewest bytes as (bytes, mesh, recompute, memory), how many were tried)."""
     best: Placement | None = None
     leanest: Leanest | None = None
     tried = 0
-    these: Iterator[Mesh] = meshes(on.devices, placer.facts, on.device, placer.rows, placer.seq_len)
+    these: Iterator[ParallelLayout] = meshes(on.devices, placer.facts, on.device, placer.rows, placer.seq_len)
     for mesh in asked if asked is not None else these:
         for recompute in RECOMPUTE:
             for micro_batch in (n for n in divisors(placer.rows // mesh.dp) if n <= MOST_MICRO_BATCH):
@@ -248,7 +250,7 @@ def _nearest(spec: ModelSpec, found: Plan, placer: Placer, source_len: int | Non
             said.append(f"{n} × {on.device.name} ({best.mesh}, recomputation {best.recompute})")
             break
         n *= 2
-    state = placer.memory(Mesh(zero=0), 1, "full")["optimiser"]
+    state = placer.memory(ParallelLayout(zero=0), 1, "full")["optimiser"]
     if state <= on.device.usable_nbytes * on.devices and (shorter := _shorter(spec, found, source_len)):
         seq_len, way = shorter
         said.append(f"sequences of {seq_len:,} tokens ({way.mesh}, recomputation {way.recompute})")

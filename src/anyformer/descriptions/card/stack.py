@@ -62,7 +62,7 @@ class CardRow:
     value: Any = None  # a number, or a list of them by layer; None where words alone say it
 
 
-class Reading(NamedTuple):
+class StackRow(NamedTuple):
     """A row that is read layer by layer: None or nothing said where a layer has none of it."""
 
     key: str
@@ -83,7 +83,7 @@ class Reading(NamedTuple):
 def stack_rows(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow]:
     """The rows of a stack whose mixers stand at `place`."""
 
-    def read(readings: Iterable[Reading]) -> Iterator[CardRow]:
+    def read(readings: Iterable[StackRow]) -> Iterator[CardRow]:
         for reading in readings:
             yield from reading.rows(section, by_layer(stack, lambda b, of=reading.read: of(b, b.inner(place))))
 
@@ -326,62 +326,62 @@ HEADS: Mapping[str, tuple[str, Heads]] = {
     "kv_rank": ("key/value latent", _field("kv_rank")),
 }
 ATTENTION = (
-    *(Reading(key, name, _of(read)) for key, (name, read) in HEADS.items()),
-    Reading("attention", "attention", _each(_heads), str),
-    Reading("direction", "direction", _each(lambda a: words.direction(a.mask)), str),
-    Reading("keys_seen", "keys seen", _each(lambda a: words.mask(a.mask)), str),
-    Reading("shared_keys", "keys and values", _each(options.keys), str),
-    Reading("cross_attention", "cross-attention", _cross, str),
+    *(StackRow(key, name, _of(read)) for key, (name, read) in HEADS.items()),
+    StackRow("attention", "attention", _each(_heads), str),
+    StackRow("direction", "direction", _each(lambda a: words.direction(a.mask)), str),
+    StackRow("keys_seen", "keys seen", _each(lambda a: words.mask(a.mask)), str),
+    StackRow("shared_keys", "keys and values", _each(options.keys), str),
+    StackRow("cross_attention", "cross-attention", _cross, str),
     *(
-        Reading(f"cross_{key}", f"cross-attention's {name}", _of(read, crossing=True))
+        StackRow(f"cross_{key}", f"cross-attention's {name}", _of(read, crossing=True))
         for key, (name, read) in HEADS.items()
     ),
-    Reading("attention_scale", "attention scale", _scale, _root),
-    Reading("attention_softcap", "attention softcap", lambda block, _: _first(a.softcap for a in _own(block))),
-    Reading("attention_sink", "attention sink", _each(lambda a: "one a head" if a.sink else None), str),
-    Reading(
+    StackRow("attention_scale", "attention scale", _scale, _root),
+    StackRow("attention_softcap", "attention softcap", lambda block, _: _first(a.softcap for a in _own(block))),
+    StackRow("attention_sink", "attention sink", _each(lambda a: "one a head" if a.sink else None), str),
+    StackRow(
         "query_scale", "queries", _each(lambda a: options.query_scale(a.query_scale) if a.query_scale else None), str
     ),
-    Reading("difference", "heads", _each(lambda a: options.difference(a.difference) if a.difference else None), str),
-    Reading("blocks", "compressed keys", _each(options.blocks), str),
-    Reading("keys_chosen", "keys chosen", _each(lambda a: options.indexer(a.indexer) if a.indexer else None), str),
-    Reading("output_gate", "output", _each(options.output), str),
-    Reading(
+    StackRow("difference", "heads", _each(lambda a: options.difference(a.difference) if a.difference else None), str),
+    StackRow("blocks", "compressed keys", _each(options.blocks), str),
+    StackRow("keys_chosen", "keys chosen", _each(lambda a: options.indexer(a.indexer) if a.indexer else None), str),
+    StackRow("output_gate", "output", _each(options.output), str),
+    StackRow(
         "output_norm", "norm of values", _each(lambda a: f"{words.norm(a.norm)}, of all heads" if a.norm else None), str
     ),
-    Reading("qkv_clip", "q, k, v clipped to ±", _of(_field("clip"))),
-    Reading("qk_norm", "QK-norm", _each(options.qk_norm), str),
-    Reading("value_norm", "value norm", _each(_value_norm), str),
-    Reading("latent_norm", "norm of latents", _each(_latent_norm), str),
+    StackRow("qkv_clip", "q, k, v clipped to ±", _of(_field("clip"))),
+    StackRow("qk_norm", "QK-norm", _each(options.qk_norm), str),
+    StackRow("value_norm", "value norm", _each(_value_norm), str),
+    StackRow("latent_norm", "norm of latents", _each(_latent_norm), str),
 )
 ROTARY = (
-    Reading("rope_theta", "RoPE theta", _rotary("theta")),
-    Reading("rotary_dim", "rotary dimensions", _rotated),
-    Reading("rope_layout", "RoPE pairs", _rotary("layout"), lambda layout: PAIRS.get(layout) or str(layout)),
-    Reading("rope_direction", "RoPE turns", lambda b, p: "backwards" if _rotary("backwards")(b, p) else None, str),
-    Reading("rope_scaling", "RoPE scaling", lambda b, p: (s := _rotary("scaling")(b, p)) and _scaling(s), str),
-    Reading("rope_frequencies", "RoPE frequencies", lambda b, p: "learned" if _rotary("learned")(b, p) else None, str),
-    Reading("activation", "activation", _activation, str),
-    Reading("d_ff", "FFN dimension", _d_ff),
+    StackRow("rope_theta", "RoPE theta", _rotary("theta")),
+    StackRow("rotary_dim", "rotary dimensions", _rotated),
+    StackRow("rope_layout", "RoPE pairs", _rotary("layout"), lambda layout: PAIRS.get(layout) or str(layout)),
+    StackRow("rope_direction", "RoPE turns", lambda b, p: "backwards" if _rotary("backwards")(b, p) else None, str),
+    StackRow("rope_scaling", "RoPE scaling", lambda b, p: (s := _rotary("scaling")(b, p)) and _scaling(s), str),
+    StackRow("rope_frequencies", "RoPE frequencies", lambda b, p: "learned" if _rotary("learned")(b, p) else None, str),
+    StackRow("activation", "activation", _activation, str),
+    StackRow("d_ff", "FFN dimension", _d_ff),
 )
 EXPERTS = (
-    Reading("n_experts", "experts", lambda m, _: m.router.n_experts),
-    Reading("n_identity_experts", "identity experts", lambda m, _: m.router.n_identity or None),
-    Reading("n_experts_active", "experts a token", lambda m, _: m.router.top_k),
-    Reading("expert_d_ff", "expert FFN dimension", lambda m, _: getattr(m.expert, "d_ff", None)),
-    Reading("expert_latent", "experts' latent", lambda m, _: m.latent),
-    Reading("shared_expert_d_ff", "shared expert FFN dimension", lambda m, _: getattr(m.shared_expert, "d_ff", None)),
-    Reading("n_shared_experts", "shared experts", lambda m, _: n_shared_experts(m) or None),
-    Reading("router", "router", lambda m, _: feed_forwards.router(m.router), str),
-    Reading("shared_gate", "shared expert's gate", lambda m, _: "sigmoid" if m.shared_gate else None, str),
-    Reading("weighs", "weights multiply", lambda m, _: "what experts read" if m.weighs == "input" else None, str),
-    Reading("capacity", "expert capacity", lambda m, _: m.capacity and words.phrase(m.capacity), str),
+    StackRow("n_experts", "experts", lambda m, _: m.router.n_experts),
+    StackRow("n_identity_experts", "identity experts", lambda m, _: m.router.n_identity or None),
+    StackRow("n_experts_active", "experts a token", lambda m, _: m.router.top_k),
+    StackRow("expert_d_ff", "expert FFN dimension", lambda m, _: getattr(m.expert, "d_ff", None)),
+    StackRow("expert_latent", "experts' latent", lambda m, _: m.latent),
+    StackRow("shared_expert_d_ff", "shared expert FFN dimension", lambda m, _: getattr(m.shared_expert, "d_ff", None)),
+    StackRow("n_shared_experts", "shared experts", lambda m, _: n_shared_experts(m) or None),
+    StackRow("router", "router", lambda m, _: feed_forwards.router(m.router), str),
+    StackRow("shared_gate", "shared expert's gate", lambda m, _: "sigmoid" if m.shared_gate else None, str),
+    StackRow("weighs", "weights multiply", lambda m, _: "what experts read" if m.weighs == "input" else None, str),
+    StackRow("capacity", "expert capacity", lambda m, _: m.capacity and words.phrase(m.capacity), str),
 )
 NORMS = (
-    Reading("other_mixers", "other mixers", _other, str),
-    Reading("arrangement", "arrangement", _by_sublayer(_arrangement), str),
-    Reading("norm", "norm", _by_norm(words.norm), str),
-    Reading("norm_eps", "norm eps", _by_norm(lambda n: number(n.eps) if hasattr(n, "eps") else ""), str),
-    Reading("norm_placement", "norm placement", _by_sublayer(lambda s: words.PLACEMENTS[norm_places(s)]), str),
-    Reading("branch_maps", "other maps of branches", _by_sublayer(_other_maps), str),
+    StackRow("other_mixers", "other mixers", _other, str),
+    StackRow("arrangement", "arrangement", _by_sublayer(_arrangement), str),
+    StackRow("norm", "norm", _by_norm(words.norm), str),
+    StackRow("norm_eps", "norm eps", _by_norm(lambda n: number(n.eps) if hasattr(n, "eps") else ""), str),
+    StackRow("norm_placement", "norm placement", _by_sublayer(lambda s: words.PLACEMENTS[norm_places(s)]), str),
+    StackRow("branch_maps", "other maps of branches", _by_sublayer(_other_maps), str),
 )

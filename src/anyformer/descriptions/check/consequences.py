@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from anyformer.amounts import gibibytes
 from anyformer.cache import STATE_NBYTES
-from anyformer.descriptions.facts import Attention, every_attention, masks_by_head, own_parts, parts, where
+from anyformer.descriptions.facts import AttentionFacts, every_attention, masks_by_head, own_parts, parts, where
 from anyformer.errors import SpecError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import class_of, fitting
@@ -38,14 +38,14 @@ def consequences(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def _kernels(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    said: dict[str, list[Attention]] = {}
+    said: dict[str, list[AttentionFacts]] = {}
     for attention in every_attention(spec):
         said.setdefault(_kernel(attention, spec), []).append(attention)
     for text, found in said.items():
         yield "kernel", f"attention in {where(found, spec)} runs on {text}"
 
 
-def _kernel(attention: Attention, spec: ModelSpec) -> str:
+def _kernel(attention: AttentionFacts, spec: ModelSpec) -> str:
     on_gpu = choose(None, attention.spec, "cuda")
     other = on_gpu.other.name if isinstance(on_gpu, FastestOnGPU) else on_gpu.name
     blocks, unblocked = _blocks(attention, spec), _unblocked(attention, spec, other)
@@ -53,7 +53,7 @@ def _kernel(attention: Attention, spec: ModelSpec) -> str:
     return rest if blocks is None else f"{blocks}; else {rest}"
 
 
-def _flex(attention: Attention, other: str) -> str:
+def _flex(attention: AttentionFacts, other: str) -> str:
     """What takes the other's place on a GPU, or that nothing does; on a CPU blocks are as fast and have a backward pass."""
     reason = KERNELS["flex"].refuses(attention.spec)
     if reason is not None or attention.spec.scores:
@@ -61,7 +61,7 @@ def _flex(attention: Attention, other: str) -> str:
     return f"trained on a GPU from {LEAST_ON_GPU[other]:,} tokens on: flex, which leaves hidden blocks out"
 
 
-def _blocks(attention: Attention, spec: ModelSpec) -> str | None:
+def _blocks(attention: AttentionFacts, spec: ModelSpec) -> str | None:
     """Where blocks are left out of account, and how many; None where another kernel is faster at this context too."""
     kernel, length = choose(None, attention.spec), min(spec.context or LENGTH, LONGEST)
     if not isinstance(kernel, Fastest) or attention.spec.reads == "memory":
@@ -75,7 +75,7 @@ def _blocks(attention: Attention, spec: ModelSpec) -> str | None:
     return f"blocked on a CPU, from {least:,} tokens on: it computes {share:.0%} of all pairs at {length:,} tokens"
 
 
-def _unblocked(attention: Attention, spec: ModelSpec, taken: str) -> str:
+def _unblocked(attention: AttentionFacts, spec: ModelSpec, taken: str) -> str:
     faster = list(takewhile(lambda name: name != taken, KERNELS))
     refused = [reason for name in faster if (reason := KERNELS[name].refuses(attention.spec)) is not None]
     if taken != "sdpa":

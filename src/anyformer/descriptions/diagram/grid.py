@@ -94,7 +94,7 @@ class Diagram:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FigurePart:
     """Part of a figure while it is put together: y counts up from its foot, and `axis` is where it is entered and left.
 
     `reads` are the points at which it wants to be handed the encoder's output.
@@ -106,7 +106,7 @@ class Piece:
     marks: tuple[Mark, ...]  # x from the axis, y from the foot upward; a box's y is its upper edge
     reads: tuple[Point, ...] = ()
 
-    def moved(self, dx: int, dy: int) -> Piece:
+    def moved(self, dx: int, dy: int) -> FigurePart:
         """It shifted; its extent is no longer meant."""
 
         def to(at: Point) -> Point:
@@ -115,16 +115,16 @@ class Piece:
         return replace(self, marks=tuple(_mapped(mark, to) for mark in self.marks), reads=tuple(map(to, self.reads)))
 
 
-def box(lines: Sequence[str], kind: str, *, reads: bool = False) -> Piece:
+def box(lines: Sequence[str], kind: str, *, reads: bool = False) -> FigurePart:
     """One box around its axis."""
     inside = max(map(len, lines))
     half = (inside + 2 * MARGIN + 1) // 2
     height = len(lines) + 1
     mark = Box(-half, height, 2 * half, height, tuple(lines), kind)
-    return Piece(half, half, height, (mark,), ((-half, height - 1),) if reads else ())
+    return FigurePart(half, half, height, (mark,), ((-half, height - 1),) if reads else ())
 
 
-def stacked(pieces: Sequence[Piece], gap: int = GAP) -> Piece:
+def stacked(pieces: Sequence[FigurePart], gap: int = GAP) -> FigurePart:
     """Pieces one above the other, from the bottom, with arrows between them."""
     marks: list[Mark] = []
     reads: list[Point] = []
@@ -137,10 +137,10 @@ def stacked(pieces: Sequence[Piece], gap: int = GAP) -> Piece:
         marks += placed.marks
         reads += placed.reads
         height += piece.height
-    return Piece(max(p.left for p in pieces), max(p.right for p in pieces), height, tuple(marks), tuple(reads))
+    return FigurePart(max(p.left for p in pieces), max(p.right for p in pieces), height, tuple(marks), tuple(reads))
 
 
-def beside(pieces: Sequence[Piece], *, joined: bool = True, fed: Sequence[bool] = ()) -> Piece:
+def beside(pieces: Sequence[FigurePart], *, joined: bool = True, fed: Sequence[bool] = ()) -> FigurePart:
     """Pieces side by side, fed from one point below (or only some), leading to one above if `joined`."""
     if len(pieces) == 1:
         return pieces[0]
@@ -159,12 +159,12 @@ def beside(pieces: Sequence[Piece], *, joined: bool = True, fed: Sequence[bool] 
         reads += placed.reads
         x = axis + piece.right + ASIDE
     height = tallest + (4 if joined else 2)
-    return Piece(width // 2, width - width // 2, height, tuple(marks), tuple(reads))
+    return FigurePart(width // 2, width - width // 2, height, tuple(marks), tuple(reads))
 
 
-def added(inner: Piece, around: Piece | None = None) -> Piece:
+def added(inner: FigurePart, around: FigurePart | None = None) -> FigurePart:
     """A piece with the way around it: what goes in, or what stands on that way makes of it, is added to what comes out."""
-    on_way = around or Piece(0, 0, 0, ())
+    on_way = around or FigurePart(0, 0, 0, ())
     start, top = 1, max(inner.height, on_way.height) + 3
     channel = inner.right + 2 + on_way.left
     placed, end = inner.moved(0, 2), 2 + on_way.height
@@ -179,16 +179,16 @@ def added(inner: Piece, around: Piece | None = None) -> Piece:
         Box(0, top, 0, 0, ("⊕",), "sum"),
         *way,
     )
-    return Piece(max(inner.left, 1), channel + on_way.right + 1, top, marks, placed.reads)
+    return FigurePart(max(inner.left, 1), channel + on_way.right + 1, top, marks, placed.reads)
 
 
-def summed(inner: Piece) -> Piece:
+def summed(inner: FigurePart) -> FigurePart:
     """A piece whose ways lead to one sum above it."""
     marks = (*inner.marks, Box(0, inner.height, 0, 0, ("⊕",), "sum"))
     return replace(inner, marks=marks)
 
 
-def framed(inner: Piece, says: Sequence[str]) -> Piece:
+def framed(inner: FigurePart, says: Sequence[str]) -> FigurePart:
     """A piece in a frame, with words at its upper right."""
     wide = max(inner.right, *(len(text) + MARGIN for text in says), 0)
     left, right, rows = inner.left + MARGIN, wide + MARGIN, max(1, len(says))
@@ -201,10 +201,10 @@ def framed(inner: Piece, says: Sequence[str]) -> Piece:
         Stroke(((0, inner.height + 1), (0, height)), False),
         *(Label(MARGIN, height - 1 - i, text) for i, text in enumerate(says)),
     )
-    return Piece(left, right, height, marks, placed.reads)
+    return FigurePart(left, right, height, marks, placed.reads)
 
 
-def figure(main: Piece, encoder: Piece | None) -> Diagram:
+def figure(main: FigurePart, encoder: FigurePart | None) -> Diagram:
     """The whole, the encoder to the left of what reads it; y now counts from the top."""
     marks, left, height = main.marks, main.left, main.height
     if encoder is not None:

@@ -11,7 +11,7 @@ from anyformer.descriptions.diagram.grid import (
     GAP,
     Box,
     Diagram,
-    Piece,
+    FigurePart,
     added,
     beside,
     box,
@@ -74,12 +74,12 @@ def diagram(model: Architecture) -> Diagram:
     return figure(main, encoder)
 
 
-def _stack(stack: StackSpec, place: Place, reads: str) -> Piece:
+def _stack(stack: StackSpec, place: Place, reads: str) -> FigurePart:
     pieces = [box([reads], "input"), *_embedding(stack), *_layers(stack, place)]
     return stacked([*pieces, *_maps(stack.norm)])
 
 
-def _embedding(stack: StackSpec) -> Iterator[Piece]:
+def _embedding(stack: StackSpec) -> Iterator[FigurePart]:
     embedding = stack.embedding
     width = embedding.width or stack.d_model
     terms = [box(_term(term, width), "embedding") for term in embedding.terms]
@@ -102,7 +102,7 @@ def _term(term: Any, width: int) -> list[str]:
     return [first[:1].upper() + first[1:], *rest]
 
 
-def _layers(stack: StackSpec | ShortenedSpec, place: Place) -> Iterator[Piece]:
+def _layers(stack: StackSpec | ShortenedSpec, place: Place) -> Iterator[FigurePart]:
     """A frame for each stretch of alike layers, or for each kind where the stretches are too many."""
     around = getattr(stack.residual, "scale", 1.0) != 0.0
     drawn = by_layer(stack, lambda block: _layer(block, block.inner(place), around))
@@ -133,11 +133,11 @@ def _layers(stack: StackSpec | ShortenedSpec, place: Place) -> Iterator[Piece]:
             yield framed(box([f"{len(kinds) - SHOWN} more kinds of layers"], "other"), [])
 
 
-def _boxes(piece: Piece) -> list[Box]:
+def _boxes(piece: FigurePart) -> list[Box]:
     return [mark for mark in piece.marks if isinstance(mark, Box)]
 
 
-def _difference(drawn: Piece, other: Piece) -> str:
+def _difference(drawn: FigurePart, other: FigurePart) -> str:
     """What the boxes of a layer say that those of the one that is drawn do not, and the other way round."""
     said = []
     for ours, theirs in zip(_boxes(drawn), _boxes(other), strict=True):
@@ -166,7 +166,7 @@ def _notes(stack: StackSpec | ShortenedSpec) -> list[str]:
     return said
 
 
-def _layer(block: BlockSpec, place: Place, around: bool) -> Piece:
+def _layer(block: BlockSpec, place: Place, around: bool) -> FigurePart:
     """A layer; what it computes aside, one sublayer on another, is added to what the next one reads."""
     if not isinstance(block.connection, AsideSpec):
         return _sublayers(block.sublayers, place, around)
@@ -175,7 +175,9 @@ def _layer(block: BlockSpec, place: Place, around: bool) -> Piece:
     return _sublayers(block.sublayers[n:], place, around, aside)
 
 
-def _sublayers(sublayers: Sequence[SublayerSpec], place: Place, around: bool, first: Piece | None = None) -> Piece:
+def _sublayers(
+    sublayers: Sequence[SublayerSpec], place: Place, around: bool, first: FigurePart | None = None
+) -> FigurePart:
     """Sublayers in turn, and late branches from where they begin to the end, past those. `first`: what makes what they read."""
     pieces = []
     for i, sublayer in enumerate(sublayers):
@@ -189,12 +191,12 @@ def _sublayers(sublayers: Sequence[SublayerSpec], place: Place, around: bool, fi
     return stacked(pieces, 0 if around else GAP)
 
 
-def _branch(branch: BranchSpec, place: Place) -> Piece:
+def _branch(branch: BranchSpec, place: Place) -> FigurePart:
     then = [] if branch.then is None else [_mixer(branch.then, place)]
     return stacked([*_maps(branch.norm_in), _mixer(branch.mixer, place), *_maps(branch.norm_out), *then])
 
 
-def _sublayer(sublayer: SublayerSpec, place: Place, around: bool, first: Piece | None) -> Piece:
+def _sublayer(sublayer: SublayerSpec, place: Place, around: bool, first: FigurePart | None) -> FigurePart:
     """A sublayer, with the way around it where there is one."""
     branches = beside([_branch(branch, place) for branch in sublayer.branches])
     inner = stacked([*filter(None, [first]), *_maps(sublayer.norm_in), branches, *_maps(sublayer.norm_out)])
@@ -202,7 +204,7 @@ def _sublayer(sublayer: SublayerSpec, place: Place, around: bool, first: Piece |
     return stacked([inner, *_maps(sublayer.norm_sum)])
 
 
-def _maps(value: MapSpec | None) -> list[Piece]:
+def _maps(value: MapSpec | None) -> list[FigurePart]:
     if value is None:
         return []
     known = isinstance(value, LayerNormSpec | RMSNormSpec)
@@ -210,7 +212,7 @@ def _maps(value: MapSpec | None) -> list[Piece]:
     return [box(wrapped([value.kind if known else words.phrase(value)], WIDTH), kind)]
 
 
-def _mixer(mixer: Any, place: Place) -> Piece:
+def _mixer(mixer: Any, place: Place) -> FigurePart:
     if isinstance(mixer, AttentionSpec):
         return box(_attention(mixer, place), "attention", reads=mixer.reads == "memory")
     if isinstance(mixer, MoESpec):
@@ -226,7 +228,7 @@ def _mixer(mixer: Any, place: Place) -> Piece:
     return box([first] if len(first) <= WIDTH else [name, *wrapped(inside[:-1].split(", "), WIDTH)], "other")
 
 
-def _shortened(mixer: ShortenedSpec, place: Place) -> Piece:
+def _shortened(mixer: ShortenedSpec, place: Place) -> FigurePart:
     """Its layers, between what makes one vector of a block of tokens and what gives each token one."""
     into, out = (words.phrase(each) if each else None for each in (mixer.pool, mixer.spread))
     pooled = box([f"{mixer.every:,} tokens to 1 vector", into or "mean"], "map")
@@ -252,7 +254,7 @@ def _feed(mixer: Any) -> list[str]:
     return [*feed_forwards.activation(mixer).split(", "), f"d_ff {mixer.d_ff:,}"]
 
 
-def _mixture(mixer: MoESpec) -> Piece:
+def _mixture(mixer: MoESpec) -> FigurePart:
     router, shared = mixer.router, mixer.shared_expert
     groups = [f"best {router.top_groups} of {router.n_groups} groups"] if router.n_groups > 1 else []
     of = " and\n".join(feed_forwards.choices(router)).splitlines()
@@ -304,7 +306,7 @@ def _heads(mixer: AttentionSpec, place: Place) -> Iterator[str]:
         yield f"{n_heads} heads × {width}" if n_kv == n_heads else f"{n_heads} heads on {n_kv} × {width}"
 
 
-def _head(head: HeadSpec, spec: ModelSpec) -> Piece:
+def _head(head: HeadSpec, spec: ModelSpec) -> FigurePart:
     said = [words.of_a_head(head.layers)] if head.layers else []
     said += [words.phrase(head.pool)] if head.pool else []
     said += map(words.step, head.transform)

@@ -82,7 +82,7 @@ class KeyChange:
 
 
 @dataclass(frozen=True)
-class Comparison(ShowsItself):
+class SpecComparison(ShowsItself):
     """Several architectures side by side."""
 
     names: tuple[str, ...]
@@ -105,7 +105,7 @@ class Comparison(ShowsItself):
 
 
 @dataclass(frozen=True)
-class Diff(Comparison):
+class Diff(SpecComparison):
     """Two architectures, with what each difference does. The effects of parts needn't add up to the whole."""
 
     effects: Mapping[str, Effect | None]  # by part that differs; None: it cannot be changed by itself in either
@@ -124,7 +124,7 @@ class Diff(Comparison):
 
 def side_by_side(
     *architectures: Architecture, seq_len: int | None = None, names: tuple[str, ...] | None = None
-) -> Comparison:
+) -> SpecComparison:
     """The rows of several architectures, and what each costs.
 
     `seq_len` defaults to the shortest context. Raises SpecError for fewer than two, and for one without as many positions or
@@ -135,7 +135,7 @@ def side_by_side(
 
 def _compared(
     architectures: Sequence[Architecture], seq_len: int | None, names: tuple[str, ...] | None
-) -> tuple[Comparison, list[Measured]]:
+) -> tuple[SpecComparison, list[Measured]]:
     if len(architectures) < 2:
         raise SpecError("a difference takes two architectures or more")
     architectures = [as_preset(architecture) for architecture in architectures]
@@ -150,7 +150,7 @@ def _compared(
         with errors_of(name):
             lengths_of(spec, length, None)
     measured = [_measured(spec, length) for spec in specs]
-    return Comparison(named, length, rows_of(*architectures), tuple(measure for measure, _ in measured)), measured
+    return SpecComparison(named, length, rows_of(*architectures), tuple(measure for measure, _ in measured)), measured
 
 
 def diff(a: Architecture, b: Architecture, *, seq_len: int | None = None, names: tuple[str, str] | None = None) -> Diff:

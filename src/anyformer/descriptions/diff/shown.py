@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from anyformer.descriptions.diff.diff import Comparison, DiffRow, Effect, Measure
+    from anyformer.descriptions.diff.diff import DiffRow, Effect, Measure, SpecComparison
 
 CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always
 HEADED = {"pad_edge": False, "header_style": "bold", "padding": (0, 2, 0, 0), "show_edge": False}
@@ -24,7 +24,7 @@ LONGEST_NAME = 32  # that heads a column; where one is longer, letters do
 SIGNS = {"added": "+", "removed": "−", "reshaped": "~"}
 
 
-def shown(found: Comparison, *, everything: bool = False) -> Iterator[RenderableType]:
+def shown(found: SpecComparison, *, everything: bool = False) -> Iterator[RenderableType]:
     """What is printed of a comparison; `everything`: rows that are equal too."""
     if found.equal:
         yield f"{' and '.join(found.names)} are equal: every part, every tensor."
@@ -42,7 +42,7 @@ def shown(found: Comparison, *, everything: bool = False) -> Iterator[Renderable
         yield from _footnotes(found.names[0], found.names[1], effects.values())
 
 
-def table(found: Comparison, *, everything: bool = False) -> Table:
+def table(found: SpecComparison, *, everything: bool = False) -> Table:
     """The rows, each with what its difference does where that was measured."""
     effects = getattr(found, "effects", None)
     cells = [{"header": name, "overflow": "fold", "ratio": 1} for name in found.names]
@@ -56,7 +56,7 @@ def table(found: Comparison, *, everything: bool = False) -> Table:
     return made
 
 
-def totals(found: Comparison) -> Table:
+def totals(found: SpecComparison) -> Table:
     """What each architecture costs, and the whole difference of two."""
     change = getattr(found, "change", None)
     titles = found.names if change is None else (*found.names, "difference")

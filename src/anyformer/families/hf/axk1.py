@@ -21,7 +21,7 @@ from anyformer.families.hf.deepseek import (
 )
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.llama import SPARSE_WIDTHS
-from anyformer.families.hf.mapping import Files
+from anyformer.families.hf.mapping import TensorFiles
 from anyformer.layers import RotarySpec, RouterSpec
 from anyformer.spec import BranchSpec, ModelSpec
 
@@ -29,7 +29,7 @@ BEHIND = {"1.branches.0.norm_out": "mlp.post_mlp_layernorm"}
 BEHIND_FILED = {"1.branches.0.norm_out": "post_mlp_layernorm"}
 
 
-def _corrected(spec: ModelSpec, files: Files) -> ModelSpec:
+def _corrected(spec: ModelSpec, files: TensorFiles) -> ModelSpec:
     """The model with corrections where files hold them, whatever was said."""
     layers = (f"layers.{i}.mlp.gate.e_score_correction_bias" for i in range(spec.n_layers))
     names = (f"{prefix}{name}" for name in layers for prefix in ("model.", ""))  # the second in files without a head

@@ -13,7 +13,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.bigbird import ATTENTION as BLOCKS
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.longformer import WINDOWS
-from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one, reshaped, waves
+from anyformer.families.hf.mapping import Family, TensorFiles, TensorRow, dropped, one, reshaped, waves
 from anyformer.families.hf.scales import scaled_tokens
 from anyformer.families.hf.stacks import encoder_decoder_family, encoder_of, in_decoder, in_encoder, two_stacks
 from anyformer.families.longformer import led
@@ -136,7 +136,7 @@ def _family(
     )
 
 
-def _biased(spec: ModelSpec, files: Files) -> ModelSpec:
+def _biased(spec: ModelSpec, files: TensorFiles) -> ModelSpec:
     """The model with a bias of the logits where files hold one that is not zero, whatever was said."""
     if BIAS not in files or not bool(files.read(BIAS).any()):
         return spec

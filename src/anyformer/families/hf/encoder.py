@@ -9,7 +9,7 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.headings import HeadNames
 from anyformer.families.hf.layout import Laid, Modules, Theirs, of_layers, rows_of, within
-from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
+from anyformer.families.hf.mapping import Family, TensorFiles, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     AttentionSpec,
@@ -85,7 +85,7 @@ def encoder_family(
         found.append(dropped(*spare, *(name for name in old if name not in taken)))
         return [_bare(row, heads.prefix) for row in found] if stripped else found
 
-    def of_files(spec: ModelSpec, files: Files) -> ModelSpec:
+    def of_files(spec: ModelSpec, files: TensorFiles) -> ModelSpec:
         """The encoder without its pooler where the files of the bare class have none."""
         if not any(head.name == "pooler" for head in spec.heads):
             return spec

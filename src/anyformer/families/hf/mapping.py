@@ -23,7 +23,7 @@ Tensors = tuple[Tensor, ...]
 Part = TypeVar("Part", bound=Spec)
 
 
-class Files(Protocol):
+class TensorFiles(Protocol):
     """Tensors of theirs by name, as files hold them."""
 
     def __contains__(self, name: str) -> bool: ...
@@ -57,7 +57,7 @@ class Family(NamedTuple):
     # the rows of what it writes to files, where that is laid out otherwise
     files: Callable[[ModelSpec], list[TensorRow]] | None = None
     # The model, given the tensors that there are, where its configuration leaves something to them.
-    of_files: Callable[[ModelSpec, Files], ModelSpec] | None = None
+    of_files: Callable[[ModelSpec, TensorFiles], ModelSpec] | None = None
     # The head that its classes put on a model for so many labels, by its name; None where none has such a head.
     head: Callable[[ModelSpec, int, str], HeadSpec | None] | None = None
     headless: bool = False  # it knows the class without a head

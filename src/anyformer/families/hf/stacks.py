@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.errors import SpecError
 from anyformer.families.compose import untied
 from anyformer.families.hf.layout import Laid, Theirs, rows_of
-from anyformer.families.hf.mapping import Family, Files, TensorRow, one, shapes
+from anyformer.families.hf.mapping import Family, TensorFiles, TensorRow, one, shapes
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair, both_ways
 from anyformer.spec import HeadSpec, ModelSpec, StackSpec, TableSpec
@@ -99,7 +99,7 @@ def encoder_decoder_family(
     prefix: str,
     tables: tuple[str, ...],
     further: Callable[[ModelSpec], Iterable[TensorRow]],
-    of_files: Callable[[ModelSpec, Files], ModelSpec] | None = None,
+    of_files: Callable[[ModelSpec, TensorFiles], ModelSpec] | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Family:
     """The family of a class of two stacks on one table of tokens; for the pairs see `table.both_ways`.

@@ -15,7 +15,7 @@ from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Laid, of_layers, within
-from anyformer.families.hf.mapping import Files, dropped, one, width_of_head
+from anyformer.families.hf.mapping import TensorFiles, dropped, one, width_of_head
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
 from anyformer.families.hf.stacks import encoder_decoder_family, in_encoder, two_stacks, with_encoder_alone
 from anyformer.families.long_t5 import blocks_of
@@ -178,7 +178,7 @@ def _links_of_t5(spec: ModelSpec, itself: str = "SelfAttention") -> Laid:
 OLD = dropped("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")
 
 
-def untied(spec: ModelSpec, files: Files) -> ModelSpec:
+def untied(spec: ModelSpec, files: TensorFiles) -> ModelSpec:
     """The model with a table of the head's own where files hold one beside the tokens', whatever was said."""
     tokens = next((name for each in ("shared", *TABLES) if (name := f"{each}.weight") in files), None)
     if tokens is None or HEAD not in files or torch.equal(files.read(tokens), files.read(HEAD)):

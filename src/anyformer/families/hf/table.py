@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NewType
 
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf.layout import Modules, Theirs, of_layers, rows_of, tokens_and_head, within
-from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one, width_of_head
+from anyformer.families.hf.mapping import Family, TensorFiles, TensorRow, dropped, one, width_of_head
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import (
@@ -375,7 +375,7 @@ def family(
         known = rows_of(spec, tokens_and_head(spec, table, head) | links)
         return [dropped(*old, *unneeded, *beyond), *known, *further(spec)]
 
-    def where_held(spec: ModelSpec, files: Files) -> ModelSpec:
+    def where_held(spec: ModelSpec, files: TensorFiles) -> ModelSpec:
         """The model without the layers ahead where files hold no tensor around them, as those that transformers writes."""
         each = (place.name for place in within(ahead or {}).values())
         held = (f"{layers}.{spec.n_layers + k}.{name}.weight" in files for name in each for k in range(len(spec.ahead)))

@@ -11,7 +11,7 @@ from threading import Event
 import torch
 from torch import Tensor
 
-from anyformer.training.checkpoint.checkpoints import Content
+from anyformer.training.checkpoint.checkpoints import CheckpointContent
 
 
 class Behind:
@@ -21,7 +21,7 @@ class Behind:
     waits for that.
     """
 
-    def __init__(self, write: Callable[[Content], Path]) -> None:
+    def __init__(self, write: Callable[[CheckpointContent], Path]) -> None:
         self._write = write
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._under_way: Future[Path] | None = None
@@ -29,7 +29,7 @@ class Behind:
         self._taken = Event()
         self._taken.set()
 
-    def start(self, content: Content) -> None:
+    def start(self, content: CheckpointContent) -> None:
         """Have it copied and written, when none is being written any more. Raises as `done` does."""
         self.done(wait=True)
         self._taken.clear()
@@ -58,7 +58,7 @@ class Behind:
         """Wait for what is being written."""
         self._pool.shutdown()
 
-    def _copy_and_write(self, content: Content) -> Path:
+    def _copy_and_write(self, content: CheckpointContent) -> Path:
         try:
             written, shared = self._copied(content.written), self._copied(content.shared)
         finally:

@@ -53,7 +53,7 @@ _ENDING = ".safetensors"
 
 
 @dataclass(frozen=True)
-class Content:
+class CheckpointContent:
     """What a checkpoint will hold, of this process."""
 
     target: Path
@@ -92,7 +92,7 @@ class Checkpoints:
         metric: float | None = None,
         beside: Mapping[str, Mapping[str, Tensor]] | None = None,
         files: Mapping[str, bytes] | None = None,
-    ) -> Content:
+    ) -> CheckpointContent:
         """What `write` writes, and `restore` gives back: views of tensors, which later steps change.
 
         `state` is JSON; `metric` is a loss: the lowest one is the best. `beside` are further tensors by the name of what
@@ -100,7 +100,7 @@ class Checkpoints:
         """
         target = self.world.once(lambda: self._name(step))
         if not (self.world.leads or self.world.sharded):
-            return Content(target, step, metric)
+            return CheckpointContent(target, step, metric)
         numbers = Numbers.of(model, optimizer)
         moments, optimizer_rest = optimizer_tensors(optimizer, numbers)
         random_tensors, random_rest = random_state()
@@ -118,9 +118,9 @@ class Checkpoints:
             written |= {name + _ENDING: dict(tensors) for name, tensors in (beside or {}).items()}
         rest = json.dumps({"state": state, "optimizer": optimizer_rest, "random": random_rest}, indent=1).encode()
         texts = {STATE: rest, **(files or {})} if self.world.leads else {}
-        return Content(target, step, metric, written, shared, texts)
+        return CheckpointContent(target, step, metric, written, shared, texts)
 
-    def write(self, content: Content) -> Path:
+    def write(self, content: CheckpointContent) -> Path:
         """Write what `content` gave, then delete what is neither among the last nor the best.
 
         All processes of the world call it; where they share the weights each writes its parts, else one writes all. Raises

@@ -24,12 +24,12 @@ from anyformer.layers.moa import MoA
 from anyformer.layers.moe import MoE
 from anyformer.layers.ranks import Ranks, SplitRows, alike, entering, summed
 from anyformer.model import Transformer
-from anyformer.training.cluster.narrowing import Cut
+from anyformer.training.cluster.narrowing import TensorPart
 
 Owned = tuple[nn.Module, str]  # a parameter: whose it is, and its name there
 
 
-def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ranks: Ranks) -> set[Owned]:
+def meet(model: Transformer, cuts: Mapping[str, TensorPart | None], vocabulary: int, ranks: Ranks) -> set[Owned]:
     """Have the ranks of a narrowed model meet in its passes; return the parameters whose gradients they must add up after them.
 
     Those are what all ranks, or several, read alike within split mixers: each has the part of the gradient that comes through

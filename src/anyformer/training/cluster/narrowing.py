@@ -53,7 +53,7 @@ def narrowed(spec: ModelSpec, rank: int, ranks: int) -> ModelSpec:
     return narrow
 
 
-class Cut(NamedTuple):
+class TensorPart(NamedTuple):
     """The part of a weight that a rank computes with."""
 
     dim: int
@@ -62,12 +62,12 @@ class Cut(NamedTuple):
     shared: bool  # other ranks have the same part (a key/value head that several read)
 
 
-def cuts(spec: ModelSpec, narrow: ModelSpec, rank: int, ranks: int) -> Mapping[str, Cut | None]:
+def cuts(spec: ModelSpec, narrow: ModelSpec, rank: int, ranks: int) -> Mapping[str, TensorPart | None]:
     """Of each tensor by its name in the state dict, the part that a rank has of it in the model that is narrowed; None: all.
 
     Raises SpecError for a part whose weights are cut along several axes, or not at even places.
     """
-    found: dict[str, Cut | None] = {}
+    found: dict[str, TensorPart | None] = {}
     for (name, wide), (_, own) in zip(tensors(spec, Place()), tensors(narrow, Place()), strict=True):
         changed = [dim for dim, (n, m) in enumerate(zip(wide.shape, own.shape, strict=True)) if n != m]
         found[name] = None
@@ -75,9 +75,9 @@ def cuts(spec: ModelSpec, narrow: ModelSpec, rank: int, ranks: int) -> Mapping[s
             dim, n, m = changed[0], wide.shape[changed[0]], own.shape[changed[0]]
             mine, parts = _share(n, rank, ranks), n // m
             if mine is not None and len(mine) == m:
-                found[name] = Cut(dim, mine.start, m, shared=False)
+                found[name] = TensorPart(dim, mine.start, m, shared=False)
             elif parts * m == n and ranks % parts == 0:
-                found[name] = Cut(dim, rank * parts // ranks * m, m, shared=True)
+                found[name] = TensorPart(dim, rank * parts // ranks * m, m, shared=True)
             if found[name] is None or len(changed) > 1:
                 raise SpecError(f"{name} [{', '.join(map(str, wide.shape))}] cannot be cut for tp = {ranks}")
     return found

@@ -48,7 +48,7 @@ KINDS = {
 }
 
 
-class Held(NamedTuple):
+class LocalWeight(NamedTuple):
     """What a process has of a weight."""
 
     whole: tuple[int, ...]
@@ -60,7 +60,7 @@ class Held(NamedTuple):
 class Simulated:
     """A process's: weights by name, and what it sends in a step."""
 
-    weights: Mapping[str, Held]
+    weights: Mapping[str, LocalWeight]
     traffic: Traffic
 
 
@@ -113,7 +113,7 @@ class _Parts:
         found = []
         for i in range(n):
             last_of_step(self.model, i == n - 1)
-            with Watch(self.world) as watch:
+            with TrafficCounter(self.world) as watch:
                 self._pass()
                 if i == n - 1:
                     add_gradients(self.model, [*self.model.parameters()], self.world)
@@ -145,13 +145,13 @@ def _send(tensors: Iterable[Tensor], to: int, group: dist.ProcessGroup) -> None:
         dist.send(x.detach().contiguous(), group=group, group_dst=to)
 
 
-def _held(parameter: Tensor) -> Held:
+def _held(parameter: Tensor) -> LocalWeight:
     mesh, placements = getattr(parameter, "device_mesh", None), getattr(parameter, "placements", ())
     names = () if mesh is None else mesh.mesh_dim_names
     split: dict[str, int] = {
         name: each.dim for name, each in zip(names, placements, strict=True) if hasattr(each, "dim")
     }
-    return Held(tuple(parameter.shape), tuple(here(parameter).shape), split)
+    return LocalWeight(tuple(parameter.shape), tuple(here(parameter).shape), split)
 
 
 class _Pretended(World):
@@ -172,7 +172,7 @@ class _Even(GroupTravel):
         return even, even
 
 
-class Watch(TorchDispatchMode):
+class TrafficCounter(TorchDispatchMode):
     """Adds up the bytes of the collectives that run within, by axis of the world's mesh and kind."""
 
     def __init__(self, world: World) -> None:

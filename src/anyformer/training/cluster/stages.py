@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from anyformer.errors import UsageError
-from anyformer.layers.stage import Carried, Stage
+from anyformer.layers.stage import PipelineStage, StageInput
 from anyformer.model import Transformer, build
 from anyformer.spec import MixerSpec, ModelSpec, Place, Workload, inside, tensors
 from anyformer.training.cluster.meeting import reached
@@ -44,11 +44,11 @@ def unstaged(spec: ModelSpec, n: int) -> str | None:
 
 
 @cache
-def stages(spec: ModelSpec, n: int) -> tuple[Stage, ...]:
+def stages(spec: ModelSpec, n: int) -> tuple[PipelineStage, ...]:
     """The n stages of an architecture, as even in work as whole layers can be; the heads' is the last's."""
     layers = _cut(_work(spec), _work_of_heads(spec), n, _least_of_last(spec))
     carried = [(), *(_carried(spec, each.start) for each in layers[1:]), ()]
-    found = [Stage(k, n, each, carried[k], carried[k + 1]) for k, each in enumerate(layers)]
+    found = [PipelineStage(k, n, each, carried[k], carried[k + 1]) for k, each in enumerate(layers)]
     whole = build(spec, None, device="meta")
     names = {p: name for name, p in whole.named_parameters()}
     held = [
@@ -61,14 +61,14 @@ def stages(spec: ModelSpec, n: int) -> tuple[Stage, ...]:
     )
 
 
-def stage_of(spec: ModelSpec, mesh: Mesh, number: int) -> Stage:
+def stage_of(spec: ModelSpec, mesh: Mesh, number: int) -> PipelineStage:
     """One of a mesh. Raises UsageError where the layers cannot be shared out so."""
     if reason := unstaged(spec, mesh.pp):
         raise UsageError(f"this cannot be trained on the mesh {mesh}: {reason}; use --mesh dp={mesh.processes}")
     return stages(spec, mesh.pp)[number]
 
 
-def keep(model: Transformer, stage: Stage) -> None:
+def keep(model: Transformer, stage: PipelineStage) -> None:
     """Leave of a whole model, without numbers, what a stage has. Its weights keep their names."""
     kept, stack = set(_modules(model, stage)), model.stack
     stack.stage = stage
@@ -98,7 +98,7 @@ def column(world: World, numbers: Sequence[int]) -> dist.ProcessGroup | None:
     return groups_of(columns, dist.group.WORLD).get(world.rank)
 
 
-def _modules(model: Transformer, stage: Stage) -> Iterator[nn.Module]:
+def _modules(model: Transformer, stage: PipelineStage) -> Iterator[nn.Module]:
     """All that a stage has of a whole model, shared parts too."""
     stack = model.stack
     ends = [stack.norm, model.heads, model.ahead] if stage.last else []
@@ -111,7 +111,7 @@ def _modules(model: Transformer, stage: Stage) -> Iterator[nn.Module]:
         yield from reached(stack.blocks[i])
 
 
-def _unread(model: Transformer, stage: Stage) -> list[str]:
+def _unread(model: Transformer, stage: PipelineStage) -> list[str]:
     """The parts of the residual that a stage has no use for: by their names those that open streams, or close them."""
     opens = stage.first or (stage.last and bool(model.spec.ahead or any(head.layers for head in model.spec.heads)))
     return [
@@ -163,17 +163,17 @@ def _cut(work: Sequence[float], behind: float, n: int, least: int) -> list[range
     return found[::-1]
 
 
-def _carried(spec: ModelSpec, cut: int) -> tuple[Carried, ...]:
+def _carried(spec: ModelSpec, cut: int) -> tuple[StageInput, ...]:
     """What layers from this number on, and what stands behind them, read of those before beside the stream."""
     place, lent = Place(spec.stack.d_model, (spec.stack.d_model,)), lenders(spec, cut)
     behind = [mixer for block in spec.stack.layers[cut:] for mixer in block.mixers]
-    found = {Carried("input"): None} if spec.ahead or any(mixer.reads_input() for mixer in behind) else {}
+    found = {StageInput("input"): None} if spec.ahead or any(mixer.reads_input() for mixer in behind) else {}
     own: set[tuple[str, str]] = set()
     of_heads = [block for head in spec.heads if head.layers is not None for block in head.layers.blocks]
     for mixer in (*behind, *(mixer for block in of_heads for mixer in block.mixers)):
         for what, name in mixer.borrows().items():
             if (what, name) not in own:
                 parts = tuple(sorted(lent[what, name].cache_shapes(place) or {})) if what == "keys" else ("",)
-                found[Carried(what, name, parts)] = None  # type: ignore[arg-type]  # of the words that lends knows
+                found[StageInput(what, name, parts)] = None  # type: ignore[arg-type]  # of the words that lends knows
         own |= set(mixer.lends().items())
     return tuple(found)

@@ -21,7 +21,7 @@ from anyformer.layers.block import Block
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Place, tensors
 from anyformer.training.cluster.meeting import Owned, meet, owner_of
-from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
+from anyformer.training.cluster.narrowing import TensorPart, cuts, narrowed
 from anyformer.training.cluster.world import Group
 
 
@@ -73,7 +73,9 @@ def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> None
     held = {name for name, _ in model.named_parameters()}  # of all, where other processes have other layers
     cut = {name: each for name, each in cuts(spec, model.spec, rank, ranks.size).items() if name in held}
     # A block before what it holds.
-    blocks: dict[nn.Module, list[tuple[Owned, Cut | None]]] = {m: [] for m in model.modules() if isinstance(m, Block)}
+    blocks: dict[nn.Module, list[tuple[Owned, TensorPart | None]]] = {
+        m: [] for m in model.modules() if isinstance(m, Block)
+    }
     owner = {inner: block for block in blocks for inner in block.modules()}
     for name, each in cut.items():
         module, last = owner_of(model, name)
@@ -85,7 +87,7 @@ def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> None
     model.shares = Shares(frozenset(meet(model, cut, spec.vocab_size, ranks)))
 
 
-def see(owned: Iterable[tuple[Owned, Cut | None]], module: nn.Module, given: Any) -> None:
+def see(owned: Iterable[tuple[Owned, TensorPart | None]], module: nn.Module, given: Any) -> None:
     """Before a pass of a layer: the parts of its weights that are here stand for the whole ones, and bring back their gradients.
 
     In the instance's own dictionary, where they are found before parameters, which stay what they are to everybody else.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.indexer import INDEX, IndexerSpec
 from anyformer.layers.moe import MoESpec
-from anyformer.layers.stage import Carried, Stage
+from anyformer.layers.stage import PipelineStage, StageInput
 from anyformer.layers.stretch import meeting, stretch
 from anyformer.observation.passes import DeviceKind
 from anyformer.spec import (
@@ -29,7 +29,7 @@ from anyformer.spec import (
     tensors,
 )
 from anyformer.training.cluster.mesh import Mesh
-from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
+from anyformer.training.cluster.narrowing import TensorPart, cuts, narrowed
 from anyformer.training.cluster.stages import lenders, stage_of
 
 NUMBER, INTEGER = 4, 8  # bytes
@@ -134,7 +134,7 @@ def _by_heads(mixer: AttentionSpec, place: Place, lengths: _Lengths, of: str) ->
     return (own * (cp - 1) * given + others * made) // cp, (own * (cp - 1) * made + others * given) // cp
 
 
-def _crossing(spec: ModelSpec, carried: Sequence[Carried], cut: int, lengths: _Lengths) -> tuple[int, int]:
+def _crossing(spec: ModelSpec, carried: Sequence[StageInput], cut: int, lengths: _Lengths) -> tuple[int, int]:
     """Numbers that go from one stage to the next, where layers from this number on begin: (that have a gradient, the others)."""
     tokens, d_model, lent = lengths.tokens("stack"), spec.stack.d_model, lenders(spec, cut)
     learnt, fixed = tokens * d_model * spec.stack.residual.n_streams, 0
@@ -202,8 +202,8 @@ def _weights(
     spec: ModelSpec,
     narrow: ModelSpec,
     mesh: Mesh,
-    cut: Mapping[str, Cut | None],
-    stage: Stage | None,
+    cut: Mapping[str, TensorPart | None],
+    stage: PipelineStage | None,
     step: TrainingStep,
 ) -> None:
     """Weights that are brought together for a pass, and gradients that are added up."""
@@ -270,7 +270,7 @@ def _parts(part: PartSpec, place: Place) -> Iterator[PartSpec]:
         yield from _parts(inner, inner_place)
 
 
-def _blocks(part: PartSpec, place: Place, path: str, stage: Stage | None) -> Iterator[str]:
+def _blocks(part: PartSpec, place: Place, path: str, stage: PipelineStage | None) -> Iterator[str]:
     """The names of layers, as often as they are called."""
     for name, inner, inner_place in inside(part, place):
         at = f"{path}.{name}" if path else name
@@ -283,7 +283,7 @@ def _blocks(part: PartSpec, place: Place, path: str, stage: Stage | None) -> Ite
             yield from _blocks(inner, inner_place, at, stage)
 
 
-def _has(stage: Stage | None, path: str) -> bool:
+def _has(stage: PipelineStage | None, path: str) -> bool:
     """Whether a stage computes what is called so."""
     if stage is None:
         return True
@@ -294,7 +294,7 @@ def _has(stage: Stage | None, path: str) -> bool:
     return stage.last or not path.startswith(("stack.norm", "heads", "ahead"))
 
 
-def _calls(spec: ModelSpec, stage: Stage | None) -> Iterator[_Call]:
+def _calls(spec: ModelSpec, stage: PipelineStage | None) -> Iterator[_Call]:
     """Each mixer as often as it is called, and each table that tokens are looked up in or that makes logits."""
     unread = _unread(spec)
 

@@ -16,7 +16,7 @@ STYLES = ("cyan", "magenta", "yellow", "green", "red", "blue")
 STEEP = 1 / 8  # of the tokens: losses there may lie above the plot, so that what comes later is told apart
 
 
-class Point(NamedTuple):
+class ChartPoint(NamedTuple):
     """The mean loss, in nats a token, of the steps that one column shows."""
 
     column: int
@@ -29,7 +29,7 @@ class LossCurves:
 
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}  # of each whole run
-        self._points: dict[str, list[Point]] = {}
+        self._points: dict[str, list[ChartPoint]] = {}
 
     def begin(self, title: str, tokens: int) -> None:
         """A run of so many tokens; one of the same title starts its curve anew."""
@@ -44,9 +44,9 @@ class LossCurves:
             return
         if points and points[-1].column == column:
             _, mean, n = points[-1]  # replaced at once: another thread draws
-            points[-1] = Point(column, mean + (loss - mean) / (n + 1), n + 1)
+            points[-1] = ChartPoint(column, mean + (loss - mean) / (n + 1), n + 1)
         else:
-            points.append(Point(column, loss, 1))
+            points.append(ChartPoint(column, loss, 1))
 
     def drawn(self, columns: int) -> Text | None:
         """The chart in at most so many columns; None: there is nothing yet, or no room."""

@@ -13,30 +13,30 @@ from anyformer.recipe import OptimizerSpec
 from anyformer.spec import ModelSpec, Place, tensors
 from anyformer.spec.part import Role
 from anyformer.training.cluster.parts import together
-from anyformer.training.step.rules import Way, torch_optimizer
+from anyformer.training.step.rules import TensorRule, torch_optimizer
 
 # Tables don't decay: a token that is rare would be pulled to zero between its appearances, and a tied table would
 # lose the scale that the embedding needs.
 DECAYING: frozenset[Role] = frozenset({"matrix", "query", "inner", "output"})
-OF_ADAPTERS = Way(decays=True, share=1.0, is_map=False)  # whose matrices no specification names
+OF_ADAPTERS = TensorRule(decays=True, share=1.0, is_map=False)  # whose matrices no specification names
 
 
-def ways(spec: ModelSpec) -> dict[str, Way]:
+def ways(spec: ModelSpec) -> dict[str, TensorRule]:
     """How each tensor is trained that is, by its name."""
 
     def width(name: str) -> int:
         return (spec.encoder if spec.encoder and name.startswith("encoder.") else spec.stack).d_model
 
     return {
-        name: Way(weight.role in DECAYING, spec.init.rate(weight, width(name)), weight.quantises_as == "map")
+        name: TensorRule(weight.role in DECAYING, spec.init.rate(weight, width(name)), weight.quantises_as == "map")
         for name, weight in tensors(spec, Place())
         if weight.trainable
     }
 
 
-def ways_of(*models: Transformer) -> dict[nn.Parameter, Way]:
+def ways_of(*models: Transformer) -> dict[nn.Parameter, TensorRule]:
     """How each parameter is trained that is, in the order of the models; what they share is the first one's."""
-    found: dict[nn.Parameter, Way] = {}
+    found: dict[nn.Parameter, TensorRule] = {}
     for model in models:
         named = ways(model.spec)
         for name, p in model.named_parameters():
@@ -45,7 +45,9 @@ def ways_of(*models: Transformer) -> dict[nn.Parameter, Way]:
     return found
 
 
-def optimizer_of(rule: OptimizerSpec, model: Transformer, way: Mapping[nn.Parameter, Way]) -> torch.optim.Optimizer:
+def optimizer_of(
+    rule: OptimizerSpec, model: Transformer, way: Mapping[nn.Parameter, TensorRule]
+) -> torch.optim.Optimizer:
     """The optimiser over weights, of a model and of any beside it: those that decay, then the others, each in their order.
 
     Those that learn at another share of the rate (μP) are groups of their own, which decay no less. Raises UsageError for a

@@ -18,7 +18,7 @@ from anyformer.training.step.muon import MuonAdam
 Groups = Sequence[dict[str, Any]]  # PyTorch's: "params", "lr", "weight_decay"
 
 
-class Way(NamedTuple):
+class TensorRule(NamedTuple):
     """How a tensor is trained."""
 
     decays: bool
@@ -27,7 +27,7 @@ class Way(NamedTuple):
     is_map: bool  # a matrix that features pass through: no table, router, taps, or matrix of a recurrence
 
 
-Ways = Mapping[Tensor, Way]  # of all parameters
+Ways = Mapping[Tensor, TensorRule]  # of all parameters
 
 
 @singledispatch

@@ -19,7 +19,7 @@ from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.answers import CHOSEN, MARGIN, SFT, PreferenceSpec
 from anyformer.training.objectives.answers.preferences import PreferenceData, PreferenceRows
-from anyformer.training.objectives.answers.preferred import Answers, preferred
+from anyformer.training.objectives.answers.preferred import AnswerPairs, preferred
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.causal.loss import CausalObjective
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Over, on, tensor
@@ -81,7 +81,7 @@ class PreferenceObjective(Objective[PreferenceSpec]):
             nats = self._nats(by, out, rows)
         with torch.set_grad_enabled(learns):
             nats.requires_grad_(learns)
-            margin, loss = preferred(self.said, Answers(-nats, self._reference(rows).to(nats), tokens.to(nats)))
+            margin, loss = preferred(self.said, AnswerPairs(-nats, self._reference(rows).to(nats), tokens.to(nats)))
         total = loss.sum().detach()
         if learns:  # that sum, with the gradient of the weighed one
             (slopes,) = torch.autograd.grad(loss.sum(), nats)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from anyformer.training.objectives.answers import DPO, IPO, ORPO, PreferenceSpec, SimPO
 
 
-class Answers(NamedTuple):
+class AnswerPairs(NamedTuple):
     """Of pairs of answers the preferred one first, each [pair, 2]."""
 
     said: Tensor  # log p
@@ -41,7 +41,7 @@ class Preferred(NamedTuple):
 
 
 @singledispatch
-def preferred(way: PreferenceSpec, answers: Answers) -> Preferred:
+def preferred(way: PreferenceSpec, answers: AnswerPairs) -> Preferred:
     """What a way to learn from preferences makes of pairs of answers."""
     raise TypeError(
         f"{way.kind} makes nothing of preferences; register a function (anyformer.training.objectives.answers)"
@@ -49,25 +49,25 @@ def preferred(way: PreferenceSpec, answers: Answers) -> Preferred:
 
 
 @preferred.register
-def _(way: DPO, answers: Answers) -> Preferred:
+def _(way: DPO, answers: AnswerPairs) -> Preferred:
     margin = way.beta * answers.gain
     return Preferred(margin, -F.logsigmoid(margin))
 
 
 @preferred.register
-def _(way: IPO, answers: Answers) -> Preferred:
+def _(way: IPO, answers: AnswerPairs) -> Preferred:
     return Preferred(way.tau * answers.gain, (answers.gain - 1 / (2 * way.tau)).square())
 
 
 @preferred.register
-def _(way: SimPO, answers: Answers) -> Preferred:
+def _(way: SimPO, answers: AnswerPairs) -> Preferred:
     better, worse = answers.mean.unbind(1)
     margin = way.beta * (better - worse)
     return Preferred(margin, -F.logsigmoid(margin - way.gamma))
 
 
 @preferred.register
-def _(way: ORPO, answers: Answers) -> Preferred:
+def _(way: ORPO, answers: AnswerPairs) -> Preferred:
     below_1 = answers.mean.clamp(max=-torch.finfo(answers.mean.dtype).eps)  # odds of 1 have no end
     better, worse = (below_1 - torch.log(-torch.expm1(below_1))).unbind(1)
     margin = better - worse

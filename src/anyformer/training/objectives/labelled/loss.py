@@ -11,7 +11,7 @@ from torch import Tensor
 from anyformer.errors import UsageError
 from anyformer.families import with_classifier
 from anyformer.layers.cross_entropy import losses_of
-from anyformer.layers.distillation import Answers
+from anyformer.layers.distillation import TeacherAnswers
 from anyformer.layers.embedding import n_segments
 from anyformer.layers.execution import exact
 from anyformer.model import Output
@@ -98,6 +98,6 @@ class LabelledObjective(Objective[Labelled]):
     def distilled(self, by: LossContext, out: Output, teacher: Teacher, theirs: Output, rows: Rows) -> Losses:
         labels = on(by.device, rows.labels)
         scores, wanted = (exact(each.logits).flatten(0, -2) for each in (out, theirs))
-        answers = Answers(wanted, teacher.how.weight, teacher.how.temperature)
+        answers = TeacherAnswers(wanted, teacher.how.weight, teacher.how.temperature)
         total, nats, away = losses_of(scores, labels.flatten(), by.options, answers=answers)
         return Losses(total, nats.view(labels.shape), out.notes, from_teacher(away, labels))

@@ -35,7 +35,7 @@ class RewardSpec(Spec, abstract=True):
         return None
 
 
-class Compared(RewardSpec, abstract=True):
+class AgainstAnswer(RewardSpec, abstract=True):
     """A rule that knows the right answer: what a line says by the name of `field`."""
 
     field: str = "answer"
@@ -48,21 +48,21 @@ class Compared(RewardSpec, abstract=True):
         return str(line[self.field])
 
 
-class Equal(Compared):
+class Equal(AgainstAnswer):
     """The answer is the right one, but for blanks around it."""
 
     def of(self, answer: str, line: Mapping[str, Any]) -> float:
         return float(answer.strip() == self.right(line).strip())
 
 
-class Contains(Compared):
+class Contains(AgainstAnswer):
     """The right answer is said in it, as it is written."""
 
     def of(self, answer: str, line: Mapping[str, Any]) -> float:
         return float(self.right(line).strip() in answer)
 
 
-class LastNumber(Compared):
+class LastNumber(AgainstAnswer):
     """The last number of the answer is the last one of the right one: GSM8K's rule, whose answers end with "#### 42"."""
 
     def lacks(self, line: Mapping[str, Any]) -> str | None:
@@ -73,7 +73,7 @@ class LastNumber(Compared):
         return float(bool(said) and said[-1] == numbers(self.right(line))[-1])
 
 
-class Boxed(Compared):
+class Boxed(AgainstAnswer):
     r"""What the answer puts last into \\boxed{…} is the right one, or what that puts there, as texts or numbers: MATH's rule."""
 
     def of(self, answer: str, line: Mapping[str, Any]) -> float:

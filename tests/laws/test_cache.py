@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any, cast
 
 import pytest
 import torch
@@ -313,7 +314,7 @@ def test_a_wrong_batch_is_refused() -> None:
         randomised(spec)(ids_for(spec, 3, 4), cache=KVCache(spec, batch=2))
     for name in ("batch", "length", "longest", "slack"):
         with pytest.raises(CacheError, match=f"^{name} = -1 of a cache must be 0 or more$"):
-            KVCache(spec, **{name: -1})
+            KVCache(spec, **cast("Any", {name: -1}))
 
 
 def test_a_pass_that_failed_leaves_a_cache_that_says_so() -> None:

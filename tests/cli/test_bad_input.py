@@ -171,6 +171,16 @@ def test_sizes_that_do_not_fit(tmp_path: Path, text: Path, trained: Path) -> Non
     assert not out.exists()
 
 
+def test_a_run_given_as_a_text(tmp_path: Path, trained: Path) -> None:
+    for of_run in (trained, next(iter((trained / "checkpoints").iterdir()))):
+        said = f"{of_run} is of a run, and no text; give the text that is to be read"
+        refused(train(of_run, tmp_path / "out"), said)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "run.json").write_text("{}")  # as anybody's may be called
+    (tmp_path / "texts" / "a.txt").write_text("a text\n" * 500)
+    succeeded(run("tokenizer", "train", tmp_path / "texts", "--vocab", "260", "--out", tmp_path / "tokenizer"))
+
+
 class TestCheckpoints:
     @pytest.fixture
     def broken(self, tmp_path: Path, trained: Path) -> Path:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from anyformer.generation import (
-    Batch,
+    ContinuousBatch,
     CompiledStep,
     PromptLookup,
     SpeculativeDecoding,
@@ -71,7 +71,7 @@ def one_after_the_other(model: Transformer) -> None:
 
 
 def as_they_come(model: Transformer) -> None:
-    batch, waiting = Batch(model, SHORT + NEW), requests()
+    batch, waiting = ContinuousBatch(model, SHORT + NEW), requests()
     step = 0
     while waiting or any(not row.ended for row in batch.rows):
         if waiting and step % 2 == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,11 @@ def test_the_functions_are_what_they_were() -> None:
         ({"input_ids": torch.ones(1, 2) > 0}, "token ids are torch.bool; give whole numbers"),
         ({"attention_mask": [[1, 1]]}, "attention_mask: a value of the class list is no tensor"),
         ({"attention_mask": torch.ones(2)}, r"attention_mask has shape \(2,\); token ids have \(1, 2\)"),
+        (
+            {"attention_mask": torch.tensor([[0.0, -math.inf]])},
+            "attention_mask has -inf; give 0 for padding and 1 for tok",
+        ),
+        ({"attention_mask": torch.tensor([[0.5, 1.0]])}, "attention_mask has 0.5; give 0 for padding"),
         ({"position_ids": np.arange(2)}, "position_ids: a value of the class ndarray is no tensor"),
         ({"labels": [[1, 2]]}, "labels are no tensor where the head 'lm' answers"),
     ],

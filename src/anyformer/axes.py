@@ -12,7 +12,7 @@ def axes_of(text: str, known: Collection[str], zero: Sequence[int], example: str
     """The number of each axis that a text names, in its order.
 
     `known`: the axes there are; `zero`: the stages of ZeRO there are; `example`: how a mesh is written. Raises UsageError
-    for what is no axis and number, an axis that is unknown or named twice, and a number that it cannot have.
+    for no axis at all, what is no axis and number, an axis that is unknown or named twice, and a number that it cannot have.
     """
     given: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
@@ -29,4 +29,6 @@ def axes_of(text: str, known: Collection[str], zero: Sequence[int], example: str
         if name in given:
             raise UsageError(f"--mesh {text!r}: {name} = {given[name]} is said before {item!r}; leave one out")
         given[name] = number
+    if not given:
+        raise UsageError(f"--mesh {text!r} names no axis; write it as {example}")
     return given

@@ -144,6 +144,9 @@ class KVCache:
     ) -> None:
         device = None if device is None else torch.device(device)
         longest = length if longest is None else longest
+        for name, number in (("batch", batch), ("length", length), ("longest", longest), ("slack", slack)):
+            if number < 0:
+                raise CacheError(f"{name} = {number} of a cache must be 0 or more")
         self.batch, self.slack, self.n = batch, slack, 0
         # by ("tokens", reach), ("blocks", how many tokens) and ("numbered", how many tokens)
         self.slot_indexes: dict[tuple[str, int | None], SlotIndex] = {}

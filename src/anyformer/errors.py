@@ -41,6 +41,9 @@ def cut(text: str, longest: int = LONGEST) -> str:
     return f"{text[: longest * 2 // 3]}… ({len(text):,} characters) …{text[-longest // 4 :]}"
 
 
+KNOWN = "; there are "  # before all that a name could have been
+
+
 class SpecError(AnyformerError):
     """A specification that cannot work, or a file that does not hold one: all that is wrong with it."""
 
@@ -52,8 +55,13 @@ class SpecError(AnyformerError):
 
     @classmethod
     def of(cls, faults: Sequence[SpecError]) -> SpecError:
-        """One error of all of these, one after the other in one line."""
-        numbered = "; ".join(f"({i}) {fault}" for i, fault in enumerate(faults, 1))
+        """One error of all of these, one after the other in one line, which lists what is known once."""
+        said, listed = list[str](), set[str]()
+        for i, fault in enumerate(faults, 1):
+            without, _, known = str(fault).partition(KNOWN)
+            said.append(f"({i}) {without if known in listed else fault}")
+            listed.add(known)
+        numbered = "; ".join(said)
         return faults[0] if len(faults) == 1 else cls(f"{len(faults)} faults: {numbered}", faults)
 
 
@@ -121,7 +129,7 @@ def unknown(what: str, value: object, known: Iterable[str]) -> str:
 def among(name: object, known: Iterable[str]) -> str:
     """How a message ends that is about a name which is none of those known: with the nearest of them, and all."""
     names = list(known)
-    return f"{did_you_mean(name, names)}; there are {', '.join(names)}"
+    return f"{did_you_mean(name, names)}{KNOWN}{', '.join(names)}"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -47,6 +47,8 @@ def make_tokens(
     for name, fact in given.items():
         if fact is not None and (fact.dim() != 2 or fact.shape[1] != n or fact.shape[0] not in (ids.shape[0], 1)):
             raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")
+    if attention_mask is not None and attention_mask.is_floating_point():
+        _refuse_scores(attention_mask)
     if attention_mask is not None and position_ids is None and not recorded():
         attention_mask = None if bool((attention_mask == 1).all()) else attention_mask
     if attention_mask is None and position_ids is None and (cache is None or cache.plain):
@@ -71,6 +73,16 @@ def make_tokens(
         leaps = _leaps(position_ids, _positions(document, last_position, last_document), document)
     told = Tokens(position_ids, document, segment=token_type_ids, leaps=leaps)
     return replace(told, **more)
+
+
+def _refuse_scores(mask: Tensor) -> None:
+    """Raise InputError for a mask that is to be added to scores, as others have them: there 0 is what is seen."""
+    if recorded() or transformed() or numberless(mask):
+        return
+    if len(odd := mask[(mask < 0) | (mask != mask.long())]):
+        raise InputError(
+            f"attention_mask has {odd[0].item():g}; give 0 for padding and 1 for tokens, or the number of each one's document"
+        )
 
 
 def _leaps(given: Tensor, counted: Tensor, document: Tensor) -> bool:

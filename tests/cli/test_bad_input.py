@@ -67,6 +67,10 @@ def train(data: Path, out: Path, *, model: object = "llama2-7b", **changed: str)
             ("mix.yaml is a mixture by its name", "give one of the texts"),
         ),
         (("tokenizer", "train", "", "--out", "out"), ("a corpus has an empty name",)),
+        (("tokenizer", "train", "stdlib", "--out", ""), ("'--out'", "the name is empty; give one, or . for the dir")),
+        (("evaluate", "", "--data", "stdlib"), ("'DIR'", "the name is empty")),
+        (("embed", "--model", "gpt2", "--text", "a", "--out", ""), ("'--out'", "the name is empty")),
+        (("generate", "--model", "", "x"), ("the name of the model is empty; give a model's directory",)),
         (("train", "gpt2", "--data", "", "--out", "out"), ("a corpus has an empty name",)),
         (("tokenizer", "encode", "--tokenizer", "nowhere"), ("'nowhere' does not exist",)),
     ],
@@ -169,6 +173,16 @@ def test_sizes_that_do_not_fit(tmp_path: Path, text: Path, trained: Path) -> Non
     refused(train(text, out, batch_tokens="100"), "batch_tokens = 100", "must be a multiple of seq_len = 32")
     refused(train(text, out, params="9"), "no model of this architecture has about 9 parameters", "nearest")
     assert not out.exists()
+
+
+def test_a_run_given_as_a_text(tmp_path: Path, trained: Path) -> None:
+    for of_run in (trained, next(iter((trained / "checkpoints").iterdir()))):
+        said = f"{of_run} is of a run, and no text; give the text that is to be read"
+        refused(train(of_run, tmp_path / "out"), said)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "run.json").write_text("{}")  # as anybody's may be called
+    (tmp_path / "texts" / "a.txt").write_text("a text\n" * 500)
+    succeeded(run("tokenizer", "train", tmp_path / "texts", "--vocab", "260", "--out", tmp_path / "tokenizer"))
 
 
 class TestCheckpoints:

@@ -14,7 +14,7 @@ import torch
 import anyformer as af
 from anyformer.costs.hardware.inference import plan_inference
 from anyformer.costs.hardware.plan import hardware
-from anyformer.errors import AnyformerError
+from anyformer.errors import AnyformerError, TextError
 from anyformer.measure.calibrate import fastest
 from anyformer.notebook import as_html, as_text
 from tests.cli.running import SMALL, answer, refused, run, succeeded
@@ -115,6 +115,8 @@ def test_tokenizers(tmp_path: Path, text: Path, trained: Path) -> None:
     assert found.as_json() == said | {"out": None}
     assert found.tokenizer.fingerprint == af.Tokenizer.load(tmp_path / "a").fingerprint
     said = answer("tokenizer", "compare", "characters", tmp_path / "a", "--data", text, "--vocab", "50")
+    with pytest.raises(TextError, match="there is nothing to compare; name at least one tokenizer"):
+        af.compare_tokenizers([], text)
     both = af.compare_tokenizers(["characters", tmp_path / "a"], text, vocab_size=50)
     assert timeless(both.as_json()) == timeless(said)
     said = answer("tokenizer", "audit", "--model", trained, "--data", text, "--top", "5")

@@ -125,6 +125,7 @@ def test_divisors() -> None:
         ("dp=0", "dp = 0 must be at least 1"),
         ("zero=4", "zero = 4 must be one of 0, 1, 2, 3"),
         ("dp", "'dp' is no axis and number"),
+        (" ,", "' ,' names no axis"),
         ("tp=2,tp=4", "tp = 2 is said before 'tp=4'; leave one out"),
         ("cp=3,tp=4", "2 · cp = 6 does not divide the sequence of 8,192"),
     ],

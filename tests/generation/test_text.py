@@ -9,7 +9,7 @@ import tokenizers
 import torch
 from transformers import AutoTokenizer
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, TextError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.generation import Sampling, generate_ids, generate_text, lay_out_for_decoding
@@ -117,7 +117,7 @@ def test_a_prompt_begins_a_text_once(tokenizer: Tokenizer, tmp_path: Path) -> No
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"eos_token": "<|endoftext|>"}')
     assert encode_prompt(Tokenizer.load(tmp_path), "if x") == tokenizer.encode("if x")
-    with pytest.raises(InputError, match="the prompt is empty"):
+    with pytest.raises(TextError, match="the prompt is empty"):
         encode_prompt(Tokenizer.load(tmp_path), "")
     for more in ("", ', "add_bos_token": false'):
         config.write_text(f'{{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"{more}}}')

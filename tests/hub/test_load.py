@@ -112,6 +112,19 @@ def test_a_spoilt_directory_is_refused_in_one_line(name: str, directory: Path) -
     assert "\n" not in str(caught.value)
 
 
+def test_a_directory_of_models_names_them(directory: Path, tmp_path: Path) -> None:
+    for name in "gabcdef":
+        (tmp_path / name).mkdir()
+        shutil.copy(directory / "config.json", tmp_path / name)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(CheckpointError) as raised:
+        load(tmp_path)
+    named = ", ".join(str(tmp_path / name) for name in "abcde")
+    assert str(raised.value).endswith(f"its architecture is unknown; give one of the models in it: {named} …")
+    with pytest.raises(CheckpointError, match="its architecture is unknown; give that of a model"):
+        load(tmp_path / "other")
+
+
 def test_half_a_gguf_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(CheckpointError, match=r"model.gguf is truncated or no GGUF file .*; copy it again"):

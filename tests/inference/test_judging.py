@@ -79,6 +79,16 @@ def test_what_is_judged_as_plain_text_has_rows_as_long_as_the_positions(text: Pa
         assert judging(found, learnt, Sources(text)).seq_len == 64
 
 
+def test_rows_beyond_the_context_are_said_to_be_and_none_is_longer_than_the_text(text: Path) -> None:
+    words = tokenizer()
+    spec = of_positions("llama2-7b", 16, words)
+    long, short = (evaluate(spec, text, words, seq_len=n) for n in (10**6, 16))
+    assert long.seq_len == long.tokens + 1 > 16
+    assert f"rows of {long.seq_len}, beyond the 16 tokens that the model is published for)" in str(long)
+    assert "rows of 16)" in str(short)
+    assert "context" not in long.as_json()
+
+
 def test_rows_whose_texts_go_beyond_the_positions_are_refused(text: Path, tmp_path: Path) -> None:
     words, masked = tokenizer(), tokenizer("<mask>")
     bert = of_positions("bert-base", 16, words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any, cast
 
 import pytest
 import torch
@@ -311,6 +312,9 @@ def test_a_wrong_batch_is_refused() -> None:
     spec = next(iter(DECODERS.values()))
     with pytest.raises(CacheError, match="holds 2 rows"), torch.no_grad():
         randomised(spec)(ids_for(spec, 3, 4), cache=KVCache(spec, batch=2))
+    for name in ("batch", "length", "longest", "slack"):
+        with pytest.raises(CacheError, match=f"^{name} = -1 of a cache must be 0 or more$"):
+            KVCache(spec, **cast("Any", {name: -1}))
 
 
 def test_a_pass_that_failed_leaves_a_cache_that_says_so() -> None:

@@ -14,6 +14,7 @@ from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed, window
 from anyformer.layers import (
+    AddByDepthSpec,
     AltUpSpec,
     AttentionSpec,
     GatedFeedForwardSpec,
@@ -184,6 +185,10 @@ WINDOWED = changed(LLAMA, AttentionSpec, mask=window(4))
         (lambda: changed(LLAMA, AttentionSpec, reads="layer", keys="k"), "layer 0 reads the keys called 'k'"),
         (lambda: StreamsSpec(n=Count(1)), "Streams.n = 1 is one stream"),
         (lambda: AltUpSpec(residual=StreamsSpec()), "has streams of its own"),
+        (
+            lambda: AltUpSpec(residual=AddByDepthSpec()),
+            "AltUp.residual = AddByDepth goes by the branches of a whole stack",
+        ),
         (lambda: PerLayerEmbeddingSpec(table=TableSpec(rows=Vocab(9))), "has no width"),
         (
             lambda: parameters(changed(LLAMA, type(LLAMA.stack.blocks[0]), connection=AltUpSpec())),

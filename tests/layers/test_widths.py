@@ -12,7 +12,7 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import GQASpec, LinearSpec, MLASpec, S6Spec, TokensSpec
 from anyformer.resizing import shrink
-from anyformer.spec import BranchSpec, EmbeddingSpec, StackSpec, SublayerSpec, Width
+from anyformer.spec import AheadSpec, BranchSpec, EmbeddingSpec, StackSpec, SublayerSpec, Width
 from tests.laws.models import ids_for
 
 FIVE = "gives vectors of 5 features, and those there have {}; take a map that keeps their width"
@@ -29,6 +29,8 @@ FIVE = "gives vectors of 5 features, and those there have {}; take a map that ke
         ("falcon-mamba-7b", S6Spec, "norm", "S6.norm_step = Linear " + FIVE.format(2)),
         ("llama2-7b", TokensSpec, "projection", "Tokens.projection = Linear must give vectors of 32 features, as all"),
         ("albert-base", EmbeddingSpec, "projection", "Embedding.projection = Linear must give vectors of d_model = 32"),
+        ("deepseek-v3-mtp", AheadSpec, "hidden", "Ahead.hidden = Linear must give vectors of d_model = 32"),
+        ("deepseek-v3-mtp", AheadSpec, "token", "Ahead.token = Linear must give vectors of d_model = 32"),
     ],
 )
 def test_a_map_of_another_width_is_refused(name: str, kind: type[Any], field: str, says: str) -> None:

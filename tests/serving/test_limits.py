@@ -103,6 +103,16 @@ def test_too_many_waiting(start: Start) -> None:
         assert httpx.post(where, json={**ASK, "n": 3}).status_code == 200
 
 
+def test_more_tokens_than_there_is_room_for_are_refused_by_what_is_the_less(start: Start) -> None:
+    asked = {**ASK, "max_tokens": 10**6}
+    for limits, says in (
+        (Limits(longest=LONGEST), "context is 200 tokens"),
+        (Limits(LONGEST, 50), "than the 50 of an"),
+    ):
+        with start(limits) as server:
+            assert says in httpx.post(f"{server.v1}/completions", json=asked).json()["error"]["message"]
+
+
 def test_long_prompts_hold_nobody_up(start: Start, found: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that no tokens could spell is not read; while another is, the server answers."""
     reads, on, encode = threading.Event(), threading.Event(), found.tokenizer.encode

@@ -109,6 +109,11 @@ def test_all_faults_are_told_at_once() -> None:
     said = refused("d_model: 64\n  embedding:", "d_modell: 64\n  embeding:")
     assert all(f"({i})" in said for i in (1, 2, 3))
     assert "Stack needs d_model, embedding" in said
+    with pytest.raises(SpecError) as caught:
+        af.loads(MODEL.replace("RMSNorm", "RMSNrom"))
+    said = str(caught.value)
+    assert said.count("'RMSNrom' is no kind of Map (did you mean 'RMSNorm'?)") == 3
+    assert said.count("; there are BatchNorm, ") == 1
     said = refused("norm_in: RMSNorm\n", "norm_in: RMSNorm(eps=-1)\n")
     assert said.startswith("the text: stack.blocks.a.sublayers[0].norm_in: RMSNorm.eps = -1")
 

@@ -202,6 +202,18 @@ def test_a_rate_is_chosen_by_seed_0_and_a_grid_goes_on_beyond_its_end(fake: Any)
     assert all(runs.data(cell) is runs.texts.select for cell in chose)
 
 
+def test_a_grid_that_ends_before_its_best_says_so(fake: Any) -> None:
+    """The best rates are 64e-3, beyond the three that a grid goes on by, and 2e-3, within it."""
+    best = {"rms": 64e-3, "layer": 2e-3}
+    runs, _ = fake(lambda cell: 3 + abs(math.log(cell.rate / best[cell.model])), rates=[1e-3, 2e-3, 4e-3])
+    runs.make_all(lambda *_: None)
+    made = reported(runs.spec, lambda *_: 3.0)
+    said = as_markdown(find(runs.spec, "a text", made, runs.tuning()), "anyformer study").splitlines()
+    ended = "; chosen 0.032; the best is the last that was tried: one beyond it may be better"
+    assert [line.endswith(ended) for line in said if line.startswith("- rms: ")] == [True]
+    assert [line.endswith("; chosen 0.002") for line in said if line.startswith("- layer: ")] == [True]
+
+
 def test_several_seeds_choose_a_rate_by_their_mean_and_tell_how_sensitive_a_model_is(fake: Any) -> None:
     """Seed 0 alone would choose 2e-3 for `rms`; `layer` has no loss at the largest rate, which counts as ln 270."""
     said = {1e-3: (3.0, 3.2), 2e-3: (2.9, 3.6), 4e-3: (3.4, 3.4)}

@@ -227,6 +227,7 @@ ANSWER = {"role": "assistant", "content": "b"}
         ({"prompt": "a", "completions": "b"}, "there is no 'completion' among .*did you mean 'completions'"),
         ({"prompt": "a", "completion": ""}, "completion is empty"),
         ({"prompt": "a", "completion": [ANSWER]}, "prompt = 'a' is not a list of messages"),
+        ({"prompt": "a", "completion": {"b": 1}}, "line 1: completion = {'b': 1} is neither a text nor a list of mess"),
         ({"prompt": [SAID], "completion": [SAID]}, "no message of completion has the role"),
         ({"messages": []}, "no message of messages has the role"),
         ({"messages": [SAID, "b"]}, "message 2 of messages, 'b', is not an object with texts"),

@@ -72,6 +72,11 @@ def test_labels_may_be_missing_where_nobody_needs_them(tmp_path: Path) -> None:
     with pytest.raises(TextError, match=r"a\.jsonl, line 1: there is no 'label' among 'text'"):
         read_labelled(plain)
     assert [row.label for row in read_labelled(plain, unlabelled=True).rows] == [None, None]
+    some = lines(tmp_path / "some.jsonl", {"text": "a", "label": "x"}, {"text": "b"}, {"text": "c", "label": []})
+    assert [row.label for row in read_labelled(some, unlabelled=True).rows] == [None, None, None]
+    both = lines(tmp_path / "both.jsonl", {"text": "a"}, {"tokens": ["b"]})
+    with pytest.raises(TextError, match="line 2: it has one of text and tokens, and line 1 the other; write all alike"):
+        read_labelled(both, unlabelled=True)
     words = lines(tmp_path / "b.jsonl", {"tokens": ["x", "y"]})
     assert read_labelled(words, unlabelled=True).kind == "words"
 

@@ -236,6 +236,13 @@ def test_a_file_beside_the_base_is_refused(given: Path, tmp_path: Path) -> None:
         load(tmp_path / "run")
 
 
+def test_a_plan_says_what_an_adapter_leaves_as_it_is(given: Path) -> None:
+    """An end of answers that the base never wrote is a row of a table that no adapter moves."""
+    run = Run(Job(SPEC, RECIPE, text_data(), init=given), HOW)
+    (line,) = (each for each in run.planned.lines() if each.startswith("an adapter of "))
+    assert "; embeddings, heads stay as they are, so tokens that the weights never met" in line
+
+
 def test_flops_are_fewer_as_pytorch_counts_them(tmp_path: Path) -> None:
     """The share that training all weights takes; below the first adapted map no gradient goes, one layer in twelve."""
     spec, adapted = resize(small("gpt2"), n_layers=12), RECIPE.but(lora=LoRA(r=2, targets=("all",)))

@@ -569,10 +569,13 @@ def test_files_are_read_line_by_line(line: str, says: str, tmp_path: Path) -> No
 
 
 def test_a_line_without_what_it_is_judged_by_is_named() -> None:
-    corpus = ExchangeCorpus((Exchange("1+1=", (), 7, facts={"answer": "two"}),), "asked.jsonl")
+    facts = {"answer": "two", "blank": " ", "right": True}
+    corpus = ExchangeCorpus((Exchange("1+1=", (), 7, facts=facts),), "asked.jsonl")
     for rule, says in (
         (LastNumber(), "no number in 'answer'"),
         (Equal(field="solution"), "no text or number 'solution'"),
+        (Equal(field="right"), "no text or number 'right'"),
+        (Contains(field="blank"), "nothing but blanks in 'blank', which any answer has"),
     ):
         with pytest.raises(
             TextError, match=f"asked.jsonl, line 7: {rule.kind} judges answers by it, and it has {says}"

@@ -15,11 +15,21 @@ from click.shell_completion import CompletionItem
 
 from anyformer.recipe import weighed
 
-PATH = click.Path(path_type=Path)
+
+class Named(click.Path):
+    """A path, be it there or not, whose name is not empty: as that of a variable that is not set is, and it would mean `.`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the name is empty; give one, or . for the directory where you are", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = Named(path_type=Path)
 FILE = click.Path(exists=True, path_type=Path)  # or a directory
 ONE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-NEW_FILE = click.Path(dir_okay=False, path_type=Path)
-DIRECTORY = click.Path(file_okay=False, path_type=Path)
+NEW_FILE = Named(dir_okay=False, path_type=Path)
+DIRECTORY = Named(file_okay=False, path_type=Path)
 
 CHOICE_WIDTH = 44  # columns of a choice's words in a help text
 

@@ -15,6 +15,8 @@ def located(name: str | Path) -> Path:
 
     Raises CheckpointError where there is neither, with the command that brings it.
     """
+    if name == "":
+        raise CheckpointError("the name of the model is empty; give a model's directory")
     path = Path(name)
     if path.exists():
         return path

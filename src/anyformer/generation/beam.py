@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -43,8 +44,8 @@ class BeamSearch:
     renormalised: bool = False  # probabilities of what penalties and bans leave add up to 1 again
 
     def __post_init__(self) -> None:
-        if not 1 <= self.beams <= MOST_BEAMS:
-            raise InputError(f"beams = {self.beams} must be from 1, which is greedy, to {MOST_BEAMS:,}")
+        if not isinstance(self.beams, Integral) or not 1 <= self.beams <= MOST_BEAMS:
+            raise InputError(f"beams = {self.beams!r} must be from 1, which is greedy, to {MOST_BEAMS:,}, and whole")
         if not math.isfinite(self.length_penalty):
             raise InputError(f"length_penalty = {self.length_penalty} must be a number; 1 compares means, 0 sums")
         if self.stopping not in get_args(Stopping):

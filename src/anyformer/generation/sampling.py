@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -19,6 +20,17 @@ from anyformer.generation.grammar import Grammar
 
 FEW = 1024  # tokens among which a nucleus is looked for first
 PART = 128  # tokens among which a block of a GPU finds the likeliest
+
+NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)  # of Sampling
+WHOLE = ("top_k", "no_repeat_ngram_size", "min_new_tokens")
+MAY_BE_NONE = ("top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,12 @@ class Sampling:
     grammar: Grammar | None = None  # outside of which no text grows
 
     def __post_init__(self) -> None:
+        for names, kind, wanted in ((NUMBERS, Real, "a number"), (WHOLE, Integral, "a whole number")):
+            for name in names:
+                if not isinstance(value := getattr(self, name), kind) and (
+                    value is not None or name not in MAY_BE_NONE
+                ):
+                    raise InputError(f"{name} = {value!r} must be {wanted}")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"temperature = {self.temperature} must be 0 (greedy) or more")
         if self.top_k is not None and self.top_k < 1:

@@ -61,8 +61,8 @@ def generate_text(
 
     `on_text(row, piece)` is called as text becomes certain: whole characters, and nothing that a stop string would take
     back. Row i draws with seed + i, alone or in a batch. A text begins with what the tokenizer puts there
-    (`text.prompts.opening`) and ends at any of its `closing_ids`. Raises InputError for an empty prompt that nothing begins, and
-    for prompts and new tokens that the model cannot take.
+    (`text.prompts.opening`) and ends at any of its `closing_ids`. Raises TextError for an empty prompt that nothing begins,
+    InputError for prompts and new tokens that the model cannot take.
     """
     if guessing is not None and (search is not None or not cache):
         raise InputError("guesses are checked through the cache, and not by beam search; leave one of them out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ from anyformer.spec import Architecture, ModelSpec, is_path, read, specification
 from anyformer.variants.variant import apply, parsed
 
 CONFIG = "config.json"  # Hugging Face's
+SHOWN = 5  # models that are named where the directory that holds them is given for one
 _as_type: ContextVar[str | None] = ContextVar("as_type", default=None)
 
 
@@ -210,12 +212,22 @@ def _described(path: Path) -> tuple[ModelSpec, Family | None, dict[str, Any], Pa
                 f"{directory} is an adapter without the weights that it is put on; give the run that trained it, or what "
                 "`convert --merge` makes of that run"
             )
-        raise CheckpointError(f"{directory} holds neither {CONFIG} nor {SPEC}, so its architecture is unknown")
+        models = filter(_holds_a_model, sorted(directory.iterdir()))
+        held = [str(each) for each in islice(models, SHOWN + 1)]
+        more = " …" if len(held) > SHOWN else ""
+        remedy = f"give one of the models in it: {', '.join(held[:SHOWN])}{more}" if held else "give that of a model"
+        raise CheckpointError(
+            f"{directory} holds neither {CONFIG} nor {SPEC}, so its architecture is unknown; {remedy}"
+        )
     settings = read_table(config)
     spec, family = _computed(settings, config)
     if holds_weights(directory):
         spec, family = _of_files(spec, family, settings, directory)
     return spec, family, settings, directory
+
+
+def _holds_a_model(directory: Path) -> bool:
+    return is_run(directory) or any((directory / name).is_file() for name in (CONFIG, SPEC))
 
 
 def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family | None]:

@@ -139,7 +139,7 @@ def _rows(data: Path, words: bool) -> list[LabelledRow]:
     if (corpus.kind == "words") != words:
         wanted = "words (tokens)" if words else "texts (text, and text_pair)"
         raise UsageError(f"{data}: this model says something of {wanted}, and what is given is none")
-    return [row._replace(label=None) for row in corpus.rows]
+    return list(corpus.rows)
 
 
 def said_of(

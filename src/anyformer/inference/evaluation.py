@@ -35,6 +35,7 @@ from anyformer.training.run.evaluation import SAMPLE, Evaluation, PartLoss
 from anyformer.training.run.evaluation import evaluate as evaluate_rows
 
 VERSION = 1
+BESIDE = ("context", "memory", "bleu", "search")  # of a text, what JSON does not have, or not always
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,14 @@ class TextEvaluation(ShowsItself):
     documents: int
     seq_len: int
     parts: Mapping[str, PartLoss]
+    context: int | None = None  # tokens that the model is published for
     # tokens before a window that it sees; None: nobody asked for a memory
     memory: int | None = None
     bleu: Bleu | None = None
     search: BeamSearch | None = None
 
     def as_json(self) -> dict[str, Any]:
-        told = {name: value for name, value in vars(self).items() if name not in ("memory", "bleu", "search")}
+        told = {name: value for name, value in vars(self).items() if name not in BESIDE}
         told["parts"] = {name: part._asdict() for name, part in self.parts.items()}
         told |= {} if self.memory is None else {"memory": self.memory}
         told |= {} if self.bleu is None else {"bleu": self.bleu.score, "bleu_signature": self.bleu.signature}
@@ -65,10 +67,13 @@ class TextEvaluation(ShowsItself):
 
     def __str__(self) -> str:
         bits = f"by {self.objective}" if self.bits_per_byte is None else f"{self.bits_per_byte:.4f} bits a byte"
+        rows = f"rows of {self.seq_len}"
+        if self.context is not None and self.seq_len > self.context:
+            rows += f", beyond the {self.context} tokens that the model is published for"
         memory = "" if self.memory is None else f", a memory of {self.memory}"
         lines = [
             f"{self.loss:.4f} nats a token, perplexity {self.perplexity:.3f}, {bits} ({counted(self.tokens, 'token')}, "
-            f"{counted(self.nbytes, 'byte')}, {counted(self.documents, 'document')}, rows of {self.seq_len}{memory})"
+            f"{counted(self.nbytes, 'byte')}, {counted(self.documents, 'document')}, {rows}{memory})"
         ]
         for name, part in self.parts.items():
             right = "" if part.accuracy is None else f", {part.accuracy:.1%} right"
@@ -245,6 +250,7 @@ def evaluate(
         documents=len(losses.documents),
         seq_len=judge.seq_len or 0,
         parts=losses.parts,
+        context=found.model.spec.context,
         memory=judge.memory,
         bleu=score,
         search=search,

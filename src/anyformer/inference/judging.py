@@ -182,7 +182,7 @@ def judging(
     if memory:
         recipe = recipe.but(memory=memory)
         check_memory(spec, recipe)
-    validation = _validation(given, held_out, found.tokenizer, recipe)
+    validation, length = _validation(given, held_out, found.tokenizer, recipe)
     beside = None
     if objective.auxiliary() is not None:
         if found.directory is None:
@@ -193,19 +193,20 @@ def judging(
     return Judging(objective, validation, beside, length, memory)
 
 
-def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
+def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> tuple[Validation, int]:
+    """The rows of a text, of conversations or of prompts, and the tokens of one: no more than a plain text has."""
     if (goal := recipe.objective).reads in EXCHANGES:
         said = given.exchanges(goal.reads)
         said = said if held_out is None else split_exchanges(said, held_out)[1]
         if isinstance(goal, RewardedSpec):
-            return ExampleValidation(EncodedPrompts(said, tokenizer, goal, recipe.seq_len))
+            return ExampleValidation(EncodedPrompts(said, tokenizer, goal, recipe.seq_len)), recipe.seq_len
         assert isinstance(goal, Examples)
         encoded = EncodedConversations if isinstance(goal, SFT) else EncodedPreferences
-        return ExampleValidation(encoded(said, tokenizer, recipe.seq_len, truncate=goal.truncate))
+        return ExampleValidation(encoded(said, tokenizer, recipe.seq_len, truncate=goal.truncate)), recipe.seq_len
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     text = encode_corpus(corpus, tokenizer)
     plain = judging_noise_of(recipe, tokenizer) is None  # noise hangs on a row's length
     if plain and len(text.tokens) < recipe.seq_len:
         recipe = recipe.but(seq_len=len(text.tokens), batch_tokens=len(text.tokens))
-    return text_validation(text, tokenizer, recipe)
+    return text_validation(text, tokenizer, recipe), recipe.seq_len

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.prompt import check_writes, parting
+from anyformer.generation.prompt import padded as padded_on_the_left
 from anyformer.inference.writing import batches
 from anyformer.layers.embedding import learned_positions
 from anyformer.layers.head import chunks_of, rows_at_once
@@ -17,6 +19,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.spec import ModelSpec
 from anyformer.text import Tokenizer
+from anyformer.text.packing import padded
 from anyformer.text.prompts import encode_prompt, encode_source
 from anyformer.training.run.checks import check_vocabulary
 from anyformer.training.step.device import autocast
@@ -156,7 +159,7 @@ def _scores_alike(model: Transformer, rows: list[ScoredRow], precision: Precisio
     """The same of decoders' rows of which several begin alike: what they begin with is read once."""
     device, head = next(model.parameters()).device, model.head()
     numbers = {before: i for i, before in enumerate(dict.fromkeys(row.before for row in rows))}
-    ids, mask = (side.flip(1) for side in _padded([list(before[::-1]) for before in numbers], device))
+    ids, mask = padded_on_the_left(list(numbers), device)
     longest = max(len(row.after) for row in rows) - 1
     cache = model.new_cache(len(numbers), ids.shape[1], longest=ids.shape[1] + longest)
     which = [numbers[row.before] for row in rows]
@@ -187,7 +190,5 @@ def _judged(model: Transformer, read: Tensor, ends: list[list[int]]) -> list[tup
 
 def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids and mask [batch, token] of rows, padded on the right."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
-    return ids, mask
+    ids, mask = map(torch.from_numpy, padded([np.array(row, dtype=np.int64) for row in rows], 0))
+    return ids.to(device), mask.to(device)

@@ -86,6 +86,8 @@ class AltUpSpec(ConnectionSpec):
     def __post_init__(self) -> None:
         if not self.residual.sums_normed:
             raise self.refusal("residual", "has streams of its own; those inside run on one: take Add")
+        if self.residual.within(1) is not self.residual:
+            raise self.refusal("residual", "goes by the branches of a whole stack, and a layer has its own: take Add")
 
     def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
         return () if self.inside is None else sublayers[self.inside :]

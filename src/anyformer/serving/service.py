@@ -284,7 +284,7 @@ class Service:
         held = len(opening) if reads else len(prompt)
         n = asked.max_tokens
         n = max(1, min(self.limits.max_tokens, self.longest - held)) if n is None else n
-        if n > self.limits.max_tokens:
+        if n > self.limits.max_tokens and self.limits.max_tokens < self.longest:
             raise Refusal(
                 f"{n} new tokens are more than the {self.limits.max_tokens} of an answer here", param=asked.limit
             )

@@ -29,10 +29,9 @@ def differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
 
 
 def n_values(value: Any) -> int:
-    """How many values there are in one: how much differs where it does as a whole."""
-    if isinstance(value, tuple):
-        return sum(map(n_values, value))
-    return len(list(value.nested())) if isinstance(value, Spec) else 1
+    """How many values there are in one, itself among them: how much differs where it does as a whole."""
+    inside = value.values().values() if isinstance(value, Spec) else value if isinstance(value, tuple) else ()
+    return 1 + sum(map(n_values, inside))
 
 
 def first_difference(a: Any, b: Any) -> Difference | None:

@@ -36,6 +36,8 @@ class AheadSpec(PartSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         stream = place.at(place.d_model)
+        for name, width in (("hidden", self.hidden.width_out(place)), ("token", self.token.width_out(stream))):
+            self.require(name, width == place.d_model, f"must give vectors of d_model = {place.d_model} features")
         return {
             "norm_hidden": self.norm_hidden and (self.norm_hidden, place),
             "norm_token": self.norm_token and (self.norm_token, stream),

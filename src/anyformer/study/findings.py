@@ -178,7 +178,8 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
             by_rate = [(trial.learning_rate, trial.validation_loss) for trial in one.trials]
             tried = (f"{rate:g} {'failed' if loss is None else f'{loss:.4f}'}" for rate, loss in by_rate)
             size = f", {spec.sized(one.size)}" if one.size and len(spec.sizes) > 1 else ""
-            yield f"- {one.architecture}{size}: {', '.join(tried)}; chosen {one.chosen:g}"
+            beyond = "; the best is the last that was tried: one beyond it may be better" if one.at_the_end else ""
+            yield f"- {one.architecture}{size}: {', '.join(tried)}; chosen {one.chosen:g}{beyond}"
     yield from _laws(found)
 
 

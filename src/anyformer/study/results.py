@@ -194,6 +194,13 @@ class Tuning:
     trials: tuple[Trial, ...]
     chosen: float
 
+    @property
+    def at_the_end(self) -> bool:
+        """Whether the best loss is that of the lowest or the highest rate tried, so that one beyond may be better."""
+        rates = [one.learning_rate for one in self.trials]
+        losses = {one.learning_rate: one.validation_loss for one in self.trials if one.validation_loss is not None}
+        return bool(losses) and min(losses, key=losses.__getitem__) in (min(rates), max(rates))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Study:

@@ -163,7 +163,10 @@ def _alike(entry: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
         if name not in entry:
             raise lacks(name, entry)
     given = [entry[name] for name in names]
-    if all(isinstance(each, str) for each in given):
+    if not any(isinstance(each, list) for each in given):
+        for name, each in zip(names, given, strict=True):
+            if not isinstance(each, str):
+                raise TextError(f"{name} = {short(each)} is neither a text nor a list of messages")
         return given
     return [_messages(each, name) for name, each in zip(names, given, strict=True)]
 

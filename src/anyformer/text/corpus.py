@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from anyformer.disk.run_layout import SPEC, is_checkpoint, is_run
 from anyformer.errors import TextError
 from anyformer.text.places import Elsewhere, Folder, is_elsewhere, kind_elsewhere
 from anyformer.text.sources import Document, DocumentSource, HeldDocuments, TextFiles, files_in, stdlib_files
@@ -248,6 +249,8 @@ def _named(source: str | Path) -> DocumentSource:
             raise TextError(f"no corpus at {url}: there is no file and no folder of that name")
         return TextFiles(Elsewhere(folder), (name,))
     path = Path(source)
+    if (is_run(path) and (path / SPEC).is_file()) or is_checkpoint(path):
+        raise TextError(f"{path} is of a run, and no text; give the text that is to be read")
     if path.is_dir():
         return files_in(Folder(path), str(path))
     if path.is_file():

@@ -22,8 +22,8 @@ def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorp
     """The examples of a .jsonl, .csv or .tsv file, packed or not: `text`, maybe `text_pair`, and `label`; or lists of
     `tokens` and `labels`, in .jsonl alone.
 
-    Labels that are words or whole numbers are classes; with a fraction they are numbers. `unlabelled`: they may be missing,
-    in all examples. Raises TextError, naming file and line, for what is missing, empty, of two kinds or of unequal lengths.
+    Labels that are words or whole numbers are classes; with a fraction they are numbers. `unlabelled`: they are not read, be
+    they there or not. Raises TextError, naming file and line, for what is missing, empty, of two kinds or of unequal lengths.
     """
     path = Path(path)
     suffix = suffix_of(path)
@@ -59,7 +59,7 @@ def _row(entry: Any, line: int, unlabelled: bool) -> LabelledRow:
             raise lacks(name, entry)
     if "tokens" in entry:
         texts = _words(entry["tokens"], "tokens")
-        labels = _words(entry["labels"], "labels") if "labels" in entry else ()
+        labels = () if unlabelled else _words(entry["labels"], "labels")
         if labels and len(labels) != len(texts):
             raise TextError(f"there are {len(texts)} tokens and {len(labels)} labels; give each token one")
         return LabelledRow(texts, labels, line)
@@ -70,7 +70,7 @@ def _row(entry: Any, line: int, unlabelled: bool) -> LabelledRow:
         if not text.strip():
             raise TextError(f"{name} is empty; remove the example or give it a text")
         refuse_surrogates(text)
-    label = entry.get("label")
+    label = None if unlabelled else entry["label"]
     if label is None and not unlabelled:
         raise TextError("the label is null; give it one, or remove the example")
     return LabelledRow(texts, label, line)
@@ -88,7 +88,9 @@ def _of_one_kind(rows: Sequence[LabelledRow], kinds: Sequence[str], where: str) 
     other = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
     if other is not None:
         reason = (
-            f"the label {short(written[other])} is {_KINDS[kinds[other]][0]}, and that of line {rows[0].line}, "
+            f"it has one of text and tokens, and line {rows[0].line} the other; write all alike"
+            if "none" in kinds
+            else f"the label {short(written[other])} is {_KINDS[kinds[other]][0]}, and that of line {rows[0].line}, "
             f"{short(written[0])}, is {_KINDS[kinds[0]][0]}; write all alike"
         )
         raise wrong(where, rows[other].line, reason)

@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anyformer.errors import InputError, TextError
+from anyformer.errors import TextError
 from anyformer.text.chat import Chat, Message, Tool
 from anyformer.text.tokenizer import Tokenizer
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids of a prompt, behind what opens one; an empty prompt is `begin_of_text` wherever there is one."""
+    """The ids of a prompt, behind what opens one; an empty prompt is `begin_of_text`. Raises TextError where there is none."""
     ids, before = tokenizer.encode(prompt, specials=True), opening(tokenizer)
     if ids[: len(before)] != before:
         ids = [*before, *ids]
     if not ids and tokenizer.begin_of_text is not None:
         ids = [tokenizer.begin_of_text]
     if not ids:
-        raise InputError("the prompt is empty and this tokenizer has no token that begins a text; give a prompt")
+        raise TextError("the prompt is empty and this tokenizer has no token that begins a text; give a prompt")
     return ids
 
 
@@ -50,7 +50,7 @@ class Answered(NamedTuple):
 
 
 def answered_prompt(tokenizer: Tokenizer, prompt: str, answer: str) -> Answered:
-    """A prompt as `generate` reads it, and the answer, which `end_of_text` closes. Raises InputError as `encode_prompt` does."""
+    """A prompt as `generate` reads it, and the answer, which `end_of_text` closes. Raises TextError as `encode_prompt` does."""
     asked = encode_prompt(tokenizer, prompt)
     own, closing = _behind(tokenizer, asked, encode_prompt(tokenizer, prompt + answer), answer), tokenizer.end_of_text
     own = _written(tokenizer, own if closing is None or own[-1:] == [closing] else [*own, closing])

@@ -184,9 +184,11 @@ def compare_tokenizers(
 
     All are judged on the last tenth, so that no one is judged on what it learnt from. Raises TextError.
     """
+    if not (named := list(tokenizers)):
+        raise TextError("there is nothing to compare; name at least one tokenizer")
     learned, judged = read_corpus(data).split(0.1)
     found: dict[str, Tokenizer] = {}
-    for each in tokenizers:
+    for each in named:
         if isinstance(each, Tokenizer):
             found[f"{each.kind} {each.fingerprint[:8]}"] = each
         elif isinstance(each, Path) or Path(each).exists():

@@ -45,7 +45,6 @@ DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "cluster.
         ("tp=2,pp=2", 4, Mesh(tp=2, pp=2)),
         ("fsdp=2,ep=2,pp=2,zero=2", 4, Mesh(fsdp=2, ep=2, pp=2, zero=2)),
         ("fsdp=4,ep=2,zero=2", 4, Mesh(fsdp=4, ep=2, zero=2)),
-        ("", 3, Mesh(dp=3)),
         ("zero=3", 2, Mesh(dp=2)),
     ],
 )
@@ -68,6 +67,7 @@ def test_a_mesh_is_read(text: str, n: int, mesh: Mesh) -> None:
         ("fsdp=2,ep=3", ("an fsdp · cp that it divides, and that is 2",)),
         ("fdsp=2", ("'fdsp' is no axis (did you mean 'fsdp'?)",)),
         ("dp", ("'dp' is no axis and number",)),
+        ("", ("'' names no axis", "write it as dp=2,fsdp=4, or auto")),
         ("dp=2,dp=1", ("dp = 2 is said before 'dp=1'; leave one out",)),
         ("fsdp=2,zero=1", ("zero = 1 must be one of 2, 3",)),
         ("dp=0", ("dp = 0 must be at least 1",)),

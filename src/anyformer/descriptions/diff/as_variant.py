@@ -10,8 +10,8 @@ from typing import Any
 
 from anyformer.descriptions.diff.rows import ROWS as READINGS
 from anyformer.errors import RunFailed, SpecError
-from anyformer.spec import Architecture, ModelSpec, Spec, specification, split_variant
-from anyformer.spec.difference import differences
+from anyformer.spec import Architecture, ModelSpec, specification, split_variant
+from anyformer.spec.difference import differences, n_values
 from anyformer.variants.rows import ROWS
 from anyformer.variants.values import text_of
 from anyformer.variants.variant import Find, apply, vary_one
@@ -73,13 +73,7 @@ def _distance(a: ModelSpec, b: ModelSpec) -> int:
         pairs += {(id(x), id(y)): (x, y) for x, y in layers}.values()
         pairs.append((ours, theirs.but(blocks=ours.blocks)))
         n_layers += abs(len(ours.blocks) - len(theirs.blocks))
-    return n_layers + sum(max(_size(x), _size(y)) for pair in pairs for _, x, y in differences(*pair))
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, tuple):
-        return 1 + sum(map(_size, value))
-    return 1 + sum(map(_size, value.values().values())) if isinstance(value, Spec) else 1
+    return n_layers + sum(max(n_values(x), n_values(y)) for pair in pairs for _, x, y in differences(*pair))
 
 
 def _values(key: str, goal: ModelSpec, other: str) -> Iterator[str]:

@@ -30,8 +30,7 @@ class Behind:
         self._taken.set()
 
     def start(self, content: CheckpointContent) -> None:
-        """Have it copied and written, when none is being written any more. Raises as `done` does."""
-        self.done(wait=True)
+        """Have it copied and written, behind the one before, of which `done` has told."""
         self._taken.clear()
         self._under_way = self._pool.submit(self._copy_and_write, content)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from anyformer import recipe as recipes
 from anyformer import spec as specs
@@ -21,6 +21,7 @@ from anyformer.training.checkpoint.checkpoints import step_of
 from anyformer.training.checkpoint.provenance import code_fingerprint, provenance
 
 log = logging.getLogger(__name__)
+S = TypeVar("S", ModelSpec, Recipe)
 REMEDY = "go on with what it was begun with, or name a new directory"
 
 
@@ -166,20 +167,22 @@ def _refuse_other_run(
 
 def _begun(path: Path, record: dict[str, Any], spec: ModelSpec, recipe: Recipe) -> Recipe:
     """The recipe of the run so far, which may be of fewer tokens. Raises CheckpointError for one of another model or recipe."""
-    begun = recipe
-    for name, given, read in ((SPEC, spec, specs.read), (RECIPE, recipe, recipes.read)):
-        try:
-            saved = read(path / name)
-        except AnyformerError as error:
-            raise CheckpointError(f"{path / name} is damaged or missing: {error}") from None
-        if isinstance(saved, Recipe):
-            begun = recipes.extended(saved, record)
-            saved = begun.but(tokens=max(begun.tokens, recipe.tokens))
+    begun = recipes.extended(_read(path / RECIPE, recipes.read), record)
+    longer = begun.but(tokens=max(begun.tokens, recipe.tokens))
+    for what, saved, given in (("spec", _read(path / SPEC, specs.read), spec), ("recipe", longer, recipe)):
         found = first_difference(saved, given)
         if found is not None:
-            what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
-            raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {REMEDY}")
+            field, there, here = found
+            other = f"{path} holds a run of another {what}"
+            raise CheckpointError(f"{other}: {field} is {short(there)} there and {short(here)} here; {REMEDY}")
     return begun
+
+
+def _read(file: Path, read: Callable[[Path], S]) -> S:
+    try:
+        return read(file)
+    except AnyformerError as error:
+        raise CheckpointError(f"{file} is damaged or missing: {error}") from None
 
 
 def _weights(mixture: Mixture, recipe: Recipe, steps: int) -> list[tuple[float, ...]]:

@@ -65,7 +65,8 @@ class TrainingStep:
 def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> Traffic:
     """What the first process of a stage sends in a step in float32.
 
-    Raises SpecError or UsageError for an architecture that cannot be shared out so.
+    Raises SpecError or UsageError for an architecture that has no narrower one or no such stages; what else cannot be trained
+    on a mesh, `refusals` knows.
     """
     found: Counter[tuple[str, str]] = Counter()
     narrow = narrowed(spec, 0, mesh.tp) if mesh.tp > 1 else spec

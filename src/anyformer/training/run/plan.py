@@ -65,8 +65,9 @@ class RunPlan:
         new = [f"not in the given weights, so new: {', '.join(self.fresh)}"] if self.fresh else []
         new += [self.beyond] if self.beyond else []
         if self.n_adapted is not None:
-            beyond = f"; {', '.join(self.unadapted)} stay as they are" if self.unadapted else ""
-            new.append(f"an adapter of {count(self.n_adapted)} parameters is trained{beyond}")
+            stay = ", ".join(("embeddings", "heads", *self.unadapted))
+            why = "so tokens that the weights never met, be it the end of an answer, are hardly learnt"
+            new.append(f"an adapter of {count(self.n_adapted)} parameters is trained; {stay} stay as they are, {why}")
         going_on = f"goes on after step {self.done:,}; " if self.done else ""
         return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
 

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from anyformer.errors import InputError, TextError
+from anyformer.errors import TextError
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
 from anyformer.text.chat import Chat
 from anyformer.text.conversations import Exchange, ExchangeCorpus, Said, words_of
 from anyformer.text.packing import padded
 from anyformer.text.prompts import Answered, answered_prompt, answered_turns
-from anyformer.text.sources import wrong
+from anyformer.text.sources import reading, wrong
 from anyformer.training.data.feed import Rows
 
 T = TypeVar("T")
@@ -104,15 +104,14 @@ def laid_out(corpus: ExchangeCorpus, tokenizer: Tokenizer, made: Callable[[Excha
     with ExitStack() as until_then:
         chat: Chat | None = None
         for row in corpus.rows:
-            try:
+            with reading(corpus.where, row.line):
                 if chat is None and not isinstance(row.before, str):
                     if tokenizer.chat_template is None:
                         remedy = "name one (--chat-template), or give a prompt and what is said to it as texts"
                         raise TextError(f"messages need a chat template, and the tokenizer brings none; {remedy}")
                     chat = until_then.enter_context(Chat(tokenizer))
-                yield made(row, chat)
-            except (TextError, InputError) as error:
-                raise wrong(corpus.where, row.line, str(error)) from None
+                found = made(row, chat)
+            yield found
 
 
 def _answers(tokenizer: Tokenizer, row: Exchange, chat: Chat | None) -> list[Texts]:

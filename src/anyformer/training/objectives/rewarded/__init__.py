@@ -41,7 +41,8 @@ class AgainstAnswer(RewardSpec, abstract=True):
     field: str = "answer"
 
     def lacks(self, line: Mapping[str, Any]) -> str | None:
-        return None if isinstance(line.get(self.field), str | int | float) else f"has no text or number {self.field!r}"
+        said = type(line.get(self.field)) in (str, int, float)
+        return None if said else f"has no text or number {self.field!r}"
 
     def right(self, line: Mapping[str, Any]) -> str:
         """The right answer."""
@@ -57,6 +58,10 @@ class Equal(AgainstAnswer):
 
 class Contains(AgainstAnswer):
     """The right answer is said in it, as it is written."""
+
+    def lacks(self, line: Mapping[str, Any]) -> str | None:
+        blank = f"has nothing but blanks in {self.field!r}, which any answer has"
+        return super().lacks(line) or (None if self.right(line).strip() else blank)
 
     def of(self, answer: str, line: Mapping[str, Any]) -> float:
         return float(self.right(line).strip() in answer)

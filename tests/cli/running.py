@@ -22,6 +22,12 @@ def run(*arguments: object, typed: str | None = None) -> Result:
     return CliRunner().invoke(application, [str(argument) for argument in arguments], input=typed)
 
 
+def outcome(*arguments: object) -> tuple[int, str, str]:
+    """Status, stdout, stderr."""
+    result = run(*arguments)
+    return result.exit_code, result.stdout, result.stderr
+
+
 def write_text(path: Path) -> Path:
     lines = [f"line {i}: the {('cat', 'dog', 'owl')[i % 3]} sits on mat number {i * 7 % 11}." for i in range(400)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

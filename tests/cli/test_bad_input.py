@@ -1,6 +1,5 @@
 """What a user can get wrong, through the command line: one line with thing, value and remedy, and nothing written."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from click.testing import Result
-from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer.cli import main as cli
@@ -19,6 +17,7 @@ from anyformer.disk.seal import read_manifest, sealed
 from anyformer.training.checkpoint import checkpoints as checkpoint
 from anyformer.training.step import StepResult, Trainer
 from tests.cli.running import SIZES, SMALL, everything, failed, refused, run, succeeded
+from tests.hub.edits import settings, tensors
 
 pytestmark = pytest.mark.usefixtures("_quick")
 SHARED = {"--vocab": "300", **SIZES}
@@ -249,18 +248,6 @@ class TestCheckpoints:
         assert not (tmp_path / "out").exists()
 
 
-def change_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    file = directory / "model.safetensors"
-    held = {name: tensor.clone() for name, tensor in load_file(file).items()}
-    change(held)
-    save_file(held, file)
-
-
-def change_config(directory: Path, **changes: object) -> None:
-    file = directory / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
 def pickle_only(directory: Path) -> None:
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
 
@@ -268,16 +255,16 @@ def pickle_only(directory: Path) -> None:
 NORM, EXTRA, UP = "model.norm.weight", "model.extra.weight", "model.layers.0.mlp.up_proj.weight"
 FOREIGN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "architecture": (
-        lambda d: change_config(d, model_type="lama", architectures=["LamaForCausalLM"]),
+        lambda d: settings(d, model_type="lama", architectures=["LamaForCausalLM"]),
         ("model_type 'lama'", "are those of 'llama'"),
     ),
-    "missing": (lambda d: change_tensors(d, lambda held: held.pop(NORM)), (f"missing: {NORM}",)),
+    "missing": (lambda d: tensors(d, lambda held: held.pop(NORM)), (f"missing: {NORM}",)),
     "surplus": (
-        lambda d: change_tensors(d, lambda held: held.update({EXTRA: torch.zeros(1)})),
+        lambda d: tensors(d, lambda held: held.update({EXTRA: torch.zeros(1)})),
         (f"surplus: {EXTRA}",),
     ),
     "shape": (
-        lambda d: change_tensors(d, lambda held: held.update({NORM: torch.zeros(3)})),
+        lambda d: tensors(d, lambda held: held.update({NORM: torch.zeros(3)})),
         (f"{NORM} is [3], not [40]",),
     ),
     "pickle": (pickle_only, ("pickled weights only (pytorch_model.bin)", "safetensors")),

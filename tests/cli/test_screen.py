@@ -180,8 +180,8 @@ def test_a_shell_that_asks_for_completions_of_nothing(variable: str) -> None:
 def interrupted(delay: float, words: Sequence[str]) -> tuple[int, str]:
     """The status and what it said on stderr, of a command that gets SIGINT after so many seconds."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "ANYFORMER_NO_CACHE": "1"}
-    # A program of its own tells when Python itself has started: what comes before that nobody can catch.
-    program = "import os; os.write(1, b'.'); from anyformer.__main__ import main; main()"
+    # A program of its own tells when `main` begins: what comes before that nobody can catch, however long it takes.
+    program = "import os; from anyformer.__main__ import main; os.write(1, b'.'); main()"
     command = [sys.executable, "-c", program, *words]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,6 +11,7 @@ import pytest
 import anyformer as af
 from anyformer.descriptions import as_svg, as_text
 from tests.cli.running import run, succeeded
+from tests.hostile.faulty_disk import no_space_left
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,10 +78,7 @@ def test_a_narrow_terminal_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_disk_that_takes_no_picture_ends_as_any_command_does_that_cannot_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("anyformer.disk.atomic.write_all", full)
+    monkeypatch.setattr("anyformer.disk.atomic.write_all", no_space_left)
     for command in (("show", "gpt2", "--diagram"), ("plan", "gpt2", "--hardware", "H100", "--write")):
         file = tmp_path / ("gpt2.svg" if command[0] == "show" else "gpt2.yaml")
         result = run(*command, file)

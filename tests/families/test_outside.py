@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 import anyformer as af
-from anyformer.cli.main import application
 from anyformer.cli.names import import_parts
 from anyformer.errors import CheckpointError, SpecError, UsageError
 from anyformer.families import FAMILIES, PRESETS, register
@@ -27,6 +25,7 @@ from anyformer.families.registry import ALIASES
 from anyformer.families.tree import LINEAGE_OF, TREE
 from anyformer.measure.verify import verify
 from anyformer.spec import TableSpec
+from tests.cli.running import answer, refused, run, succeeded
 from tests.laws.weights import telling
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,28 +49,15 @@ def sheep() -> ModuleType:
     return sys.modules[FILE.stem]
 
 
-def ran(*words: str) -> str:
-    result = CliRunner().invoke(application, list(words))
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(*words: str) -> str:
-    result = CliRunner().invoke(application, list(words))
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
 def test_what_a_file_registers_is_known_by_name() -> None:
-    listed = json.loads(ran("presets", "--family", "sheep", "--json", "--import", str(FILE)))["presets"]
+    listed = answer("presets", "--family", "sheep", "--import", FILE)["presets"]
     d, f = 192, 768
     layer = 4 * d * d + 2 * d * f + 2 * d + 2 * d // 4
     assert [(p["name"], p["aliases"]) for p in listed] == [("sheep-3m", []), ("sheep-12m", ["sheep"])]
     assert listed[0]["parameters"] == 8192 * d + 4 * layer + d
-    assert "squared ReLU" in ran("show", "sheep", "--import", str(FILE))
-    assert "QK-norm" in ran("diff", "llama2", "sheep", "--lineage", "--import", str(FILE))
-    entries = json.loads(ran("history", "--since", "2026", "--json", "--import", str(FILE)))["entries"]
+    assert "squared ReLU" in succeeded(run("show", "sheep", "--import", FILE)).stdout
+    assert "QK-norm" in succeeded(run("diff", "llama2", "sheep", "--lineage", "--import", FILE)).stdout
+    entries = answer("history", "--since", "2026", "--import", FILE)["entries"]
     assert "sheep-12m" in [entry["model"] for entry in entries]
     assert af.preset("sheep").name == "sheep-12m"
     assert af.vary("sheep", norm="LayerNorm").n_layers == 8
@@ -145,11 +131,11 @@ def test_a_name_of_a_class_is_taken_once(sheep: ModuleType) -> None:
 def test_a_file_that_cannot_join_is_one_line(tmp_path: Path) -> None:
     text = "from anyformer.families import register\nfrom anyformer.families.qwen3 import QWEN3\n"
     (tmp_path / "twice.py").write_text(f"{text}register(QWEN3._replace)", encoding="utf-8")
-    assert "AttributeError on line 3" in refused("show", "gpt2", "--import", str(tmp_path / "twice.py"))
+    refused(run("show", "gpt2", "--import", tmp_path / "twice.py"), "AttributeError on line 3")
     (tmp_path / "taken.py").write_text(
         f"{text}import dataclasses\nregister(dataclasses.replace(QWEN3, year=2031))", encoding="utf-8"
     )
-    assert "a lineage 'qwen3' exists already" in refused("show", "gpt2", "--import", str(tmp_path / "taken.py"))
+    refused(run("show", "gpt2", "--import", tmp_path / "taken.py"), "a lineage 'qwen3' exists already")
 
 
 def written(sheep: ModuleType, directory: Path) -> af.Transformer:
@@ -165,8 +151,8 @@ def test_its_files_are_read_with_the_import_and_name_it_without(tmp_path: Path, 
     ids = torch.arange(40)[None] % 8192
     with torch.no_grad():
         assert torch.equal(af.load(tmp_path / "m")[0](ids).logits, model(ids).logits)
-    ran("convert", str(tmp_path / "m"), str(tmp_path / "ours"), "--to", "anyformer", "--import", str(FILE))
-    ran("convert", str(tmp_path / "ours"), str(tmp_path / "back"), "--to", "hf", "--import", str(FILE))
+    succeeded(run("convert", tmp_path / "m", tmp_path / "ours", "--to", "anyformer", "--import", FILE))
+    succeeded(run("convert", tmp_path / "ours", tmp_path / "back", "--to", "hf", "--import", FILE))
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "m" / name).read_bytes(), name
     del FAMILIES["sheep"]

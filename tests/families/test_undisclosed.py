@@ -1,14 +1,11 @@
 """Models that are not public: what is known of them is shown, and building or costing them is refused in one line."""
 
-import json
-
 import pytest
-from click.testing import CliRunner
 
 import anyformer as af
-from anyformer.cli.main import application
 from anyformer.errors import SpecError
 from anyformer.families import PRESETS, UNDISCLOSED
+from tests.cli.running import answer, run, succeeded
 
 every_one = pytest.mark.parametrize("name", UNDISCLOSED)
 
@@ -20,13 +17,10 @@ def test_both_of_the_tables_are_there() -> None:
 
 @every_one
 def test_show_says_what_is_public_and_what_is_not(name: str) -> None:
-    shown = CliRunner().invoke(application, ["show", name])
-    assert shown.exit_code == 0
-    words = " ".join(shown.output.split())
+    words = " ".join(succeeded(run("show", name)).output.split())
     assert UNDISCLOSED[name].missing.split(",")[0] in words
     assert UNDISCLOSED[name].public[0].split(",")[0] in words
-    answer = json.loads(CliRunner().invoke(application, ["show", name, "--json"]).output)
-    assert answer["public"] == [*UNDISCLOSED[name].public]
+    assert answer("show", name)["public"] == [*UNDISCLOSED[name].public]
 
 
 @every_one
@@ -39,11 +33,11 @@ def test_building_and_costing_are_refused_with_the_reason(name: str) -> None:
 
 
 def test_presets_lists_them_apart() -> None:
-    listed = CliRunner().invoke(application, ["presets"]).output
+    listed = run("presets").output
     before, after = listed.split("Not public", 1)
     for name in UNDISCLOSED:
         assert name in after
         assert name not in before.split()
-    answer = json.loads(CliRunner().invoke(application, ["presets", "--json"]).output)
-    assert [model["name"] for model in answer["undisclosed"]] == [*UNDISCLOSED]
-    assert not {model["name"] for model in answer["presets"]} & set(UNDISCLOSED)
+    told = answer("presets")
+    assert [model["name"] for model in told["undisclosed"]] == [*UNDISCLOSED]
+    assert not {model["name"] for model in told["presets"]} & set(UNDISCLOSED)

@@ -5,15 +5,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import anyformer as af
-from anyformer.cli.main import application
 from anyformer.errors import UsageError
 from anyformer.generation import CompiledStep, Sampling, generate_text
 from anyformer.screen import visible
 from anyformer.text import Tokenizer
 from anyformer.text.filling import KNOWN, ending_middles, prompt_between
+from tests.cli.running import answer, outcome
 from tests.generation.test_text import TEXTS, sized
 from tests.laws.models import SHRUNK, randomised
 
@@ -27,9 +26,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(application, ["generate", *arguments])
-    return result.exit_code, result.stdout, result.stderr
+run = partial(outcome, "generate")
 
 
 def test_the_text_is_that_of_the_function(directory: Path) -> None:
@@ -158,16 +155,16 @@ def test_what_stands_before_a_suffix(directory: Path, tmp_path: Path) -> None:
     (drawn,) = generate_text(model, ending_middles(by), [ids], max_new_tokens=20, sampling=Sampling(1.0), seed=3)
     options = ("--max-new-tokens=20", "--temperature=1", "--seed=3")
     assert run(*asked, *options) == (0, f"if x{visible(drawn.text)} return x\n", "")
-    said = json.loads(run(*asked, *options, "--json")[1])
+    said = answer("generate", *asked, *options)
     assert (said["prompt"], said["suffix"], said["text"]) == ("if x", " return x", drawn.text)
     how = {"suffix": " return x", "max_new_tokens": 20, "temperature": 1.0, "seed": 3}
     assert af.generate(model, by, "if x", **how) == drawn.text
     assert af.generate(model, by, ["if x", "y"], **how)[0] == drawn.text
-    assert json.loads(run("if x", *asked[3:], *options, "--json")[1])["suffix"] is None
+    assert answer("generate", "if x", *asked[3:], *options)["suffix"] is None
     for more in ("--beams=2",), ("--lookup=3",):
         assert run(*asked, "--max-new-tokens=6", *more)[0] == 0
     (filling / "generation_config.json").write_text(json.dumps({"max_length": len(ids) + 4, "eos_token_id": 0}))
-    assert len(json.loads(run(*asked, "--as-released", "--json")[1])["token_ids"]) <= 4
+    assert len(answer("generate", *asked, "--as-released")["token_ids"]) <= 4
     for arguments, words in (
         ((*asked, "--chat"), "leave --chat and --data out, or --suffix"),
         ((*asked[1:], "--data", __file__), "leave --chat and --data out, or --suffix"),

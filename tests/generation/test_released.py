@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
 import anyformer as af
-from anyformer.cli.main import application
 from anyformer.errors import AnyformerError, TextError, UsageError
 from anyformer.families import preset
 from anyformer.generation import UNSAID, BeamSearch, Sampling, released
@@ -18,6 +16,7 @@ from anyformer.generation.penalties import Penalties
 from anyformer.resizing import shrink
 from anyformer.text import Tokenizer
 from anyformer.text.prompts import encode_prompt, encode_source
+from tests.cli.running import answer, outcome
 from tests.generation.test_text import TEXTS, sized
 from tests.laws.weights import filled, telling
 
@@ -66,11 +65,6 @@ def say(directory: Path, said: dict[str, Any]) -> None:
     path.write_text(json.dumps({**{k: v for k, v in ids.items() if not k.startswith("forced")}, **said}))
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(application, list(arguments))
-    return result.exit_code, result.stdout, result.stderr
-
-
 def theirs(directory: Path, text: str) -> list[int]:
     """What transformers writes of itself."""
     kind: Any = AutoModelForSeq2SeqLM if "bart" in directory.name else AutoModelForCausalLM
@@ -90,7 +84,7 @@ def test_texts_are_those_of_transformers(directories: dict[str, Path], name: str
     directory = directories[name]
     say(directory, said)
     expected = theirs(directory, PROMPT)
-    status, stdout, stderr = run(
+    status, stdout, stderr = outcome(
         "generate", "--model", str(directory), PROMPT, "--as-released", "--json", "--device=cpu"
     )
     assert status == 0, stderr
@@ -98,7 +92,7 @@ def test_texts_are_those_of_transformers(directories: dict[str, Path], name: str
     assert stderr.startswith("as released: temperature 0.0")
     assert stderr.count("\n") == 1
     assert af.generate(directory, None, PROMPT, as_released=True) == json.loads(stdout)["text"]
-    plain = json.loads(run("generate", "--model", str(directory), PROMPT, "--json", "--device=cpu")[1])["token_ids"]
+    plain = answer("generate", "--model", directory, PROMPT, "--device=cpu")["token_ids"]
     assert plain != expected
 
 
@@ -110,9 +104,9 @@ def test_what_an_answer_always_begins_with_is_one_of_its_new_tokens(directories:
     say(directory, said)
     expected = theirs(directory, PROMPT)
     assert expected[0] == 5
-    written = json.loads(run("generate", "--model", str(directory), PROMPT, "--as-released", "--json")[1])
+    written = answer("generate", "--model", directory, PROMPT, "--as-released")
     assert written["token_ids"] == expected[1:]
-    asked = run("generate", "--model", str(directory), PROMPT, "--as-released", "--json", "--max-new-tokens", "3")
+    asked = outcome("generate", "--model", str(directory), PROMPT, "--as-released", "--json", "--max-new-tokens", "3")
     assert len(json.loads(asked[1])["token_ids"]) == 3
     assert (
         asked[2] == f"as released: temperature 0.0, min_new_tokens {min(most, 9)}, max_new_tokens {most}\n"
@@ -134,9 +128,9 @@ def test_older_releases_say_it_in_config_json(
     config = json.loads((older / "config.json").read_text())
     (older / "config.json").write_text(json.dumps({**config, **ids, **said}))
     expected = theirs(older, PROMPT)
-    status, stdout, _ = run("generate", "--model", str(older), PROMPT, "--as-released", "--json", "--device=cpu")
+    status, stdout, _ = outcome("generate", "--model", str(older), PROMPT, "--as-released", "--json", "--device=cpu")
     assert (status, json.loads(stdout)["token_ids"]) == (0, expected)
-    assert run("convert", str(older), str(tmp_path / "bart-copied"))[0] == 0
+    assert outcome("convert", str(older), str(tmp_path / "bart-copied"))[0] == 0
     copied = json.loads((tmp_path / "bart-copied/generation_config.json").read_text())
     assert {name: copied[name] for name in said} == said
 
@@ -148,16 +142,16 @@ def test_what_asks_otherwise_is_named(directories: dict[str, Path], tmp_path: Pa
     say(directory, SUMMARIES)
     asked = ("generate", "--model", str(directory), "--as-released")
     for option in (("--lookup", "3"), ("--compile",), ("--chat",)):
-        status, _, stderr = run(*asked, PROMPT, *option)
+        status, _, stderr = outcome(*asked, PROMPT, *option)
         assert (status, stderr.count("\n")) == (2, 1)
         assert "the model's files ask for 4 beams" in stderr
         assert "give --beams 1, or leave --as-released out" in stderr
-    assert run(*asked, PROMPT, "--lookup", "3", "--beams", "1")[0] == 0
+    assert outcome(*asked, PROMPT, "--lookup", "3", "--beams", "1")[0] == 0
     say(directory, {"do_sample": True, "top_k": 5})
-    assert "give --temperature 0, or leave --as-released out" in run(*asked, "--data", str(line))[2]
-    assert run(*asked, "--data", str(line), "--temperature", "0")[0] == 0
+    assert "give --temperature 0, or leave --as-released out" in outcome(*asked, "--data", str(line))[2]
+    assert outcome(*asked, "--data", str(line), "--temperature", "0")[0] == 0
     pairs = ("--source", str(line), "--target", str(line), "--bleu", "--as-released")
-    assert "the model's files draw tokens" in run("evaluate", str(directory), *pairs)[2]
+    assert "the model's files draw tokens" in outcome("evaluate", str(directory), *pairs)[2]
 
 
 DRAWN: tuple[dict[str, Any], ...] = (

@@ -2,18 +2,17 @@
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from click.testing import CliRunner
 from scipy.stats import chisquare
 
 import anyformer as af
-from anyformer.cli.main import application
 from anyformer.errors import InputError, UsageError
 from anyformer.families import preset
 from anyformer.families.deepseek import predicting_further
@@ -35,21 +34,16 @@ from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import Length, ModelSpec, Vocab, cached_calls
 from anyformer.text import Tokenizer
+from tests.cli.running import outcome
 from tests.generation.test_decode import LOWERED, decoder, lowered, windowed
 from tests.generation.test_text import TEXTS, sized
 from tests.laws.models import WRITERS, ids_for, randomised
+from tests.laws.tolerance import in_float64
 from tests.laws.weights import edited
 from tests.sample import is_one_of_few, sampled
 
 NEW = 14
 STATE = "state, which cannot take wrong guesses back"
-
-
-@pytest.fixture
-def in_double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def grown(model: Transformer, ids: torch.Tensor, way: Guessing, **options: Any) -> tuple[list[list[int]], list[int]]:
@@ -83,7 +77,7 @@ def unlimited(spec: ModelSpec) -> ModelSpec:
     return edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))
 
 
-@pytest.mark.usefixtures("in_double")
+@in_float64()
 @pytest.mark.parametrize("spec", sampled(WRITERS, is_one_of_few))
 def test_the_greedy_text_of_every_writer(spec: ModelSpec) -> None:
     model = randomised(unlimited(spec)).double()
@@ -103,7 +97,7 @@ def test_the_greedy_text_of_every_writer(spec: ModelSpec) -> None:
         assert grown(model, ids, way, **options)[0] == expected, way
 
 
-@pytest.mark.usefixtures("in_double")
+@in_float64()
 @pytest.mark.parametrize("n_windowed", [4, 16])
 def test_guesses_that_fall_in_rings_that_have_come_round(n_windowed: int) -> None:
     model = randomised(windowed(n_windowed, alternating=True)).double()
@@ -113,7 +107,7 @@ def test_guesses_that_fall_in_rings_that_have_come_round(n_windowed: int) -> Non
         assert grown(model, ids, DraftModel(like(model, by), 5), max_new_tokens=20)[0] == expected
 
 
-@pytest.mark.usefixtures("in_double")
+@in_float64()
 @pytest.mark.parametrize(
     ("dynamic", "n_prompt", "n_new", "exact"),
     [
@@ -146,7 +140,7 @@ def test_rotations_by_length_that_a_wrong_guess_would_change(
                 grown(model, ids, way, max_new_tokens=n_new)
 
 
-@pytest.mark.usefixtures("in_double")
+@in_float64()
 def test_rows_of_a_batch_are_padded_end_and_stop_by_themselves() -> None:
     model = randomised(decoder()).double()
     ids, mask = ids_for(model.spec, 3, 8), torch.ones(3, 8, dtype=torch.long)
@@ -188,7 +182,7 @@ def test_look_up_finds_what_followed_before() -> None:
     assert guess([4, 4, 4], 4) == [4]
 
 
-@pytest.mark.usefixtures("in_double")
+@in_float64()
 @pytest.mark.parametrize("hashed", [False, True])
 def test_own_modules_guess_what_they_say_of_whole_rows(hashed: bool) -> None:
     """Also where routers go by the tokens' ids."""
@@ -215,7 +209,7 @@ def test_own_modules_guess_what_they_say_of_whole_rows(hashed: bool) -> None:
             assert found == expected[end:]
 
 
-@pytest.mark.usefixtures("in_double")
+@in_float64()
 @pytest.mark.parametrize("n", [1, 3])
 def test_own_modules_guess_up_to_the_last_learned_position(n: int) -> None:
     spec = predicting_further(shrink(preset("gpt2")), 3)
@@ -226,7 +220,7 @@ def test_own_modules_guess_up_to_the_last_learned_position(n: int) -> None:
     assert grown(model, ids, OwnModules(n), max_new_tokens=10)[0] == expected
 
 
-@pytest.mark.usefixtures("in_double")
+@in_float64()
 def test_who_guesses_is_told_what_the_model_made_of_each_token_that_stands() -> None:
     model, told = randomised(decoder()).double(), list[torch.Tensor]()
 
@@ -365,9 +359,7 @@ def test_texts_and_stop_strings(tokenizer: Tokenizer) -> None:
         af.generate(model, tokenizer, prompts[0], draft=model, lookup=3)
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(application, ["generate", *arguments])
-    return result.exit_code, result.stdout, result.stderr
+run = partial(outcome, "generate")
 
 
 def test_the_command(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.run import train
 from tests.cli.running import run, succeeded, write_text
 from tests.gpu.machine import DEVICE, on_gpu
+from tests.training.crashing import resumed
 from tests.training.test_lora_few_bits import on, unrounded, wide, written
 from tests.training.test_rewarded import recipe as rewarded
 from tests.training.test_rewarded import trained, way
-from tests.training.test_run import HOW, RECIPE, SPEC, Crash, Watching, crash
+from tests.training.test_run import HOW, RECIPE, SPEC
 from tests.training.texts import text_data
 
 pytestmark = on_gpu
@@ -58,9 +59,7 @@ def test_a_run_that_crashed_goes_on(tmp_path: Path) -> None:
     """With dropout, whose generator is the device's."""
     how = replace(HOW, device=DEVICE)
     whole = train(SPEC, RECIPE, text_data(), options=how)
-    with pytest.raises(Crash):
-        train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=how, watcher=Watching(7, crash))
-    again = train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=how)
+    again = resumed(7, SPEC, RECIPE, text_data(), out=tmp_path / "run", options=how)
     expected, found = ([m.loss for m in result.steps] for result in (whole, again))
     assert found == pytest.approx(expected, rel=1e-5)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 
 import anyformer as af
-from anyformer.cli.main import application
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.families import preset
 from anyformer.hub import load, save
@@ -26,8 +25,7 @@ from tests.laws.models import randomised
 FILE = "model.safetensors"
 
 
-def convert(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(application, ["convert", *map(str, arguments)])
+convert = partial(run, "convert")
 
 
 def directory(path: Path, name: str, seed: int, dtype: torch.dtype = torch.float32, **how: Any) -> Path:

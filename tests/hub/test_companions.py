@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import transformers
-from click.testing import CliRunner
 
-from anyformer.cli.main import application
 from anyformer.errors import TextError
 from anyformer.families import preset
 from anyformer.generation import Sampling, generate_text
@@ -19,6 +17,8 @@ from anyformer.hub import convert, load, save
 from anyformer.resizing import shrink
 from anyformer.spec import TableSpec
 from anyformer.text import Tokenizer
+from tests.cli.running import refused, run
+from tests.hub.edits import settings
 from tests.laws.weights import edited, filled, telling
 
 TEXT = "the quick brown fox jumps over the lazy dog, twice: naïve café 12345\n" * 20
@@ -55,9 +55,7 @@ def model_directory(path: Path, *, inside: bool) -> Path:
         bos_token_id=0, eos_token_id=[theirs.eos_token_id, 0], pad_token_id=theirs.pad_token_id, do_sample=True,
         temperature=0.6, top_p=0.9, top_k=40,
     ).save_pretrained(path)  # fmt: skip
-    config = json.loads((path / "config.json").read_text())
-    ids = {"bos_token_id": 0, "eos_token_id": [theirs.eos_token_id, 0], "pad_token_id": theirs.pad_token_id}
-    (path / "config.json").write_text(json.dumps(config | ids))
+    settings(path, bos_token_id=0, eos_token_id=[theirs.eos_token_id, 0], pad_token_id=theirs.pad_token_id)
     return path
 
 
@@ -137,15 +135,14 @@ def test_without_a_generation_config_the_ids_are_the_configuration_s(way: str, t
     source = model_directory(tmp_path / "source", inside=False)
     whole, _ = written(source, [VOCAB + 7])
     (source / "generation_config.json").unlink()
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"eos_token_id": [whole[4], VOCAB + 7]}))
+    settings(source, eos_token_id=[whole[4], VOCAB + 7])
     expected = transformers.GenerationConfig.from_model_config(transformers.AutoConfig.from_pretrained(source))
     WAYS[way](source, tmp_path / "out")
     for place in (source, tmp_path / "out"):
         tokenizer = load(place)[1]
         assert tokenizer is not None
         assert list(tokenizer.closing_ids) == expected.eos_token_id == [whole[4], VOCAB + 7]
-    (source / "config.json").write_text(json.dumps(config | {"eos_token_id": None, "decoder_start_token_id": whole[5]}))
+    settings(source, eos_token_id=None, decoder_start_token_id=whole[5])
     tokenizer = load(source)[1]
     assert tokenizer is not None
     assert (tokenizer.closing_ids, tokenizer.start_of_answer) == ((tokenizer.end_of_text,), whole[5])
@@ -178,6 +175,4 @@ def test_broken_defaults_are_refused_in_one_line(tmp_path: Path, content: str, m
     (source / "generation_config.json").write_text(content)
     with pytest.raises(TextError, match=message):
         load(source)
-    result = CliRunner().invoke(application, ["generate", "a", "--model", str(source)])
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
+    refused(run("generate", "a", "--model", source))

@@ -22,6 +22,7 @@ from anyformer.families.hf.mapping import spec_of, their_shapes
 from anyformer.hub import SavedDirectory, convert, load, save
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.resizing import shrink
+from tests.hub.edits import settings
 from tests.laws.weights import filled, telling
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -165,8 +166,7 @@ def test_each_tensor_keeps_its_own_type_or_all_get_another(tmp_path: Path) -> No
     tensors = {n: t.half() if n.endswith("proj.weight") else t.bfloat16() for n, t in held(directory).items()}
     (directory / FILE).unlink()
     save_file(tensors, directory / FILE)
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    settings(directory, dtype="bfloat16")
     convert(directory, tmp_path / "kept")
     assert {n: t.dtype for n, t in held(tmp_path / "kept").items()} == {n: t.dtype for n, t in tensors.items()}
     assert json.loads((tmp_path / "kept" / "config.json").read_text())["dtype"] == "bfloat16"

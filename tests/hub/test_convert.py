@@ -2,19 +2,19 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
-from anyformer.cli.main import application
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.families import preset
 from anyformer.hub import convert as convert_to
 from anyformer.hub import load, save
 from anyformer.model import build
 from anyformer.resizing import resize, shrink
+from tests.cli.running import run
 
 GPT2 = shrink(preset("gpt2").spec)
 
@@ -25,8 +25,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "ours"
 
 
-def convert(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(application, ["convert", *map(str, arguments)])
+convert = partial(run, "convert")
 
 
 def test_ours_becomes_hugging_faces_and_back(source: Path, tmp_path: Path) -> None:

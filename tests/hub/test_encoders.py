@@ -19,6 +19,7 @@ from anyformer.hub import load, save
 from anyformer.layers import ReLU
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
+from tests.hub.edits import say
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import close
 
@@ -33,10 +34,10 @@ def saved(tmp_path: Path, name: str = "bert-base") -> tuple[Transformer, Path]:
 
 def edited(folder: Path, tensors: Edit | None = None, **settings: object) -> Path:
     """Change a directory's tensors and settings in place."""
-    file, config = folder / "model.safetensors", folder / "config.json"
+    file = folder / "model.safetensors"
     if tensors is not None:
         save_file({name: tensor.clone() for name, tensor in tensors(load_file(file)).items()}, file)
-    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    say(folder / "config.json", **settings)
     return folder
 
 

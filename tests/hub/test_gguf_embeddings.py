@@ -30,6 +30,7 @@ from anyformer.layers import GELU, FeedForwardSpec, LinearSpec, MeanTokensSpec, 
 from anyformer.resizing import shrink
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, Width
 from tests.cli.running import refused, run, succeeded
+from tests.hub.edits import settings
 from tests.hub.test_gguf_encoders import PIECES, theirs
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, distance
@@ -108,11 +109,9 @@ def model_of(case: Case, folder: Path) -> Any:
         value = (0.0 if coarse else 1.0) + 0.3 * noise if gain else noise * weight.shape[-1] ** -0.5
         weight.data = (value * 256).round() / 256 if coarse and gain else value
     model.save_pretrained(folder)
-    if (
-        coarse
-    ):  # its constructor halves the window that a configuration says, and what it saves is not what was released
-        saved = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(saved | {"sliding_window": case.config["sliding_window"]}))
+    # Its constructor halves the window that a configuration says, and what it saves is not what was released.
+    if coarse:
+        settings(folder, sliding_window=case.config["sliding_window"])
     theirs().save_pretrained(folder)
     return model
 

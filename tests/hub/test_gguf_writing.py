@@ -32,6 +32,7 @@ from anyformer.text.gguf_vocabulary import CUTS, tokenizer_in
 from anyformer.text.gguf_vocabulary_writing import metadata_of_tokenizer
 from anyformer.text.prompts import encode_prompt
 from tests.cli.running import refused, run, succeeded
+from tests.hostile.faulty_disk import no_space_left
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import edited
@@ -400,10 +401,7 @@ def test_what_no_file_would_say_is_refused(tmp_path: Path) -> None:
 def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(of("llama2-7b"), tmp_path / "model")
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(gguf.GGUFWriter, "write_tensor_data", full)
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensor_data", no_space_left)
     with pytest.raises(AnyformerError, match="No space left") as caught:
         af.convert(tmp_path / "model", tmp_path / "out.gguf")
     assert caught.value.exit_status == 1

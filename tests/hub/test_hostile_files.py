@@ -23,6 +23,7 @@ from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import TableSpec
 from anyformer.text import Tokenizer
+from tests.hub.edits import settings
 from tests.hub.refusing import refusal
 
 LLAMA = shrink(preset("llama2-70b").spec)
@@ -39,11 +40,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def directory(good: Path, tmp_path: Path) -> Path:
     """A good Hugging Face directory of several files, to be spoilt."""
     return Path(shutil.copytree(good, tmp_path / "model"))
-
-
-def settings(directory: Path, **changes: Any) -> None:
-    file = directory / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
 class TestConfig:

@@ -17,6 +17,7 @@ from anyformer.families.hf.settings import INFINITY
 from anyformer.hub import load, save
 from anyformer.resizing import shrink
 from anyformer.spec import TableSpec
+from tests.hub.edits import settings
 
 WEIGHTS = "model.safetensors"
 
@@ -25,8 +26,7 @@ def saved(name: str, at: Path, **changes: Any) -> af.ModelSpec:
     """Save a shrunk preset as its class's directory, with other words in its configuration."""
     spec = shrink(af.preset(name).spec)
     assert save(af.build(spec), at).form == "hf"
-    config = json.loads((at / "config.json").read_text())
-    (at / "config.json").write_text(json.dumps(config | changes))
+    settings(at, **changes)
     return spec
 
 

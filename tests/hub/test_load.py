@@ -1,6 +1,5 @@
 """What is refused, with one line each, and what passes."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.families import preset
@@ -17,6 +15,7 @@ from anyformer.hub.weights import FILE, INDEX
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import dumps
+from tests.hub.edits import settings, tensors
 
 LLAMA = shrink(preset("llama2-70b").spec)
 GPT2 = shrink(preset("gpt2").spec)
@@ -27,18 +26,6 @@ def directory(tmp_path: Path) -> Path:
     """A good Hugging Face directory, to be spoilt."""
     save(build(LLAMA), tmp_path / "model")
     return tmp_path / "model"
-
-
-def tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
-    held = {name: tensor.clone() for name, tensor in load_file(directory / FILE).items()}
-    change(held)
-    (directory / FILE).unlink()
-    save_file(held, directory / FILE)
-
-
-def settings(directory: Path, **changes: Any) -> None:
-    file = directory / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def truncate(file: Path, share: float) -> None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from torch import Tensor
 
 import anyformer as af
-from anyformer.cli.main import application
 from anyformer.errors import CheckpointError, SpecError, UsageError
 from anyformer.families import preset
 from anyformer.hub import load, save
 from anyformer.hub.merging import DARE, TIES, WAYS, Mean, Merge, Merging, OnBase, Slerp, TaskArithmetic, way_of
 from anyformer.resizing import shrink
+from tests.cli.running import run
+from tests.hub.edits import settings
 from tests.hub.test_conversion import held
 from tests.laws.models import randomised
 from tests.oracles import merging as oracle
@@ -28,8 +29,7 @@ from tests.oracles import merging as oracle
 NEAR: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}  # float32's rounding of a few sums
 
 
-def convert(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(application, ["convert", *map(str, arguments)])
+convert = partial(run, "convert")
 
 
 def made(target: Path, *arguments: str | Path) -> dict[str, Tensor]:
@@ -94,12 +94,12 @@ class TestLaws:
         expected = made(tmp_path / "out", a, "--with", b)
         config = json.loads((b / "config.json").read_text())
         longer = {"initializer_range": 0.5, "max_position_embeddings": 2 * config["max_position_embeddings"]}
-        (b / "config.json").write_text(json.dumps(config | longer))
+        settings(b, **longer)
         assert load(b)[0].spec != load(a)[0].spec
         found = made(tmp_path / "longer", a, "--with", b)
         assert all(found[name].equal(value) for name, value in expected.items())
         assert load(tmp_path / "longer")[0].spec == load(a)[0].spec
-        (b / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+        settings(b, rms_norm_eps=0.5)
         assert "eps is 0.5 and" in convert(a, tmp_path / "odd", "--with", b).output
 
     def test_a_model_that_is_given_twice_weighs_twice(self, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from anyformer.hub.mxfp4 import unpacked
 from anyformer.hub.weights import FILE
 from anyformer.layers import GQASpec, SlidingWindow
 from anyformer.spec import Length, TableSpec, Vocab, Width, Window
+from tests.hub.edits import settings
 from tests.laws.weights import filled, telling
 
 PACKED = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
@@ -77,11 +78,6 @@ def packed(directory: Path) -> dict[str, Tensor]:
     # As the released files have it: two settings twice, by another name.
     settings(directory, quantization_config=PACKED, experts_per_token=2, initial_context_length=4096)
     return expected
-
-
-def settings(directory: Path, **changes: Any) -> None:
-    file = directory / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def test_released_files_are_read_and_written_plain(tmp_path: Path) -> None:

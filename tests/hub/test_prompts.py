@@ -14,6 +14,7 @@ from anyformer.families.heads import sentence_embedding
 from anyformer.hub import convert, load, save
 from anyformer.resizing import resize, shrink
 from anyformer.text import WordPiece
+from tests.hub.edits import settings
 from tests.laws.models import randomised
 
 TEXTS = ["the cat sits on the mat", "a dog"]
@@ -92,8 +93,7 @@ def test_what_is_wrong_with_prompts(folder: Path, said: Any, way: dict[str, Any]
 
 def test_texts_pooled_without_their_prompt_are_refused(folder: Path) -> None:
     """INSTRUCTOR's: its mean leaves out the tokens of what was put before."""
-    file = folder / "1_Pooling" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"include_prompt": False}))
+    settings(folder / "1_Pooling", include_prompt=False)
     assert embed(folder, texts=TEXTS).shape[0] == len(TEXTS)
     with pytest.raises(AnyformerError, match="pools texts without their prompt"):
         embed(folder, texts=TEXTS, prompt_name="query")

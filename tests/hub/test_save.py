@@ -22,6 +22,7 @@ from anyformer.layers import FeedForwardSpec, RMSNormSpec
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.text import Tokenizer
+from tests.hostile.faulty_disk import no_space_left
 from tests.laws.weights import edited
 
 LLAMA = shrink(preset("llama3.1-8b").spec)
@@ -138,10 +139,7 @@ def test_a_disk_that_is_only_read_is_told_by_the_directorys_own_name(
 
 @pytest.mark.parametrize("step", ["hub.weights.save_file", "hub.saving.write_json", "disk.atomic.sync"])
 def test_a_full_disk_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object, **options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(f"anyformer.{step}", full)
+    monkeypatch.setattr(f"anyformer.{step}", no_space_left)
     with pytest.raises(RunFailed, match=r"could not write .*out: .*No space left on device") as caught:
         save(build(LLAMA), tmp_path / "out")
     assert caught.value.exit_status == 1

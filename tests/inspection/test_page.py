@@ -32,6 +32,7 @@ from anyformer.inspection.results import (
     Reading,
 )
 from tests.cli.running import refused, run
+from tests.hostile.faulty_disk import no_space_left
 
 VOID = {"meta", "br", "input"}
 HOSTILE = "</script><b>&\"'<!--"
@@ -420,11 +421,8 @@ def test_a_page_that_cannot_be_written_leaves_the_former_one(tmp_path: Path, mon
     path = write_page(decoder(), tmp_path / "page.html", title="the former")
     former = path.read_bytes()
 
-    def full(descriptor: int, content: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr(atomic, "write_all", full)
+        patched.setattr(atomic, "write_all", no_space_left)
         with pytest.raises(RunFailed, match=r"^could not write the page \S+page\.html: No space left .*another place$"):
             write_page(decoder(), path, title="the new one")
     assert path.read_bytes() == former

@@ -18,6 +18,7 @@ from anyformer.integrations.transformers import AnyformerForCausalLM
 from anyformer.resizing import resize
 from anyformer.text import Tokenizer
 from tests.cli.running import answer, refused, run
+from tests.hub.edits import say
 from tests.integrations.models import OWN, WINDOWS, spec_of
 from tests.laws.tolerance import close
 
@@ -189,8 +190,7 @@ def test_tasks_have_the_figures_of_lm_eval(directory: Path, tmp_path: Path) -> N
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     # transformers has no rules of a tokenizer that is trained here, and puts nothing before a text: nor should ours.
-    told_so = directory / "tokenizer_config.json"
-    told_so.write_text(json.dumps(json.loads(told_so.read_text()) | {"add_bos_token": False}))
+    say(directory / "tokenizer_config.json", add_bos_token=False)
     head = (
         f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'rows.jsonl'}\ntest_split: test\n"
     )
@@ -244,8 +244,7 @@ def test_what_follows_is_written_as_lm_eval_s_own_class_writes_it(directory: Pat
     from anyformer.integrations.lm_evaluation import AnyformerLM
 
     folder = Path(shutil.copytree(directory, tmp_path / "model"))
-    told_so = folder / "tokenizer_config.json"
-    told_so.write_text(json.dumps(json.loads(told_so.read_text()) | {"add_bos_token": False}))
+    say(folder / "tokenizer_config.json", add_bos_token=False)
     model, words = AnyformerForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     context = model.config.max_position_embeddings
     theirs = HFLM(pretrained=model, tokenizer=words, device="cpu", batch_size=1, max_length=context)

@@ -24,6 +24,7 @@ from anyformer.hub import load, save
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.model import Transformer, build
 from anyformer.spec import TableSpec
+from tests.hub.edits import settings
 from tests.laws.parity import InDouble
 from tests.laws.test_settings import WITHOUT, based, outcome, quiet, read
 from tests.laws.tolerance import distance
@@ -130,7 +131,6 @@ def test_a_table_that_the_class_lacks_is_passed_over(tmp_path: Path) -> None:
     save_file(held | {"lm_head.weight": torch.ones(held["embed_tokens.weight"].shape)}, tmp_path / "model.safetensors")
     assert load(tmp_path)[0].spec.heads == ()
     save_file(held, tmp_path / "model.safetensors")
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen2ForCausalLM"]}))
+    settings(tmp_path, architectures=["Qwen2ForCausalLM"])
     with pytest.raises(CheckpointError, match=r"missing: lm_head\.weight"):
         load(tmp_path)

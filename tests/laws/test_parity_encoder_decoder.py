@@ -56,6 +56,7 @@ from anyformer.spec import (
 from anyformer.text.parallel import PairBatch
 from anyformer.training.objectives.objective import LossContext
 from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
+from tests.hub.edits import settings
 from tests.laws.inputs import inputs_for
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.parity import differences, in_double, pair, rounding, theirs_on
@@ -185,8 +186,7 @@ def test_files_say_whether_the_logits_have_a_bias(name: str, bias: bool, tmp_pat
     spec = biased(shrink(preset(name).spec), bias)
     both, given = pair(spec), inputs_for("plain", spec)
     both.theirs.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "add_bias_logits": False}))
+    settings(tmp_path, add_bias_logits=False)
     model, _ = load(tmp_path)
     assert model.spec.heads[0].bias == bias
     with torch.no_grad():

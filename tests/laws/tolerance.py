@@ -1,8 +1,10 @@
 """How far two ways to compute one formula may lie apart, relative to the largest number compared; stated here once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 # float32 rounds to 6e-8. The numbers compared are sums of some hundred products taken in another order, through two
@@ -80,3 +82,13 @@ def close(a: Tensor, b: Tensor, most: float = FLOAT32) -> None:
     """Fail where two tensors are further apart than rounding explains."""
     apart = distance(a, b)
     assert apart < most, f"{apart:.1e} apart, relative to the largest number; the tolerance is {most:.0e}"
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Make every number of twice as many digits, which tells rounding from error; also as a function's decorator."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)

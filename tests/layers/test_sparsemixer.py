@@ -19,8 +19,8 @@ from anyformer.spec import Count, Place
 from anyformer.training.run import RunOptions, train
 from tests.laws.tolerance import close
 from tests.laws.weights import edited
+from tests.training.crashing import hexadecimal, resumed
 from tests.training.test_routing import batch, mixture, recipe, trainer
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data
 
 EXPERTS, TOLERANCE = 6, 0.3
@@ -143,9 +143,7 @@ def test_a_compiler_follows() -> None:
 def test_a_run_goes_on_exactly_and_learns(tmp_path: Path) -> None:
     options = RunOptions(device=torch.device("cpu"), save_every=5, validations=2)
     whole = train(SPEC, RECIPE, text_data(), options=options)
-    with pytest.raises(Crash):
-        train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=options, watcher=Watching(12, crash))
-    again = train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=options)
+    again = resumed(12, SPEC, RECIPE, text_data(), out=tmp_path / "run", options=options)
     assert hexadecimal(again) == hexadecimal(whole)
     other = train(SPEC, RECIPE.but(seed=1), text_data(), options=options)
     assert hexadecimal(other) != hexadecimal(whole)

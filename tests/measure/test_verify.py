@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from anyformer.cli.main import application
 from anyformer.errors import UsageError
 from anyformer.families import preset
 from anyformer.families.heads import sentence_embedding
@@ -17,6 +15,7 @@ from anyformer.hub import convert, save
 from anyformer.layers import Llama3Scaling
 from anyformer.measure.verify import verify
 from anyformer.resizing import shrink
+from tests.cli.running import refused, run, succeeded
 from tests.laws.weights import filled, telling
 from tests.test_docs import keys_of
 
@@ -94,9 +93,7 @@ def test_states_of_other_places_are_refused(name: str, tmp_path: Path) -> None:
 
 def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"\xff\xfe")
-    refused = CliRunner().invoke(application, ["verify", "nowhere", "--text", str(tmp_path / "text")])
-    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-    assert "text is not UTF-8 text: byte 0xff at offset 0" in refused.stderr
+    refused(run("verify", "nowhere", "--text", tmp_path / "text"), "text is not UTF-8 text: byte 0xff at offset 0")
 
 
 def test_the_first_place_that_differs_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +105,11 @@ def test_the_first_place_that_differs_is_named(directory: Path, monkeypatch: pyt
 
 
 def test_the_command_says_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = CliRunner().invoke(application, ["verify", str(directory), "--tokens", "40"])
-    assert said.exit_code == 0, said.output
+    said = succeeded(run("verify", directory, "--tokens", "40"))
     assert "they agree" in said.stdout
     assert said.stderr == ""
     monkeypatch.setattr(Llama3Scaling, "scaled", lambda self, frequencies: frequencies)
-    said = CliRunner().invoke(application, ["verify", str(directory), "--tokens", "40", "--json"])
+    said = run("verify", directory, "--tokens", "40", "--json")
     answer = json.loads(said.stdout)
     assert set(answer) | set(answer["places"][0]) == keys_of("verify")
     assert said.exit_code == 1
@@ -125,9 +121,8 @@ def test_what_transformers_does_not_open_is_refused(tmp_path: Path) -> None:
     spec = shrink(preset("qwen3-0.6b").spec)
     save(filled(spec, telling(spec)), tmp_path / "model", form="hf")
     convert(tmp_path / "model", tmp_path / "model.gguf")
-    said = CliRunner().invoke(application, ["verify", str(tmp_path / "model.gguf")])
-    assert said.exit_code == 2, said.output
-    assert "model.gguf cannot be compared: transformers does not open it, RuntimeError: " in said.stderr
+    said = "model.gguf cannot be compared: transformers does not open it, RuntimeError: "
+    refused(run("verify", tmp_path / "model.gguf"), said)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from anyformer.errors import RunFailed, TextError
 from anyformer.text import Corpus, Tokenizer, encode_corpus, encoded
 from anyformer.text.pieces import Part
 from anyformer.text.sources import Document
+from tests.hostile.faulty_disk import no_space_left
 from tests.text.samples import TEXTS, llama_like
 
 DOCUMENTS = [Document(f"{i}", text) for i, text in enumerate((*TEXTS, "é", "x<|endoftext|>y"))]
@@ -99,7 +100,7 @@ def test_a_failure_leaves_nothing(tokenizer: Tokenizer, tmp_path: Path, monkeypa
     for name in ("fsync", "rename"):
         with monkeypatch.context() as patch:
             (tmp_path / "encoded").mkdir(exist_ok=True)  # which is synced too, where it is new
-            patch.setattr(os, name, lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            patch.setattr(os, name, no_space_left)
             with pytest.raises(RunFailed, match=r"cannot write the encoded corpus to .*: No space left on device"):
                 encode_corpus(CORPUS, tokenizer, tmp_path)
         assert list((tmp_path / "encoded").iterdir()) == []

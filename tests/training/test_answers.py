@@ -52,9 +52,9 @@ from anyformer.training.step import Trainer
 from anyformer.training.step.trainer import rows_of
 from tests.cli.running import refused, run, succeeded
 from tests.test_docs import keys_of
+from tests.training.crashing import resumed
 from tests.training.models import decoder, encoder_decoder
 from tests.training.test_objectives import CPU, sharpened
-from tests.training.test_run import Crash, Watching, crash
 
 HOW = RunOptions(device=CPU, validations=2, plan=False)
 NAMES = ["ann", "bob", "cat", "dan", "eve", "fox", "gil", "hal"]
@@ -263,9 +263,7 @@ def test_a_run_goes_on_bit_for_bit(objective: ObjectiveSpec, tmp_path: Path) -> 
     given = recipe(objective, tokens=8 * 400)
     whole = train(fitting(), given, data(objective), options=HOW)
     options = RunOptions(device=CPU, validations=2, plan=False, save_every=3)
-    with pytest.raises(Crash):
-        train(fitting(), given, data(objective), out=tmp_path / "run", options=options, watcher=Watching(5, crash))
-    again = train(fitting(), given, data(objective), out=tmp_path / "run", options=options)
+    again = resumed(5, fitting(), given, data(objective), out=tmp_path / "run", options=options)
     assert [m.loss.hex() for m in again.steps] == [m.loss.hex() for m in whole.steps]
     assert again.evaluation is not None
     assert whole.evaluation is not None

@@ -22,6 +22,7 @@ from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
+from tests.hostile.faulty_disk import no_space_left
 from tests.training import killing
 
 FILES = ("model.safetensors", "optimizer.safetensors", "random.safetensors")
@@ -162,10 +163,7 @@ def test_the_end_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run(tmp_path / "run", "async", Noting(signal_at=6))
     sealed(tmp_path / "run" / "checkpoints" / "step-00000006")
 
-    def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(checkpoints, "save_file", no_space_left)
     with pytest.raises(RunFailed, match=r"No space left on device; the last good checkpoint is .*step-00000006"):
         run(tmp_path / "run", "async", Noting(signal_at=7))
     monkeypatch.setattr(checkpoints, "save_file", save_file)

@@ -17,7 +17,8 @@ from anyformer.training.checkpoint.listing import list_runs
 from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.run import RunOptions, TrainingResult, train
 from anyformer.training.run.signals import Stopped
-from tests.training.test_run import RECIPE, SPEC, Watching
+from tests.training.crashing import Watching
+from tests.training.test_run import RECIPE, SPEC
 from tests.training.texts import text_data
 
 HOW = RunOptions(device=torch.device("cpu"), save_every=4, validations=3, keep_last=9, plan=False)

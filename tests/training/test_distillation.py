@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +46,15 @@ from anyformer.training.run.teaching import fingerprint_at
 from anyformer.training.step import Trainer
 from anyformer.training.step.state import fingerprint_of
 from tests.laws.models import randomised
+from tests.laws.tolerance import in_float64
 from tests.training import noisy
 from tests.training.cluster.steps import batch_for, recipe_for
+from tests.training.crashing import hexadecimal, resumed
 from tests.training.labelled import RECIPE as LABELLED
 from tests.training.labelled import labelled
 from tests.training.models import VOCAB
 from tests.training.test_labelled import OBJECTIVES, model_for, some
 from tests.training.test_objectives import CPU
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data
 
 HOW = RunOptions(device=CPU, validations=2, plan=False, save_every=2)
@@ -63,13 +63,6 @@ ELSEWHERE = Distillation(teacher="elsewhere", weight=0.7, temperature=2.5)  # wh
 
 def small(name: str, rows: int = VOCAB) -> ModelSpec:
     return resize(shrink(preset(name).spec), vocab_size=rows)
-
-
-@pytest.fixture
-def in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def by_hand(student: Tensor, teacher: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
@@ -105,9 +98,8 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("mine", "other"), PAIRS, ids=lambda name: str(name))
-def test_loss_and_gradients_are_those_written_out(
-    in_float64: None, monkeypatch: pytest.MonkeyPatch, mine: str, other: str
-) -> None:
+@in_float64()
+def test_loss_and_gradients_are_those_written_out(monkeypatch: pytest.MonkeyPatch, mine: str, other: str) -> None:
     monkeypatch.setattr(head, "MOST_ROWS", 7)  # several chunks
     spec, teacher = small(mine, 32), randomised(small(other, 32), 5)
     recipe = recipe_for(spec, distillation=ELSEWHERE, label_smoothing=0.1, z_loss=0.02, clip=None)
@@ -160,7 +152,8 @@ def test_what_a_head_reads_in_one_row_or_two(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classes", "words"])
-def test_classes_are_learnt_by_who_reads_otherwise(in_float64: None, kind: Any) -> None:
+@in_float64()
+def test_classes_are_learnt_by_who_reads_otherwise(kind: Any) -> None:
     """The teacher is told which text of two a token is of, the student is not."""
     data, said = labelled(kind, 12, None), OBJECTIVES[kind]
     spec, other = (model_for(name, data, said) for name in ("distilbert-base", "bert-base"))
@@ -182,7 +175,8 @@ def test_classes_are_learnt_by_who_reads_otherwise(in_float64: None, kind: Any) 
     assert not objective_of(Regression(), model_for("bert-base", labelled("numbers"), Regression())).has_teacher
 
 
-def test_an_encoder_beside_a_decoder_teaches_what_reads_both_in_one_row(in_float64: None) -> None:
+@in_float64()
+def test_an_encoder_beside_a_decoder_teaches_what_reads_both_in_one_row() -> None:
     from tests.training.test_prefix import spec as prefix_spec
 
     spec, teacher = prefix_spec(), randomised(small("t5-base", noisy.tokenizer().vocab_size), 5)
@@ -249,9 +243,7 @@ def test_a_student_comes_nearer_to_its_teacher(teacher: Path) -> None:
 def test_a_run_that_stopped_goes_on_to_the_bit(teacher: Path, at: int, tmp_path: Path) -> None:
     recipe = taught(teacher)
     whole = train(SPEC, recipe, text_data(), options=HOW)
-    with pytest.raises(Crash):
-        train(SPEC, recipe, text_data(), out=tmp_path / "run", options=HOW, watcher=Watching(at, crash))
-    again = train(SPEC, recipe, text_data(), out=tmp_path / "run", options=HOW)
+    again = resumed(at, SPEC, recipe, text_data(), out=tmp_path / "run", options=HOW)
     assert hexadecimal(again) == hexadecimal(whole)
 
 

@@ -21,8 +21,8 @@ from anyformer.training.run import RunOptions, train
 from tests.laws.models import DECODERS, randomised
 from tests.laws.references import COMPARED
 from tests.laws.weights import edited
+from tests.training.crashing import crashed
 from tests.training.models import VOCAB
-from tests.training.test_run import Crash, Watching, crash
 from tests.training.texts import text_data
 
 # The first preset of each lineage of decoders that has a class in transformers.
@@ -108,8 +108,7 @@ def test_a_run_with_a_checkpoint_needs_what_it_began_from_no_more(tmp_path: Path
     save(randomised(spec), given)
     whole = train(spec, RECIPE, text_data(), init=given, options=how)
     for name, at in (("none", 1), ("one", 2)):
-        with pytest.raises(Crash):
-            train(spec, RECIPE, text_data(), init=given, out=tmp_path / name, watcher=Watching(at, crash), options=how)
+        crashed(at, spec, RECIPE, text_data(), init=given, out=tmp_path / name, options=how)
     given.rename(tmp_path / "moved")
     again = train(spec, RECIPE, text_data(), init=given, out=tmp_path / "one", options=how)
     assert [step.loss for step in again.steps] == [step.loss for step in whole.steps]

@@ -34,8 +34,8 @@ from tests.laws.models import flop_counter, randomised
 from tests.laws.tolerance import close
 from tests.laws.weights import edited
 from tests.training import noisy, replacing
+from tests.training.crashing import crashed, hexadecimal
 from tests.training.models import VOCAB
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data
 
 LORA = LoRA(r=3, alpha=6.0, targets=("attention", "up"))
@@ -177,8 +177,7 @@ def test_a_run_that_stopped_goes_on_to_the_bit(given: Path, at: int, tmp_path: P
     save(load(given)[0], begun, form="anyformer")
     options: dict[str, Any] = {"init": begun, "options": RunOptions(device=HOW.device, plan=False, save_every=2)}
     whole = train(SPEC, recipe, text_data(), **options)
-    with pytest.raises(Crash):
-        train(SPEC, recipe, text_data(), out=tmp_path / "run", watcher=Watching(at, crash), **options)
+    crashed(at, SPEC, recipe, text_data(), out=tmp_path / "run", **options)
     (begun / "model.safetensors").unlink()
     save(randomised(SPEC, 5), tmp_path / "other", form="anyformer")
     (tmp_path / "other" / "model.safetensors").rename(begun / "model.safetensors")
@@ -197,8 +196,7 @@ def test_what_a_run_was_given_it_needs_no_more(given: Path, at: int, named: str 
     begun, how = tmp_path / "begun", RunOptions(device=HOW.device, plan=False, save_every=2)
     save(load(given)[0], begun, form="anyformer")
     whole = train(SPEC, RECIPE, text_data(), init=begun, options=how)
-    with pytest.raises(Crash):
-        train(SPEC, RECIPE, text_data(), init=begun, out=tmp_path / "run", watcher=Watching(at, crash), options=how)
+    crashed(at, SPEC, RECIPE, text_data(), init=begun, out=tmp_path / "run", options=how)
     begun.rename(tmp_path / "moved")
     init = None if named is None else tmp_path / named
     with pytest.raises(CheckpointError, match="leave --init out to go on with the run's own weights"):

@@ -23,8 +23,8 @@ from anyformer.training.run import Job, Run, RunOptions, checks, train
 from tests.cli.running import answer
 from tests.laws.models import randomised
 from tests.sample import in_turn
+from tests.training.crashing import crashed, hexadecimal
 from tests.training.test_lora import HOW, RECIPE, small
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data
 
 FEW = ("albert-base", "mixtral-8x7b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma3-1b", "mamba2-130m")
@@ -155,8 +155,7 @@ def test_a_run_that_stopped_goes_on_to_the_bit(base: str, at: int, tmp_path: Pat
     given = written(spec, tmp_path / "given")
     options: dict[str, Any] = {"init": given, "options": RunOptions(device=HOW.device, plan=False, save_every=2)}
     whole = train(spec, recipe, text_data(), **options)
-    with pytest.raises(Crash):
-        train(spec, recipe, text_data(), out=tmp_path / "run", watcher=Watching(at, crash), **options)
+    crashed(at, spec, recipe, text_data(), out=tmp_path / "run", **options)
     (given / "model.safetensors").unlink()
     again = train(spec, recipe, text_data(), out=tmp_path / "run", **options)
     assert hexadecimal(again) == hexadecimal(whole)

@@ -30,8 +30,8 @@ from anyformer.training.step.routing import routers_of
 from tests.laws.models import flop_counter
 from tests.laws.tolerance import FLOAT32, distance, gradient_distance
 from tests.oracles import multi_token as oracle
+from tests.training.crashing import hexadecimal, resumed
 from tests.training.models import VOCAB, decoder
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data
 
 CPU = torch.device("cpu")
@@ -197,9 +197,7 @@ def test_a_run_learns_goes_on_and_reports_each_distance(tmp_path: Path) -> None:
     recipe = Recipe(objective=MultiToken(), tokens=64 * 40, batch_tokens=64, seq_len=16, schedule=(Constant(),))
     options = RunOptions(device=CPU, save_every=10, validations=2)
     whole = train(SPEC, recipe, text_data(), options=options)
-    with pytest.raises(Crash):
-        train(SPEC, recipe, text_data(), out=tmp_path / "run", options=options, watcher=Watching(25, crash))
-    again = train(SPEC, recipe, text_data(), out=tmp_path / "run", options=options)
+    again = resumed(25, SPEC, recipe, text_data(), out=tmp_path / "run", options=options)
     assert hexadecimal(again) == hexadecimal(whole)
     steps = read_metrics(tmp_path / "run").steps
     assert [len(step.parts or ()) for step in steps] == [N_AHEAD] * 40

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,10 @@ from anyformer.training.chosen_recipe import changed
 from anyformer.training.run import Job, Run, train
 from anyformer.training.step.muon import MuonAdam, orthogonal
 from anyformer.training.step.optimizer import kept_nbytes, optimizer_of, ways_of
+from tests.laws.tolerance import in_float64
+from tests.training.crashing import hexadecimal, resumed
 from tests.training.models import decoder
-from tests.training.test_run import HOW, RECIPE, SPEC, Crash, Watching, crash, hexadecimal, text_data
+from tests.training.test_run import HOW, RECIPE, SPEC, text_data
 from tests.training.test_step import batch, recipe, trainer
 
 SHAPES = [(5, 9), (9, 5), (6, 6), (1, 4), (3, 4, 7), (2, 3, 8, 4)]
@@ -67,14 +68,8 @@ def test_steps_are_pytorchs() -> None:
     assert (mine - theirs).detach().norm() < 0.02 * moved.norm()
 
 
-@pytest.fixture
-def in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def test_steps_equal_muon_by_hand(in_float64: None) -> None:
+@in_float64()
+def test_steps_equal_muon_by_hand() -> None:
     """Of matrices by singular values, of all else AdamW; clipped and warmed up as by any rule."""
     spec, rule = decoder(tied=False), Muon(lr=0.02, weight_decay=0.3, momentum=0.9)
     ours = trainer(recipe(optimizer=rule, clip=0.5, schedule=(Warmup(steps=2), Constant())), spec)
@@ -105,8 +100,9 @@ def test_steps_equal_muon_by_hand(in_float64: None) -> None:
                 second[name] = 0.95 * second[name] + 0.05 * g**2
                 step = first[name] / (1 - 0.9**t) / ((second[name] / (1 - 0.95**t)).sqrt() + 1e-8)
             weights[name] = weights[name] * (1 - lr * (0.3 if name in maps else 0.0)) - lr * step
+    # Clipping divides by the norm + 1e-6: 2e-9 here, where float32 loses 4e-8.
     for name, p in ours.model.named_parameters():
-        torch.testing.assert_close(p.detach().double(), weights[name], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(p.detach().double(), weights[name], rtol=0, atol=1e-8)
     state = ours.optimizer.state
     held = {name for name, p in ours.model.named_parameters() if "momentum" in state[p]}
     assert held == maps
@@ -129,10 +125,8 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     given = RECIPE.but(optimizer=Muon(lr=0.01))
     whole = train(SPEC, given, text_data(), options=HOW)
     assert hexadecimal(whole) != hexadecimal(train(SPEC, RECIPE, text_data(), options=HOW))
-    with pytest.raises(Crash):
-        train(SPEC, given, text_data(), out=tmp_path / "run", options=HOW, watcher=Watching(13, crash))
-    result = train(SPEC, given, text_data(), out=tmp_path / "run", options=HOW)
-    assert hexadecimal(result) == hexadecimal(whole)
+    again = resumed(13, SPEC, given, text_data(), out=tmp_path / "run", options=HOW)
+    assert hexadecimal(again) == hexadecimal(whole)
     longer = train(SPEC, given.but(tokens=64 * 150, schedule=(Constant(),)), text_data(), options=HOW)
     assert longer.evaluation is not None
     assert longer.evaluation.loss < longer.steps[0].loss - 0.5

@@ -36,10 +36,10 @@ from anyformer.training.objectives.permuted.loss import PermutedRows
 from anyformer.training.run import Job, Run, RunOptions, train
 from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.step import Trainer
+from tests.training.crashing import Watching, hexadecimal, resumed
 from tests.training.models import VOCAB, decoder, encoder_decoder
 from tests.training.noisy import text_data, tokenizer
 from tests.training.test_objectives import CPU, sharpened
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 
 ENCODER = decoder(layers.Everything())
 XLNET = resize(xlnet(n_layers=1, d_model=16, n_heads=2), vocab_size=VOCAB)
@@ -268,10 +268,8 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(objective: ObjectiveSpec, tmp_pa
         recipe(objective),
     )
     straight = train(spec, given, text_data(), options=options)
-    with pytest.raises(Crash):
-        train(spec, given, text_data(), options=options, out=tmp_path / "run", watcher=Watching(5, crash))
-    resumed = train(spec, given, text_data(), options=options, out=tmp_path / "run")
-    assert hexadecimal(resumed) == hexadecimal(straight)
+    again = resumed(5, spec, given, text_data(), out=tmp_path / "run", options=options)
+    assert hexadecimal(again) == hexadecimal(straight)
     looks = read_metrics(tmp_path / "run").validations
     assert looks[-1].unigram_loss == straight.unigram_loss
     assert straight.flops_per_token > 0

@@ -33,11 +33,11 @@ from tests.laws.elsewhere import named
 from tests.laws.tolerance import FLOAT32, gradient_distance
 from tests.laws.weights import filled, telling
 from tests.oracles.decoders import Sees, gelu_tanh, gpt
+from tests.training.crashing import hexadecimal, resumed
 from tests.training.models import encoder_decoder
 from tests.training.noisy import text_data, tokenizer
 from tests.training.test_objectives import CPU
 from tests.training.test_objectives_noise import by_kind, originals, recipe
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 
 RESTORED = (PrefixLM(), SpanCorruption(), Denoising(), UL2())
 DRAWN = Sampling(temperature=6.0, top_k=40)
@@ -146,10 +146,8 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(tmp_path: Path) -> None:
         recipe(PrefixLM(), seq_len=40, batch_tokens=160),
     )
     straight = train(spec(), given, text_data(), options=options, out=tmp_path / "straight")
-    with pytest.raises(Crash):
-        train(spec(), given, text_data(), options=options, out=tmp_path / "run", watcher=Watching(3, crash))
-    resumed = train(spec(), given, text_data(), options=options, out=tmp_path / "run")
-    assert hexadecimal(resumed) == hexadecimal(straight)
+    again = resumed(3, spec(), given, text_data(), out=tmp_path / "run", options=options)
+    assert hexadecimal(again) == hexadecimal(straight)
 
 
 def plainly(model: Transformer, prompt: list[int], n: int, seed: int) -> list[int]:

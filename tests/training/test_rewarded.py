@@ -54,10 +54,10 @@ from anyformer.training.run.plan import flops_per_token
 from anyformer.training.step import Trainer
 from anyformer.training.step.trainer import rows_of
 from tests.cli.running import answer, refused, run, succeeded
+from tests.training.crashing import Crash, Watching, crash
 from tests.training.models import decoder, encoder_decoder
 from tests.training.test_answers import TEMPLATE, check_alike, gradients, log_likelihood
 from tests.training.test_objectives import CPU
-from tests.training.test_run import Crash, Watching, crash
 
 HOW = RunOptions(device=CPU, validations=2, plan=False)
 DIGITS = "0123456789"

@@ -6,7 +6,6 @@ import io
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 from anyformer import layers
@@ -15,8 +14,8 @@ from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.progress import PlainLines
 from anyformer.training.step.routing import routers_of
+from tests.training.crashing import hexadecimal, resumed
 from tests.training.test_routing import mixture
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data
 
 ROUTING = RouterTraining(
@@ -40,9 +39,7 @@ def test_it_goes_on_bit_for_bit_and_says_its_load(tmp_path: Path) -> None:
     stream = io.StringIO()
     whole = train(SPEC, RECIPE, text_data(), options=HOW, watcher=PlainLines(stream))
     out = tmp_path / "run"
-    with pytest.raises(Crash):
-        train(SPEC, RECIPE, text_data(), out=out, options=HOW, watcher=Watching(12, crash))
-    again = train(SPEC, RECIPE, text_data(), out=out, options=HOW)
+    again = resumed(12, SPEC, RECIPE, text_data(), out=out, options=HOW)
     assert hexadecimal(again) == hexadecimal(whole)
     for mine, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(mine, other)

@@ -15,13 +15,13 @@ from anyformer.errors import CheckpointError, RunFailed, SpecError, TextError, U
 from anyformer.layers import BatchNormSpec
 from anyformer.recipe import CausalLM, Constant, CosineDecay, DropoutSpec, Recipe, Warmup
 from anyformer.spec import ModelSpec
-from anyformer.training.checkpoint.metrics import StepMetrics, read_metrics
+from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.run import Job, Run, RunOptions, TrainingResult, train
 from anyformer.training.run import plan as plans
 from anyformer.training.run.budget import seconds_a_step
-from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
 from anyformer.training.step import StepResult, Trainer
+from tests.training.crashing import Watching, crashed, hexadecimal
 from tests.training.models import VOCAB, decoder
 from tests.training.texts import text_data
 
@@ -34,35 +34,6 @@ RECIPE = Recipe(
     schedule=(Warmup(steps=3), CosineDecay()),
 )
 HOW = RunOptions(device=torch.device("cpu"), save_every=5, validations=3)
-
-
-class Watching(Watcher):
-    """Collects what a run says, and may act after a step."""
-
-    def __init__(self, at: int = 0, act: Any = None) -> None:
-        self.plan: Any = None
-        self.losses: list[str] = []
-        self.at, self.act = at, act
-
-    def begin(self, plan: Any) -> None:
-        self.plan = plan
-
-    def step(self, metrics: StepMetrics) -> None:
-        self.losses.append(metrics.loss.hex())
-        if metrics.step == self.at:
-            self.act()
-
-
-class Crash(Exception):
-    pass
-
-
-def crash() -> None:
-    raise Crash
-
-
-def hexadecimal(result: TrainingResult) -> list[str]:
-    return [m.loss.hex() for m in result.steps] + [m.validation_loss.hex() for m in result.validations]
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +60,7 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(
 ) -> None:
     out = tmp_path / "run"
     for step in crashes:
-        with pytest.raises(Crash):
-            train(SPEC, RECIPE, text_data(), out=out, options=HOW, watcher=Watching(step, crash))
+        crashed(step, SPEC, RECIPE, text_data(), out=out, options=HOW)
     watching = Watching()
     result = train(SPEC, RECIPE, text_data(), out=out, options=HOW, watcher=watching)
     assert watching.plan.done == crashes[-1] // 5 * 5 - (5 if crashes[-1] % 5 == 0 else 0)
@@ -106,8 +76,7 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(
 
 def test_half_a_line_of_metrics_is_forgotten(whole: TrainingResult, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(Crash):
-        train(SPEC, RECIPE, text_data(), out=out, options=HOW, watcher=Watching(13, crash))
+    crashed(13, SPEC, RECIPE, text_data(), out=out, options=HOW)
     text = (out / "metrics.jsonl").read_text()
     (out / "metrics.jsonl").write_text(text[:-40])
     assert hexadecimal(train(SPEC, RECIPE, text_data(), out=out, options=HOW)) == hexadecimal(whole)

@@ -22,6 +22,7 @@ from anyformer.recipe import AdamW, Recipe
 from anyformer.spec import ModelSpec
 from anyformer.training.checkpoint.directory import own
 from anyformer.training.checkpoint.provenance import code_fingerprint
+from tests.hostile.faulty_disk import no_space_left
 from tests.training.killing import recipe, spec
 from tests.training.owned import PRINTS, created, held
 
@@ -158,11 +159,8 @@ class TestRefused:
         assert is_run(tmp_path / "a")
 
     def test_a_failure_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def full(*arguments: object) -> None:
-            raise OSError(28, "No space left on device")
-
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", full)
+            patch.setattr(os, "write", no_space_left)
             with pytest.raises(RunFailed, match="No space left"):
                 created(tmp_path / "runs" / "a")
         assert list((tmp_path / "runs").iterdir()) == []
@@ -250,10 +248,7 @@ class TestFiles:
         atomic.replace_file(path, b"two")
         assert path.read_bytes() == b"two"
 
-        def full(descriptor: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", no_space_left)
         with pytest.raises(OSError, match="No space"):
             atomic.replace_file(path, b"three")
         assert path.read_bytes() == b"two"

@@ -15,6 +15,7 @@ from anyformer.training.checkpoint.listing import list_runs
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, read_metrics
 from anyformer.training.data.text import TextData
 from anyformer.training.run import Job, Run, RunOptions, train
+from tests.hostile.faulty_disk import no_space_left
 from tests.training.models import decoder
 from tests.training.texts import encoded
 
@@ -71,10 +72,7 @@ def test_half_a_tokenizer_is_never_there(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Tokenizer, directory: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Tokenizer, "save", full)
+    monkeypatch.setattr(Tokenizer, "save", no_space_left)
     with pytest.raises(RunFailed, match=r"cannot create the run's directory .*a: No space left on device"):
         run(tmp_path / "a")
 
@@ -94,11 +92,8 @@ def test_metrics_are_cut_back_whole_or_not(tmp_path: Path, monkeypatch: pytest.M
     log.close()
     before = path.read_bytes()
 
-    def full(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
+        patch.setattr("os.fsync", no_space_left)
         with pytest.raises(RunFailed, match="No space left on device"):
             MetricsLog(path).open(2)
     assert path.read_bytes() == before

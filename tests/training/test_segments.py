@@ -47,8 +47,8 @@ from anyformer.training.step import Trainer
 from anyformer.training.step.memories import SegmentMemories, check_memory
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, VISIBLE, gradient_distance
+from tests.training.crashing import crashed, hexadecimal
 from tests.training.models import decoder, encoder_decoder
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 
 LENGTH, MEMORY, STREAMS = 6, 8, 3
 CPU = torch.device("cpu")
@@ -248,8 +248,7 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(tmp_path: Path, precision: Any) 
     other = train(spec, said.but(memory=MEMORY + 1), TEXTS, options=HOW)
     assert [m.loss for m in other.steps[:5]] != [m.loss for m in whole.steps[:5]]
     for step in (5, 13):
-        with pytest.raises(Crash):
-            train(spec, said, TEXTS, out=out, options=HOW, watcher=Watching(step, crash))
+        crashed(step, spec, said, TEXTS, out=out, options=HOW)
     again = RunOptions(device=CPU, save_every=3, validations=3, workers=2)
     result = train(spec, said, TEXTS, out=out, options=again)
     assert hexadecimal(result) == hexadecimal(whole)

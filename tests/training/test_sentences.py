@@ -28,10 +28,10 @@ from anyformer.training.run.evaluation import evaluate
 from anyformer.training.step import Trainer
 from tests.laws.parity import pair
 from tests.laws.tolerance import FLOAT32, gradient_distance
+from tests.training.crashing import hexadecimal, resumed
 from tests.training.noisy import encoded, plain_tokenizer, sentences
 from tests.training.test_objectives import CPU, sharpened
 from tests.training.test_objectives_noise import by_kind, recipe
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 
 BOTH = (NextSentence(), SentenceOrder())
 both = pytest.mark.parametrize("objective", BOTH, ids=by_kind)
@@ -220,11 +220,9 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(objective: SentencePairs, tmp_pa
         recipe(objective),
     )
     straight = train(spec, given, data(), options=options, out=tmp_path / "straight")
-    with pytest.raises(Crash):
-        train(spec, given, data(), options=options, out=tmp_path / "run", watcher=Watching(5, crash))
-    resumed = train(spec, given, data(), options=options, out=tmp_path / "run")
-    assert hexadecimal(resumed) == hexadecimal(straight)
-    assert [step.parts for step in resumed.steps] == [step.parts for step in straight.steps]
+    again = resumed(5, spec, given, data(), out=tmp_path / "run", options=options)
+    assert hexadecimal(again) == hexadecimal(straight)
+    assert [step.parts for step in again.steps] == [step.parts for step in straight.steps]
     steps = read_metrics(tmp_path / "run").steps
     assert steps[0].parts is not None
     assert steps[0].parts[objective.said] == pytest.approx(math.log(2), abs=0.2)  # what knowing nothing costs

@@ -25,10 +25,10 @@ from anyformer.training.run.signals import Stopped
 from tests.sample import in_turn
 from tests.training import labelled, noisy, texts
 from tests.training import test_contrastive as contrastive
+from tests.training.crashing import Watching, crashed, hexadecimal
 from tests.training.models import decoder
 from tests.training.test_pairs import RECIPE as OF_PAIRS
 from tests.training.test_pairs import pairs
-from tests.training.test_run import Crash, Watching, crash, hexadecimal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = Recipe(tokens=64 * 24, batch_tokens=64, seq_len=16)
@@ -164,8 +164,7 @@ def test_a_run_is_the_same_with_any_number_also_after_crashes(
     at_once = train(decoder(), RUN, data, out=tmp_path / "at once", options=with_workers(2))
     assert hexadecimal(at_once) == hexadecimal(whole)
     for step, workers in ((7, 2), (12, 1)):
-        with pytest.raises(Crash):
-            train(decoder(), RUN, data, out=out, options=with_workers(workers), watcher=Watching(step, crash))
+        crashed(step, decoder(), RUN, data, out=out, options=with_workers(workers))
     result = train(decoder(), RUN, data, out=out, options=with_workers(3))
     assert hexadecimal(result) == hexadecimal(whole)
     for mine, other in zip(result.model.parameters(), whole.model.parameters(), strict=True):

@@ -39,6 +39,7 @@ from anyformer.training.objectives.objective import objective_of
 from anyformer.training.objectives.permuted.loss import PermutedNoise
 from anyformer.training.step import Trainer
 from tests.laws.models import randomised
+from tests.laws.tolerance import in_float64
 
 LENGTH, ROWS, VOCABULARY = 12, 8, 32
 ROUTING = RouterTraining(
@@ -103,12 +104,8 @@ class Steps(NamedTuple):
 
 
 def trained_in_float64(world: World | None, *given: Any) -> Steps | None:
-    """`trained` with every number of twice as many digits, which tells rounding from error."""
-    torch.set_default_dtype(torch.float64)
-    try:
+    with in_float64():
         return trained(world, *given)
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def trained(

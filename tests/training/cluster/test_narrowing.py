@@ -27,6 +27,7 @@ from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer
+from tests.laws.tolerance import in_float64
 from tests.training.cluster.simulated import Simulated, together
 from tests.training.cluster.steps import batch_for, objective_for, recipe_for, trainer_for
 
@@ -117,11 +118,8 @@ def test_ranks_add_up_to_the_whole(name: str, ranks: int, monkeypatch: pytest.Mo
     elif name in IN_DOUBLE:
         for limit, value in LEAST.items():
             monkeypatch.setattr(f"{__name__}.{limit}", value)
-        torch.set_default_dtype(torch.float64)
-        try:
+        with in_float64():
             check(spec, ranks)
-        finally:
-            torch.set_default_dtype(torch.float32)
     else:
         check(spec, ranks)
 

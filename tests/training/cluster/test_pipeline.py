@@ -34,7 +34,15 @@ from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.objective import LossContext, Losses, objective_of
 from anyformer.training.run import RunOptions
 from tests.training.cluster.processes import Processes
-from tests.training.cluster.steps import ROWS, Steps, batch_for, of_all_stages, recipe_for, trained, trainer_for
+from tests.training.cluster.steps import (
+    ROWS,
+    batch_for,
+    of_all_stages,
+    recipe_for,
+    trained,
+    trained_in_float64,
+    trainer_for,
+)
 from tests.training.cluster.test_same_steps import EPSILON, GRADIENT, KEYS_OF_EARLIER, LOSS, NAMES, alone, check_near
 
 FAST = ("gpt2", "mixtral-8x7b", "deepseek-v3-mtp")  # tied tables, losses over all layers' routers, tokens further ahead
@@ -72,22 +80,14 @@ def test_four_processes_are_one(four: Processes, mesh: str) -> None:
             check_near(four(trained, name, mesh, 3, 1, ROWS, {}, recompute)[0], alone(name, n=3))
 
 
-def in_float64(world: World | None, *how: Any) -> Steps | None:
-    torch.set_default_dtype(torch.float64)
-    try:
-        return trained(world, *how)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["dp=2,pp=2", "tp=2,pp=2", "cp=2,pp=2"])
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_keys_are_lent_across_the_cut(four: Processes, mesh: str, recompute: str) -> None:
     """In float64, a millionth of the tolerance: in float32 rounding grows from step to step, up to 4.8e-5 in the second."""
     how = (3, 1, ROWS, {}, recompute)
-    wanted = in_float64(None, KEYS_OF_EARLIER, "", 3)
-    found = four(in_float64, KEYS_OF_EARLIER, mesh, *how)[0]
+    wanted = trained_in_float64(None, KEYS_OF_EARLIER, "", 3)
+    found = four(trained_in_float64, KEYS_OF_EARLIER, mesh, *how)[0]
     assert wanted is not None
     check_near(found, wanted, 1e-6)
 

@@ -19,6 +19,7 @@ from anyformer.training.checkpoint import shards
 from anyformer.training.checkpoint.metrics import StepMetrics
 from anyformer.training.cluster.world import World
 from anyformer.training.run.progress import Watcher
+from tests.hostile.faulty_disk import no_space_left
 from tests.training import killing
 from tests.training.cluster.processes import Processes, processes
 from tests.training.cluster.runs import ran
@@ -95,11 +96,7 @@ def full(world: World, out: Path) -> tuple[str, int]:
 
     def failing(directory: Path, tensors: Mapping[str, Tensor], group: Any = None) -> None:
         if "step-00000008" in str(directory) and world.rank == 1:
-
-            def no_room(*_: object, **__: object) -> None:
-                raise OSError(28, "No space left on device")
-
-            monkeypatch.setattr(HuggingFaceStorageWriter, "write_data", no_room)
+            monkeypatch.setattr(HuggingFaceStorageWriter, "write_data", no_space_left)
         try:
             write(directory, tensors, group)
         except OSError:

@@ -125,7 +125,7 @@ def test_settings_that_our_parts_express() -> None:
         ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0, "beta": 3}}, "rope_scaling: beta = 3 is unknown"),
         ({**LLAMA, "rope_scaling": 2}, "rope_scaling = 2 must be a table"),
         ({**LLAMA, "partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not computed here; only 1.0 is"),
-        ({**LLAMA, "hidden_act": "xielu"}, "hidden_act = 'xielu' is none of the activations"),
+        ({**LLAMA, "hidden_act": "xielu"}, "hidden_act = 'xielu' is not computed here; only 'gelu' or"),
         ({**LLAMA, "num_attention_heads": 5}, "num_attention_heads = 5 does not divide hidden_size = 32"),
         (
             {**LLAMA, "num_key_value_heads": 3},

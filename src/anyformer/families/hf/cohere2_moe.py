@@ -71,9 +71,7 @@ def _said_positions(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _score(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    word = settings.take(SCORE, str, "softmax")
-    if word not in SCORES:
-        raise settings.refusal(SCORE, f"must be {' or '.join(SCORES)}")
+    word = settings.word(SCORE, SCORES, "softmax")
     sum_is_one = settings.take("norm_topk_prob", bool, True) and word == "sigmoid"
     return changed(spec, RouterSpec, score=SCORES[word], renormalise=sum_is_one)
 
@@ -84,9 +82,7 @@ def _said_score(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _shared(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, way = settings.take("num_shared_experts", int, 0), settings.take(TOGETHER, str, "average")
-    if way not in ("average", "sum"):
-        raise settings.refusal(TOGETHER, "must be average or sum")
+    n, way = settings.take("num_shared_experts", int, 0), settings.word(TOGETHER, ("average", "sum"), "average")
     expert = one(spec, GatedFeedForwardSpec)
     spec = changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff) if n else None)
     return averaging(spec, half=n > 0 and way == "average")

@@ -7,7 +7,7 @@ the indexer's features by a Hadamard matrix, which changes no product, and compu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
@@ -26,7 +26,7 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
 )
 from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width
-from anyformer.families.hf.layout import within
+from anyformer.families.hf.layout import Laid, within
 from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
@@ -37,6 +37,11 @@ INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # what every layer
 OWN, SHARED = "full", "shared"  # whose choice a layer attends to: its own, or that of the last such layer
 CHOICE = "chosen"  # the name of a choice that others read
 INDEXER = {"q": "wq_b", "k": "wk", "norm_key": "k_norm", "weigh": "weights_proj"}
+
+
+def indexer(theirs: str = "self_attn.indexer.", more: Mapping[str, str] | None = None) -> Laid:
+    """The modules of an indexer, and those that it has `more` than others."""
+    return within({**INDEXER, **(more or {})}, f"{table.MIXER}.indexer.", theirs)
 
 
 def index_sizes(n_heads: int) -> tuple[table.Pair, ...]:
@@ -133,7 +138,7 @@ def _family(
         architecture,
         template,
         pairs,
-        lambda spec: {**modules(spec), **within(INDEXER, "0.branches.0.mixer.indexer.", "self_attn.indexer."), **LAYER},
+        lambda spec: {**modules(spec), **indexer(), **LAYER},
         apart=BY_EXPERT,
         ahead=AHEAD,
     )

@@ -18,7 +18,7 @@ from anyformer.families.hf.table import Pair
 from anyformer.families.mistral import mixtral
 from anyformer.families.phi_moe import phi_moe
 from anyformer.families.qwen2 import qwen_moe
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, LayerNormSpec, MoESpec, RotarySpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, Width
 
 EXPERTS = f"{table.FEED}.experts"
@@ -126,14 +126,8 @@ def qwen_routing(default: int, chosen: int, *, sum_is_one: bool) -> tuple[Pair, 
 def _read_dense(settings: Settings, spec: ModelSpec, default: int, usual: tuple[int, ...]) -> ModelSpec:
     """Place dense layers between the sparse ones of which the template has one."""
     n_layers = settings.take("num_hidden_layers", int)
-    step, width = settings.take("decoder_sparse_step", int, 1), settings.optional("intermediate_size", int)
-    said = settings.written("mlp_only_layers")
-    dense_ones = [i for i in usual if i < n_layers] if said is None else said
-    if step < 1 or not isinstance(dense_ones, list) or len(dense_ones) > n_layers:
-        name = "decoder_sparse_step" if step < 1 else "mlp_only_layers"
-        raise settings.refusal(
-            name, "must be at least 1" if step < 1 else f"must be a list of some of the {n_layers} layers"
-        )
+    step, width = settings.positive("decoder_sparse_step", int, 1), settings.optional("intermediate_size", int)
+    dense_ones = settings.layers("mlp_only_layers", n_layers, (i for i in usual if i < n_layers))
     mixed = spec.stack.blocks[0]
     dense = as_dense(mixed, width or default)
     kinds = ((i + 1) % step == 0 and i not in dense_ones for i in range(n_layers))
@@ -258,7 +252,7 @@ PHI_MOE = table.family(
         *WIDTHS,
         table.heads(n_kv_heads=8),
         table.BIASES,
-        table.at("rms_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.eps(1e-5, "rms_norm_eps"),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072, magnitudes=True),
         windows.window(None),
         *mixtral_routing(16, 2),

@@ -11,10 +11,10 @@ from anyformer.families.glm_next import glm_next
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared, v3_routing
 from anyformer.families.hf.deepseek_v4 import COEFFICIENTS, STREAMS
-from anyformer.families.hf.dsa import INDEXER, OWN
+from anyformer.families.hf.dsa import OWN, indexer
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
-from anyformer.families.hf.kimi import MAPS, MIXER, forgetting, kda_sizes
-from anyformer.families.hf.layout import Laid, Theirs, within
+from anyformer.families.hf.kimi import MAPS, forgetting, kda_sizes
+from anyformer.families.hf.layout import Laid, Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import kinds_of, layer_kinds, template
@@ -85,16 +85,16 @@ def _layer(spec: ModelSpec) -> dict[Any, Any]:
     latent = {
         ours: theirs for ours, theirs in modules(spec).items() if isinstance(ours, str) or "kv_down" not in ours[0]
     }
-    index = {**INDEXER, "gate.weight": "index_kpool_compress_gate", "bias": "index_kpool_compress_ape"}
+    index = indexer(more={"gate.weight": "index_kpool_compress_gate", "bias": "index_kpool_compress_ape"})
     down = {f"{table.PROJECTION}.kv_down": "self_attn.kv_a_proj_with_mqa"}
-    return {**latent, **down, **within(index, f"{MIXER}.indexer.", "self_attn.indexer."), **MAPS, **LAYER}
+    return {**latent, **down, **index, **MAPS, **LAYER}
 
 
 def _forgetting(place: str) -> dict[str, str | Theirs]:
-    return {**forgetting(place), f"{MIXER}.decay": f"{place}.A_log"}
+    return {**forgetting(place), f"{table.MIXER}.decay": f"{place}.A_log"}
 
 
-CONVOLUTION = f"{MIXER}.convolution"
+CONVOLUTION = f"{table.MIXER}.convolution"
 IN_MEMORY = {**_forgetting("self_attn.forget_gate"), CONVOLUTION: "self_attn.conv1d", **HELD}
 IN_FILES = {
     **_forgetting("self_attn"),

@@ -55,7 +55,7 @@ GATE_AND_UP = tuple(f"{EXPERTS}.{x}" for x in ("gate", "up"))
 MODULES = {
     **NORMS,
     **ATTENTION,
-    "0.branches.0.mixer.sink": "self_attn.sinks",
+    f"{table.MIXER}.sink": "self_attn.sinks",
     f"{table.FEED}.router": "mlp.router",
     tuple(f"{x}.weight" for x in GATE_AND_UP): Theirs("mlp.experts.gate_up_proj", turned=True, by="feature"),
     tuple(f"{x}.bias" for x in GATE_AND_UP): Theirs("mlp.experts.gate_up_proj_bias", by="feature"),

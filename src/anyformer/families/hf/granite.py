@@ -72,7 +72,7 @@ GRANITE_MOE = table.family(
 
 
 WINDOWS = windows.by_theta(lambda settings, n: [i % 4 == 0 for i in range(n)], 128)
-SINK = {"0.branches.0.mixer.sink": "self_attn.sinks"}
+SINK = {f"{table.MIXER}.sink": "self_attn.sinks"}
 GRANITE_SWA = table.family(
     "granite_swa",
     "GraniteSWAForCausalLM",

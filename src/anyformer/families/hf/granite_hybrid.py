@@ -53,10 +53,7 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
 def _turned(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Positions turn where that is said; the settings of what does not turn say nothing."""
     length = settings.positive("max_position_embeddings", int, 2048)
-    kind = settings.written("position_embedding_type")
-    if kind not in (None, "nope", "rope"):
-        raise settings.refusal("position_embedding_type", "must be rope or nope")
-    if kind == "rope":
+    if settings.word("position_embedding_type", ("nope", "rope"), "nope") == "rope":
         spec = changed(spec, GQASpec, rotary=rotary(settings, length, fraction=None))
     else:
         settings.ignore("rope_theta", "rope_scaling", "rope_parameters")
@@ -93,9 +90,7 @@ def _all_states(_: Settings, n_layers: int) -> list[str]:
 
 
 def _listed(settings: Settings, n_layers: int) -> list[str]:
-    said = settings.written("attn_layer_indices") or []
-    if not isinstance(said, list) or not all(type(i) is int and 0 <= i < n_layers for i in said):
-        raise settings.refusal("attn_layer_indices", f"must be a list of some of the {n_layers} layers")
+    said = settings.layers("attn_layer_indices", n_layers)
     return ["full_attention" if i in said else "linear_attention" for i in range(n_layers)]
 
 

@@ -162,7 +162,6 @@ def numbered_labels(n: int, names: Sequence[str] | None = None) -> dict[str, Any
 def labels_of(settings: Settings) -> int:
     """How many labels a configuration names or counts. Raises CheckpointError for names that are no table."""
     count, names = settings.take("num_labels", int, LABELS), settings.written("id2label")
-    settings.ignore("label2id")
     if names is None:
         return count
     if not isinstance(names, Mapping) or not names:

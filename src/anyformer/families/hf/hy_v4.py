@@ -9,7 +9,7 @@ from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps, modules, n_shared, v3_routing
 from anyformer.families.hf.deepseek_v4 import COEFFICIENTS, STREAMS
-from anyformer.families.hf.dsa import INDEXER, OWN, SHARED, index_sizes, shared_choices
+from anyformer.families.hf.dsa import OWN, SHARED, index_sizes, indexer, shared_choices
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import NORMS
@@ -74,13 +74,13 @@ def _fed(ours: str, theirs: str) -> dict[str, str | Theirs]:
 
 
 def _layer(spec: ModelSpec) -> Laid:
-    mixer, theirs = "0.branches.0.mixer", "self_attn"
+    theirs = "self_attn"
     return {
         **modules(spec),
-        **within(INDEXER, f"{mixer}.indexer.", f"{theirs}.indexer."),
+        **indexer(),
         **within(NORMS),
-        f"{mixer}.gate": Theirs(f"{theirs}.gate_proj", also=(f"{theirs}.linear_gate",)),
-        f"{mixer}.sink": Theirs(f"{theirs}.sinks", also=(f"{theirs}.learnable_sink_param",)),
+        f"{table.MIXER}.gate": Theirs(f"{theirs}.gate_proj", also=(f"{theirs}.linear_gate",)),
+        f"{table.MIXER}.sink": Theirs(f"{theirs}.sinks", also=(f"{theirs}.learnable_sink_param",)),
         **within(_fed(table.FEED, "mlp")),
         **within(_fed(f"{table.FEED}.shared_expert", "mlp.shared_experts")),
         **within(HELD),
@@ -116,5 +116,5 @@ HY_V4 = table.family(
     _layer,
     outside=_around,
     unneeded=("model.mtp_layers.*",),
-    ignored=("learnable_sink_init", "head_dim", "qk_head_dim"),
+    ignored=("learnable_sink_init",),
 )

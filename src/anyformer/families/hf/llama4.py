@@ -40,10 +40,8 @@ def rotating(settings: Settings, n: int) -> Sequence[int]:
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = settings.positive("num_hidden_layers", int)
-    step, moe = settings.positive("interleave_moe_layer_step", int, 1), settings.written("moe_layers")
-    moe = list(range(step - 1, n, step)) if moe is None else moe
-    if not isinstance(moe, list) or not all(i in range(n) for i in moe):
-        raise settings.refusal("moe_layers", f"must be a list of some of the {n} layers")
+    step = settings.positive("interleave_moe_layer_step", int, 1)
+    moe = settings.layers("moe_layers", n, range(step - 1, n, step))
     turning = rotating(settings, n)
     usual = (CHUNKED if turns else windows.FULL for turns in turning)
     types = settings.words("layer_types", n, (CHUNKED, windows.FULL), usual)

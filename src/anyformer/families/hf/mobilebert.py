@@ -148,5 +148,5 @@ MOBILEBERT = encoder_family(
     HEADS,
     _links,
     further=_tokens,
-    of_heads=(table.if_any(LayerNormSpec, table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-12)),),
+    of_heads=(table.if_any(LayerNormSpec, table.eps(1e-12)),),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from anyformer.families.hf import headings, table
 from anyformer.families.hf.bert import LAYER, OF_ROBERTA
-from anyformer.families.hf.encoder import SIZES, encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf.encoder import SIZES, encoder_family, laid_out, n_positions
 from anyformer.families.mpnet import mpnet
 
 HEADS = headings.usual_classes(
@@ -26,7 +26,7 @@ MPNET = encoder_family(
     mpnet(1, 8, 1),
     (
         *SIZES,
-        eps(1e-12),
+        table.eps(1e-12),
         table.only(relative_attention_num_buckets=32, pad_token_id=1),
         n_positions(offset_by_padding=True),
     ),

@@ -25,9 +25,9 @@ from anyformer.layers import (
 from anyformer.spec import ModelSpec
 
 AHEAD = ("mtp.*",)  # in files, what predicts a token further: the classes pass over it, and so do we
-MIXER, THEIRS = "0.branches.0.mixer", "linear_attn"
+THEIRS = "linear_attn"
 GATE, Q, K, V, OUT_GATE, WRITE, FORGET = (
-    f"{MIXER}.{name}" for name in ("gate", "q", "k", "v", "out_gate", "write", "forget")
+    f"{table.MIXER}.{name}" for name in ("gate", "q", "k", "v", "out_gate", "write", "forget")
 )
 
 
@@ -39,7 +39,7 @@ def _mixers(maps: Modules) -> dict[Any, Any]:
         **{ours: theirs for ours, theirs in ATTENTION.items() if not ours.endswith(".q")},
         (f"{table.PROJECTION}.q", GATE): Theirs("self_attn.q_proj", by="query"),
         **QK_NORMS,
-        **{f"{MIXER}.{ours}": f"{THEIRS}.{theirs}" for ours, theirs in inner.items()},
+        **{f"{table.MIXER}.{ours}": f"{THEIRS}.{theirs}" for ours, theirs in inner.items()},
         **maps,
     }
 

@@ -102,7 +102,7 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
     found = {kind: one(block, GQASpec) for kind, block in blocks}
     usual = found.get(windows.FULL) or found[windows.SLIDING]
     near = found.get(windows.SLIDING, usual)
-    width = usual.head_dim or spec.stack.d_model // usual.n_heads
+    width = width_of_head(spec, usual)
     return {"num_attention_heads": usual.n_heads, HEADS: near.n_heads, "query_pre_attn_scalar": width}
 
 
@@ -125,7 +125,7 @@ LAYERS = {
     **LAYER,
     **ATTENTION,
     **QK_NORMS,
-    "0.branches.0.mixer.gate": "self_attn.g_proj",
+    f"{table.MIXER}.gate": "self_attn.g_proj",
     **HELD,
 }
 SHARED = f"{table.FEED}.shared_expert"
@@ -133,7 +133,7 @@ RELEASED = {
     **LAYER,
     **ATTENTION,
     **QK_NORMS,
-    "0.branches.0.mixer.gate": "self_attn.g_proj",
+    f"{table.MIXER}.gate": "self_attn.g_proj",
     **gated(SHARED, "share_expert"),
     **{f"{EXPERTS}.{x}.weight": f"moe.{x}_proj.weight" for x in ("gate", "up", "down")},
     **routed("moe.gate.weight", "moe.router_bias"),

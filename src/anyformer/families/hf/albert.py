@@ -97,7 +97,7 @@ HEADS = headings.usual_classes(
 )
 ALBERT = encoder_family(
     "albert",
-    albert(1, 8, 1, width=4),
+    albert(1, 8, 1),
     (*sizes(usual="gelu_new")[:-1], depth(), width(128, always=True), SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     links,

@@ -155,7 +155,7 @@ REMBERT_HEADS = headings.usual_classes(
 )
 REMBERT = encoder_family(
     "rembert",
-    rembert(1, 8, 1, width=4).but(heads=()),
+    rembert(1, 8, 1).but(heads=()),
     (*SIZES, width(256, always=True, name="input_embedding_size"), SEGMENTS, table.eps(1e-12), n_positions()),
     REMBERT_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "encoder.embedding_hidden_mapping_in"}),

@@ -17,8 +17,7 @@ from anyformer.families.hf.experts import (
     dense_by_type,
     expert_width,
     filed,
-    n_chosen,
-    n_experts,
+    routing,
     sparse,
 )
 from anyformer.families.hf.layout import gated
@@ -132,7 +131,7 @@ LAYER = {**cohere.MODULES, **SHARED}
 COHERE2_MOE = table.family(
     "cohere2_moe",
     "Cohere2MoeForCausalLM",
-    windows.two_kinds(cohere2_moe(4, 8, 1, 8, 1, n_experts=2, top_k=1)),
+    windows.two_kinds(cohere2_moe(4, 8, 1, 8, 1, n_experts=2)),
     (
         *SPARSE_WIDTHS,
         expert_width("intermediate_size", "expert", 22_528),
@@ -143,8 +142,7 @@ COHERE2_MOE = table.family(
         cohere.LOGITS,
         table.tables(tied=True),
         table.Pair(_positions, _said_positions),
-        n_experts(8),
-        n_chosen(2),
+        routing(8, 2),
         table.Pair(_score, _said_score),
         table.Pair(_shared, _said_shared),
         WINDOWED,

@@ -64,17 +64,13 @@ def expert_width(name: str, field: str, default: int) -> Pair:
     return Pair(read, write)
 
 
-TEMPLATE = mixtral(1, 8, 1, 8, 1, head_dim=8, top_k=1)
+TEMPLATE = mixtral(1, 8, 1, 8, 1, head_dim=8)
 
 
-def n_chosen(default: int) -> Pair:
-    """How many experts see a token."""
-    return table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=default)
-
-
-def mixtral_routing(default: int, chosen: int) -> tuple[Pair, Pair]:
+def mixtral_routing(default: int, chosen: int) -> Pair:
     """How many experts there are, by Mixtral's name, and how many see a token."""
-    return table.at("num_local_experts", int, RouterSpec, "n_experts", default=default), n_chosen(chosen)
+    sizes = {"num_local_experts": ("n_experts", int, default), "num_experts_per_tok": ("top_k", int, chosen)}
+    return table.together(RouterSpec, sizes)
 
 
 MIXTRAL = table.family(
@@ -87,7 +83,7 @@ MIXTRAL = table.family(
         table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
         windows.window(None),
-        *mixtral_routing(8, 2),
+        mixtral_routing(8, 2),
         table.tables(tied=False),
         table.layers(),
     ),
@@ -95,7 +91,7 @@ MIXTRAL = table.family(
     apart=(HELD, OF_MIXTRAL),
 )
 
-TEMPLATE_OF_QWEN = qwen_moe(1, 8, 1, 8, 1, n_experts=64, top_k=1, d_shared=8, context=32_768)
+TEMPLATE_OF_QWEN = qwen_moe(1, 8, 1, 8, 1, n_experts=64, top_k=4, d_shared=8, context=32_768)
 SHARED = {
     **gated(f"{table.FEED}.shared_expert", "mlp.shared_expert"),
     f"{table.FEED}.shared_gate": "mlp.shared_expert_gate",
@@ -107,20 +103,23 @@ def sparse(spec: BlockSpec) -> bool:
     return any(isinstance(mixer, MoESpec) for mixer in spec.mixers)
 
 
-def n_experts(default: int) -> Pair:
-    """How many experts there are, by the name that files have or the one that transformers 5 writes."""
+def routing(default: int, chosen: int) -> Pair:
+    """How many experts there are, by the name that files have or the one that transformers 5 writes, and how many see a token."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        said = settings.optional("num_local_experts", int)
-        return changed(spec, RouterSpec, n_experts=settings.take("num_experts", int, said or default))
+        n = settings.take("num_experts", int, settings.optional("num_local_experts", int) or default)
+        return changed(spec, RouterSpec, n_experts=n, top_k=settings.take("num_experts_per_tok", int, chosen))
 
-    return Pair(read, lambda spec: {"num_experts": one(spec, RouterSpec).n_experts})
+    def write(spec: ModelSpec) -> dict[str, int]:
+        router = one(spec, RouterSpec)
+        return {"num_experts": router.n_experts, "num_experts_per_tok": router.top_k}
+
+    return Pair(read, write)
 
 
-def qwen_routing(default: int, chosen: int, *, sum_is_one: bool) -> tuple[Pair, Pair, Pair]:
-    """How many experts there are, how many see a token, and whether their weights are made to sum to 1."""
-    renormalised = table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=sum_is_one)
-    return n_experts(default), n_chosen(chosen), renormalised
+def qwen_routing(default: int, chosen: int, *, sum_is_one: bool) -> tuple[Pair, Pair]:
+    """The same, and whether the weights of those are made to sum to 1."""
+    return routing(default, chosen), table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=sum_is_one)
 
 
 def _read_dense(settings: Settings, spec: ModelSpec, default: int, usual: tuple[int, ...]) -> ModelSpec:
@@ -242,7 +241,7 @@ QWEN_MOE = table.family(
     apart=BY_EXPERT,
 )
 
-TEMPLATE_OF_PHI = phi_moe(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
+TEMPLATE_OF_PHI = phi_moe(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8)
 
 PHI_MOE = table.family(
     "phimoe",
@@ -255,7 +254,7 @@ PHI_MOE = table.family(
         table.eps(1e-5, "rms_norm_eps"),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072, magnitudes=True),
         windows.window(None),
-        *mixtral_routing(16, 2),
+        mixtral_routing(16, 2),
         table.only(num_experts_per_tok=2),  # which the class takes whatever is said
         table.at("router_jitter_noise", float, RouterSpec, "tolerance", default=0.01),
         table.at("lm_head_bias", bool, HeadSpec, "bias", default=False),

@@ -115,8 +115,8 @@ def _said_beside(spec: ModelSpec) -> dict[str, Any]:
     return {"shared_intermediate_size": one(shared, GatedFeedForwardSpec).d_ff if shared else 0}
 
 
-MIXTURE = granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1)
-OF_MIXTURES = (*GRANITE_PAIRS, *mixtral_routing(8, 2), table.Pair(_beside, _said_beside))
+MIXTURE = granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0)
+OF_MIXTURES = (*GRANITE_PAIRS, mixtral_routing(8, 2), table.Pair(_beside, _said_beside))
 GRANITE_MOE_SWA = table.family(
     "granitemoe_swa",
     "GraniteMoeSWAForCausalLM",

@@ -86,7 +86,7 @@ def _filed(spec: ModelSpec) -> dict[Any, Any]:
     }
 
 
-SMALL = ling3(6, 8, 1, 8, 8, head_dim=8)
+SMALL = ling3(6, 8, 1, 8, 8)
 LING = table.family(
     "bailing_hybrid",
     "BailingHybridForCausalLM",

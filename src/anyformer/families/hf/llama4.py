@@ -114,7 +114,7 @@ LLAMA4 = table.family(
         table.BIASES,
         table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
-        *mixtral_routing(16, 1),
+        mixtral_routing(16, 1),
         table.tables(tied=False),
         table.Pair(_read, _write),
     ),

@@ -51,14 +51,14 @@ def _turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
 MINIMAX_M2 = table.family(
     "minimax_m2",
     "MiniMaxM2ForCausalLM",
-    minimax_m2(1, 8, 1, 8, n_experts=64, top_k=1),
+    minimax_m2(1, 8, 1, 8),
     (
         *WIDTHS,
         table.heads(n_kv_heads=8, head_dim=128),
         EPS,
         table.positions(RotarySpec(theta=5_000_000.0), fraction=FRACTION, context=196_608),
         table.Pair(_turning),
-        *mixtral_routing(256, 8),
+        mixtral_routing(256, 8),
         table.tables(tied=False),
         table.layers(),
         table.only(scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer"),
@@ -154,7 +154,7 @@ def _tables(spec: ModelSpec) -> Iterator[TensorRow]:
 MINIMAX = table.family(
     "minimax",
     "MiniMaxForCausalLM",
-    template(minimax(2, 8, 1, 8, n_experts=64, top_k=1, head_dim=8, attends=2), WORDS),
+    template(minimax(8, 8, 1, 8), WORDS),
     (
         *WIDTHS,
         table.activation("hidden_act", "silu", LightningAttentionSpec),
@@ -164,7 +164,7 @@ MINIMAX = table.family(
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
         table.Pair(_turning),
         windows.window(None),
-        *mixtral_routing(8, 2),
+        mixtral_routing(8, 2),
         table.Pair(_factors, _factors_of),
         table.tables(tied=False),
         table.only(block_size=(None, BLOCK)),  # which files have tables of

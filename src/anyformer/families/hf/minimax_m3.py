@@ -114,7 +114,7 @@ MINIMAX_M3 = table.family(
         table.positions(RotarySpec(theta=5_000_000.0), fraction=FRACTION, context=524_288),
         table.only(rotary_dim=_turning),
         table.fixed(rotary_dim=_turning),
-        *mixtral_routing(128, 4),
+        mixtral_routing(128, 4),
         table.at("routed_scaling_factor", float, RouterSpec, "factor", default=2.0),
         table.tables(tied=False),
         table.Pair(_layers, _said),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import BY_EXPERT, SHARED, expert_width, n_chosen, n_experts
+from anyformer.families.hf.experts import BY_EXPERT, SHARED, expert_width, routing
 from anyformer.families.hf.layout import Modules, Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -93,8 +93,7 @@ def experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
     return (
         *SPARSE_WIDTHS,
         table.heads(n_kv_heads=2, head_dim=256),
-        n_experts(n),
-        n_chosen(top_k),
+        routing(n, top_k),
         expert_width("moe_intermediate_size", "expert", 512),
         expert_width("shared_expert_intermediate_size", "shared_expert", 512),
     )

@@ -46,6 +46,7 @@ from anyformer.families.gguf.keys import (
     only,
 )
 from anyformer.families.hf import table
+from anyformer.families.hf.layout import moved
 
 SOFTCAPS = {f"{part}_logit_softcapping": f"{part}_logit_softcapping" for part in ("attn", "final")}
 MULTIPLIERS = {
@@ -89,11 +90,10 @@ STATES: Block = {
     }.items()
 }
 # Attention as the second branch.
-BESIDE_STATES: Block = {
-    ours.replace(table.MIXER, table.BESIDE) if isinstance(ours, str) else ours: theirs
-    for ours, theirs in LAYER.items()
-    if ours != "1.norm_in"
-}
+BESIDE_STATES: Block = moved(
+    {ours: theirs for ours, theirs in LAYER.items() if ours != "1.norm_in"},
+    lambda name: name.replace(table.MIXER, table.BESIDE),
+)
 NORMS_OF_STATES = (("norm_step", "dt"), ("norm_write", "b"), ("norm_read", "c"))
 SHORT: Block = {
     f"{table.MIXER}.{x}": f"shortconv.{y}"

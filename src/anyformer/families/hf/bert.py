@@ -50,11 +50,11 @@ MLM = headings.words(
 )
 
 
-def bert_heads(name: str, prefix: str, *first: str) -> headings.HeadNames:
-    """The heads of BERT's classes by other names; those whose names end with `first` come first."""
+def bert_heads(name: str, prefix: str, *first: str, words: headings.Heading = MLM) -> headings.HeadNames:
+    """The heads of BERT's classes by other names, `words` for masked words; those whose names end with `first` come first."""
     pooler = f"{prefix}pooler.dense"
     each = {
-        "mlm": MLM,
+        "mlm": words,
         "nsp": headings.of_pairs("nsp", pooler, NEXT),
         "pooler": headings.pooled(pooler),
         "classes": headings.row_labels(pooler, "classifier"),
@@ -225,15 +225,6 @@ def _waves(spec: ModelSpec) -> list[TensorRow]:
     return [waves("encoder.embed_positions.weight", spec.context or CONTEXT, frequencies)]
 
 
-ROFORMER_HEADS = headings.usual_classes(
-    "RoFormer",
-    "roformer.",
-    {
-        "mlm": MLM,
-        "classes": headings.row_labels(*headings.TWO_LAYERS, headings.of_feed_forwards),
-        **headings.LABELLED,
-    },
-)
 ROFORMER = encoder_family(
     "roformer",
     roformer(1, 8, 1),
@@ -245,7 +236,7 @@ ROFORMER = encoder_family(
         table.context("max_position_embeddings", CONTEXT),
         table.only(rotary_value=False),
     ),
-    ROFORMER_HEADS,
+    headings.poolerless("RoFormer", "roformer.", MLM),
     laid_out(LAYER, terms=("token_type",), outside={"stack.embedding.projection": "embeddings_project"}),
     further=_waves,
 )

@@ -20,7 +20,7 @@ from anyformer.families.hf.experts import (
     routing,
     sparse,
 )
-from anyformer.families.hf.layout import gated
+from anyformer.families.hf.layout import gated, moved
 from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA
@@ -117,13 +117,8 @@ def _said_dense(spec: ModelSpec) -> dict[str, Any]:
     return {OF_DENSE: 1 if all(any(block.nested(RotarySpec)) for block in full) else 4}
 
 
-def _beside(modules: dict[str, Any] | dict[Any, Any]) -> dict[Any, Any]:
-    """The modules of a mixture, beside attention."""
-
-    def place(name: str) -> str:
-        return name.replace(table.FEED, table.BESIDE)
-
-    return {place(ours) if isinstance(ours, str) else tuple(map(place, ours)): x for ours, x in modules.items()}
+def _beside(name: str) -> str:
+    return name.replace(table.FEED, table.BESIDE)
 
 
 SHARED = gated(f"{table.BESIDE}.shared_expert", "mlp.shared_experts")
@@ -151,5 +146,5 @@ COHERE2_MOE = table.family(
         table.Pair(_dense, _said_dense),
     ),
     LAYER,
-    apart=(_beside(HELD), _beside(filed())),
+    apart=(moved(HELD, _beside), moved(filed(), _beside)),
 )

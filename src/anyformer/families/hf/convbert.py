@@ -58,15 +58,7 @@ def _links(spec: ModelSpec) -> Laid:
     return laid_out(_layer(spec), outside={"stack.embedding.projection": "embeddings_project"})(spec)
 
 
-HEADS = headings.usual_classes(
-    "ConvBert",
-    "convbert.",
-    {
-        "mlm": headings.words(f"{GENERATED}.dense", f"{GENERATED}.LayerNorm", "generator_lm_head"),
-        "classes": headings.row_labels(*headings.TWO_LAYERS, headings.of_feed_forwards),
-        **headings.LABELLED,
-    },
-)
+WORDS = headings.words(f"{GENERATED}.dense", f"{GENERATED}.LayerNorm", "generator_lm_head")
 CONVBERT = encoder_family(
     "convbert",
     convbert(1, 8, 2),
@@ -84,6 +76,6 @@ CONVBERT = encoder_family(
         n_positions(),
         table.at("num_groups", int, FeedForwardSpec, "groups", default=1),
     ),
-    HEADS,
+    headings.poolerless("ConvBert", "convbert.", WORDS),
     _links,
 )

@@ -7,7 +7,7 @@ the indexer's features by a Hadamard matrix, which changes no product, and compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
@@ -105,20 +105,20 @@ def _family(
     hf_type: str,
     architecture: str,
     template: ModelSpec,
-    dense: int,
-    latent: dict[str, int],
-    eps: float,
     routing: table.Pair,
-    heads: int,
-    context: int,
     *own: table.Pair,
+    d_ff: int,
+    eps: float,
+    index_heads: int,
+    context: int,
+    latent: Iterable[table.Pair],
 ) -> Family:
     """The family of a class; the numbers are its defaults."""
     pairs = (
         *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),
         n_shared(1),
-        *latent_heads(**latent, narrow=True),
+        *latent,
         layer_eps(eps),
         table.positions(RotarySpec(layout="interleaved"), context=context),
         routing,
@@ -128,8 +128,8 @@ def _family(
             rope_interleave=True, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False, moe_layer_freq=1
         ),
         table.layers(),
-        dense_by_type(dense, 3, "first_k_dense_replace"),
-        *index_sizes(heads),
+        dense_by_type(d_ff, 3, "first_k_dense_replace"),
+        *index_sizes(index_heads),
         further(0),
         *own,
     )
@@ -148,23 +148,23 @@ DEEPSEEK_V32 = _family(
     "deepseek_v32",
     "DeepseekV32ForCausalLM",
     choosing(deepseek(1, 8, 1, 8, 8, V3_ROUTER, n_dense=0, mscale=1.0), 1, layout="half"),
-    18_432,
-    {},
-    1e-6,
     v3_routing(),
-    64,
-    163_840,
+    d_ff=18_432,
+    eps=1e-6,
+    index_heads=64,
+    context=163_840,
+    latent=latent_heads(narrow=True),
 )
 GLM_MOE_DSA = _family(
     "glm_moe_dsa",
     "GlmMoeDsaForCausalLM",
     glm5(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
-    12_288,
-    {"query_rank": 2048, "head_dim": 192, "value_dim": 256},
-    1e-5,
     v3_routing(256, 8, 2.5, 1, 1),
-    32,
-    202_752,
     table.only(indexer_rope_interleave=True),
     shared_choices(),
+    d_ff=12_288,
+    eps=1e-5,
+    index_heads=32,
+    context=202_752,
+    latent=latent_heads(query_rank=2048, head_dim=192, value_dim=256, narrow=True),
 )

@@ -40,15 +40,6 @@ def _write_landmarks(spec: ModelSpec) -> dict[str, Any]:
     return {"num_landmarks": n, "segment_means_seq_len": length - length % n}
 
 
-HEADS = headings.usual_classes(
-    "Nystromformer",
-    "nystromformer.",
-    {
-        "mlm": MLM,
-        "classes": headings.row_labels(*headings.TWO_LAYERS, headings.of_feed_forwards),
-        **headings.LABELLED,
-    },
-)
 NYSTROMFORMER = encoder_family(
     "nystromformer",
     nystromformer(1, 8, 1, landmarks=None, size=65, context=510),
@@ -60,7 +51,7 @@ NYSTROMFORMER = encoder_family(
         table.at("conv_kernel_size", int, ValueConvolutionSpec, "size", default=65),
         table.Pair(_read_landmarks, _write_landmarks),
     ),
-    HEADS,
+    headings.poolerless("Nystromformer", "nystromformer.", MLM),
     lambda spec: laid_out(
         {
             **LAYER,

@@ -16,7 +16,7 @@ from anyformer.errors import CheckpointError
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import HELD, SHARED, filed
-from anyformer.families.hf.layout import Laid, Theirs, within
+from anyformer.families.hf.layout import Laid, Theirs, moved, within
 from anyformer.families.hf.mapping import TensorRow, Tensors, constant, one, width_of_head
 from anyformer.families.hf.qwen3_next import AHEAD, PLAINLY, SIZES, experts
 from anyformer.families.hf.rotary import FRACTION
@@ -145,8 +145,7 @@ def _either(modules: Mapping[Any, Any]) -> dict[Any, Any]:
         number, _, rest = name.partition(".")
         return f"{int(number) + 1}.{rest}"
 
-    moved = {later(own) if isinstance(own, str) else tuple(map(later, own)): theirs for own, theirs in modules.items()}
-    return {**modules, **moved}
+    return {**modules, **moved(modules, later)}
 
 
 def _layer(spec: ModelSpec) -> dict[Any, Any]:

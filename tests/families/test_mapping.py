@@ -290,8 +290,11 @@ def test_sinusoids_of_one_pair(d_model: int) -> None:
     sizes = dict.fromkeys((f"{side}_{what}" for side in ("encoder", "decoder") for what in ("layers", "ffn_dim")), 1)
     heads = {f"{side}_attention_heads": 1 for side in ("encoder", "decoder")}
     spec = read({"model_type": "m2m_100", "vocab_size": 20, "d_model": d_model, **sizes, **heads})
-    with pytest.raises(SpecError, match=f"'half-1' has no exponent for the one pair of a width of {d_model}; take d"):
+    refused = f"'half-1' has no exponent for the one pair of a width of {d_model}; take d"
+    with pytest.raises(SpecError, match=refused):
         parameters(spec)
+    with pytest.raises(SpecError, match=refused):
+        FAMILIES["fsmt"].rows(spec)  # whose files hold the table
 
 
 def test_what_misfits_is_told_and_no_name_that_nothing_else_shares() -> None:

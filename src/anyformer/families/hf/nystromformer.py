@@ -40,6 +40,7 @@ def _write_landmarks(spec: ModelSpec) -> dict[str, Any]:
     return {"num_landmarks": n, "segment_means_seq_len": length - length % n}
 
 
+HEADS = headings.poolerless("Nystromformer", "nystromformer.", MLM)
 NYSTROMFORMER = encoder_family(
     "nystromformer",
     nystromformer(1, 8, 1, landmarks=None, size=65, context=510),
@@ -51,7 +52,7 @@ NYSTROMFORMER = encoder_family(
         table.at("conv_kernel_size", int, ValueConvolutionSpec, "size", default=65),
         table.Pair(_read_landmarks, _write_landmarks),
     ),
-    headings.poolerless("Nystromformer", "nystromformer.", MLM),
+    HEADS,
     lambda spec: laid_out(
         {
             **LAYER,

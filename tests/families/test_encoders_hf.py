@@ -19,7 +19,6 @@ from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, parameters
 from tests.laws.inputs import inputs
 from tests.laws.parity import InDouble, differences, pair, rounding
-from tests.laws.tolerance import FLOAT64, close
 
 SIZES = {
     "vocab_size": 101,
@@ -137,28 +136,6 @@ def test_its_own_class_computes_alike(
         found = differences(both, inputs(kind, 101))
     assert both.family.hf_type == hf_type
     assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("BertForNextSentencePrediction", {}),
-        (
-            "MobileBertForNextSentencePrediction",
-            {"embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16},
-        ),
-    ],
-)
-def test_whether_a_sentence_follows(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    kind: Any = getattr(transformers, name)
-    torch.manual_seed(0)
-    with InDouble(), torch.no_grad():
-        theirs = kind(kind.config_class(**SIZES, **settings)).eval()
-        for parameter in theirs.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-        theirs.save_pretrained(tmp_path)
-        ids = torch.randint(3, 101, (2, 12))
-        close(load(tmp_path)[0](ids).outputs["nsp"], theirs(ids).logits, FLOAT64)
 
 
 def test_thetas_and_segments() -> None:

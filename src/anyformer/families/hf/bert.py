@@ -225,6 +225,7 @@ def _waves(spec: ModelSpec) -> list[TensorRow]:
     return [waves("encoder.embed_positions.weight", spec.context or CONTEXT, frequencies)]
 
 
+ROFORMER_HEADS = headings.poolerless("RoFormer", "roformer.", MLM)
 ROFORMER = encoder_family(
     "roformer",
     roformer(1, 8, 1),
@@ -236,7 +237,7 @@ ROFORMER = encoder_family(
         table.context("max_position_embeddings", CONTEXT),
         table.only(rotary_value=False),
     ),
-    headings.poolerless("RoFormer", "roformer.", MLM),
+    ROFORMER_HEADS,
     laid_out(LAYER, terms=("token_type",), outside={"stack.embedding.projection": "embeddings_project"}),
     further=_waves,
 )

@@ -59,6 +59,7 @@ def _links(spec: ModelSpec) -> Laid:
 
 
 WORDS = headings.words(f"{GENERATED}.dense", f"{GENERATED}.LayerNorm", "generator_lm_head")
+HEADS = headings.poolerless("ConvBert", "convbert.", WORDS)
 CONVBERT = encoder_family(
     "convbert",
     convbert(1, 8, 2),
@@ -76,6 +77,6 @@ CONVBERT = encoder_family(
         n_positions(),
         table.at("num_groups", int, FeedForwardSpec, "groups", default=1),
     ),
-    headings.poolerless("ConvBert", "convbert.", WORDS),
+    HEADS,
     _links,
 )

@@ -112,6 +112,7 @@ MASKED = headings.Heading(
         "": Theirs(WORDS, also=(f"{WORDS}.decoder",)),
     },
 )
+HEADS = bert_heads("MobileBert", "mobilebert.", words=MASKED)
 MOBILEBERT = encoder_family(
     "mobilebert",
     mobilebert(1, 16, 1, 8, width=8, n_feeds=1),
@@ -133,7 +134,7 @@ MOBILEBERT = encoder_family(
             classifier_activation=True,
         ),
     ),
-    bert_heads("MobileBert", "mobilebert.", words=MASKED),
+    HEADS,
     _links,
     further=_tokens,
     of_heads=(table.if_any(LayerNormSpec, table.eps(1e-12)),),

@@ -11,6 +11,7 @@ from anyformer.families.hf.encoder import SIZES, encoder_family, laid_out, n_pos
 from anyformer.families.mpnet import mpnet
 
 ATTENTION = {f"{table.PROJECTION}.{x}": f"attention.attn.{x}" for x in "qkvo"} | {"0.norm_sum": "attention.LayerNorm"}
+HEADS = roberta_heads("MPNet", "mpnet.")
 MPNET = encoder_family(
     "mpnet",
     mpnet(1, 8, 1),
@@ -20,7 +21,7 @@ MPNET = encoder_family(
         table.only(relative_attention_num_buckets=32, pad_token_id=1),
         n_positions(offset_by_padding=True),
     ),
-    roberta_heads("MPNet", "mpnet."),
+    HEADS,
     laid_out(
         {**LAYER, **ATTENTION}, terms=("position",), outside={"shared.buckets": "encoder.relative_attention_bias"}
     ),

@@ -59,7 +59,7 @@ def expert_width(name: str, field: str, default: int) -> Pair:
 
     def write(spec: ModelSpec) -> dict[str, int]:
         expert = getattr(one(spec, MoESpec), field)
-        return {name: expert.d_ff} if expert else {}
+        return {name: one(expert, GatedFeedForwardSpec).d_ff} if expert else {}
 
     return Pair(read, write)
 

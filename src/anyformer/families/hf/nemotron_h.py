@@ -7,8 +7,8 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import v3_routing
-from anyformer.families.hf.experts import expert_width
 from anyformer.families.hf.mamba import mixer, modules
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import OLDER, kinds_of
 from anyformer.families.nemotron_h import ROUTER, nemotron_h
@@ -41,16 +41,25 @@ def _kinds(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return with_layers(spec, (blocks[word] for word in found))
 
 
-def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Of feed-forwards that are layers: of the template's the last."""
-    *others, last = spec.stack.blocks
-    d_ff = settings.positive("intermediate_size", int, 21_504)
-    return with_layers(spec, (*others, changed(last, FeedForwardSpec, d_ff=d_ff)))
+def _width(name: str, default: int, of: str) -> table.Pair:
+    """The width of feed-forwards that are layers, of experts, or of what all tokens see beside these."""
 
+    def holds(spec: ModelSpec) -> list[FeedForwardSpec]:
+        mixers = [b.mixer for block in spec.stack.blocks for s in block.sublayers for b in s.branches]
+        if of == "layer":
+            return [each for each in mixers if isinstance(each, FeedForwardSpec)]
+        found = [getattr(each, of) for each in mixers if isinstance(each, MoESpec)]
+        return [each for each in found if isinstance(each, FeedForwardSpec)]
 
-def _written_width(spec: ModelSpec) -> dict[str, Any]:
-    mixers = (branch.mixer for block in spec.stack.blocks for each in block.sublayers for branch in each.branches)
-    return next(({"intermediate_size": each.d_ff} for each in mixers if isinstance(each, FeedForwardSpec)), {})
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        d_ff = settings.positive(name, int, default)
+        if of != "layer":
+            mixture = one(spec, MoESpec)
+            return changed(spec, MoESpec, **{of: getattr(mixture, of).but(d_ff=d_ff)})
+        *others, last = spec.stack.blocks  # the template's
+        return with_layers(spec, (*others, changed(last, FeedForwardSpec, d_ff=d_ff)))
+
+    return table.Pair(read, lambda spec: {name: holds(spec)[0].d_ff} if holds(spec) else {})
 
 
 def _modules(up: str, down: str) -> dict[str, Any]:
@@ -77,9 +86,9 @@ PAIRS = (
     *(table.if_any(SSDSpec, pair) for pair in mixer(OF_MIXERS, 128, 8, "mamba_hidden_act")),
     table.if_any(RouterSpec, v3_routing(8, 2, 1.0, 1, 1)),
     table.if_any(MoESpec, table.at("moe_latent_size", int, MoESpec, "latent", default=None, nullable=True)),
-    table.if_any(MoESpec, expert_width("moe_intermediate_size", "expert", 7688)),
-    table.if_any(MoESpec, expert_width("moe_shared_expert_intermediate_size", "shared_expert", 7688)),
-    table.Pair(_width, _written_width),
+    _width("moe_intermediate_size", 7688, "expert"),
+    _width("moe_shared_expert_intermediate_size", 7688, "shared_expert"),
+    _width("intermediate_size", 21_504, "layer"),
     table.tables(tied=False),
     table.Pair(_kinds, lambda spec: {"layers_block_type": kinds_of(spec, WORDS)}),
     table.only(

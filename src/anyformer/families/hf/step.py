@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.errors import SpecError
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
@@ -117,6 +118,8 @@ def _limits(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _clamping(spec: ModelSpec) -> dict[str, Any]:
     feeds = [[*block.nested(GatedFeedForwardSpec)] for block in spec.stack.blocks]  # an expert's before a shared one's
+    if not all(feeds):
+        raise SpecError("a layer has no gated feed-forward, and this class has one in each")
     each = [feed[0].limit if len(feed) > 1 else None for feed in feeds], [feed[-1].limit for feed in feeds]
     return {name: limits if any(limits) else None for name, limits in zip(LIMITS, each, strict=True)}
 

@@ -351,7 +351,11 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ),
         ("jamba", {**JAMBA, "expert_layer_period": 0}, "expert_layer_period"),
         ("kimi_linear", {**KIMI, "mla_use_nope": False}, "mla_use_nope = False is not computed here"),
-        ("kimi_linear", {**KIMI, "linear_attn_config": {"full_attn_layers": [0]}}, "some of the layers 1 to 5"),
+        (
+            "kimi_linear",
+            {**KIMI, "linear_attn_config": {"full_attn_layers": [0]}},
+            "some of the 5 layers, by numbers from 1",
+        ),
         ("kimi_linear", {**KIMI, "layer_types": ["sliding_attention"] * 5}, "layer_types = .* must be 5 times"),
         (
             "nemotron_h",
@@ -425,7 +429,7 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         (
             "inkling_text",
             {**INKLING, "layer_types": None, "local_layer_ids": [0.5]},
-            "must be a list of the numbers of",
+            "must be a list of some of the",
         ),
     ],
 )

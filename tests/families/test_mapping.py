@@ -125,7 +125,7 @@ def test_settings_that_our_parts_express() -> None:
         ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0, "beta": 3}}, "rope_scaling: beta = 3 is unknown"),
         ({**LLAMA, "rope_scaling": 2}, "rope_scaling = 2 must be a table"),
         ({**LLAMA, "partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not computed here; only 1.0 is"),
-        ({**LLAMA, "hidden_act": "xielu"}, "hidden_act = 'xielu' is none of the activations"),
+        ({**LLAMA, "hidden_act": "xielu"}, "hidden_act = 'xielu' is not computed here; only 'gelu' or"),
         ({**LLAMA, "num_attention_heads": 5}, "num_attention_heads = 5 does not divide hidden_size = 32"),
         (
             {**LLAMA, "num_key_value_heads": 3},
@@ -290,8 +290,11 @@ def test_sinusoids_of_one_pair(d_model: int) -> None:
     sizes = dict.fromkeys((f"{side}_{what}" for side in ("encoder", "decoder") for what in ("layers", "ffn_dim")), 1)
     heads = {f"{side}_attention_heads": 1 for side in ("encoder", "decoder")}
     spec = read({"model_type": "m2m_100", "vocab_size": 20, "d_model": d_model, **sizes, **heads})
-    with pytest.raises(SpecError, match=f"'half-1' has no exponent for the one pair of a width of {d_model}; take d"):
+    refused = f"'half-1' has no exponent for the one pair of a width of {d_model}; take d"
+    with pytest.raises(SpecError, match=refused):
         parameters(spec)
+    with pytest.raises(SpecError, match=refused):
+        FAMILIES["fsmt"].rows(spec)  # whose files hold the table
 
 
 def test_what_misfits_is_told_and_no_name_that_nothing_else_shares() -> None:

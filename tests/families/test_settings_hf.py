@@ -13,6 +13,7 @@ import anyformer as af
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import spec_of
+from anyformer.layers import RouterSpec
 from tests.families.test_hybrids_hf import NEMOTRON
 from tests.families.test_hybrids_hf import SIZES as HYBRID
 from tests.families.test_today_hf import GEMMA4, LATENT, SIZES
@@ -64,6 +65,13 @@ def test_what_is_not_said_is_what_the_class_takes(hf_type: str) -> None:
     settings = {"model_type": hf_type, **UNSAID[hf_type]}
     theirs = transformers.AutoConfig.for_model(**settings).to_dict()
     assert spec_of(FAMILIES, settings, "ours")[1] == spec_of(FAMILIES, theirs, "theirs")[1]
+
+
+@pytest.mark.parametrize("hf_type", ["mixtral", "gpt_oss", "granitemoe", "llama4_text", "minimax_m3_vl_text"])
+def test_a_mixture_may_have_fewer_experts_than_its_preset_chooses(hf_type: str) -> None:
+    settings = {**SIZES, "model_type": hf_type, "num_local_experts": 1, "num_experts_per_tok": 1}
+    router = next(spec_of(FAMILIES, settings, "config.json")[1].nested(RouterSpec))
+    assert (router.n_experts, router.top_k) == (1, 1)
 
 
 @pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])

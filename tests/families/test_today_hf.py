@@ -1051,8 +1051,16 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("kolibri1", {**KOLIBRI, "sliding_window": None}, "sliding_window = None is no window, without which this"),
         ("kolibri1", {**KOLIBRI, "attention_bias": True}, "attention_bias = True is unknown here and might change"),
         ("granitemoe_swa", {"layer_rope_theta": [1e4]}, r"layer_rope_theta = \[10000.0\] must be 4 numbers"),
-        ("cohere2_moe", {"expert_selection_fn": "top"}, "expert_selection_fn = 'top' must be softmax or sigmoid"),
-        ("cohere2_moe", {"shared_expert_combination_strategy": "max"}, "strategy = 'max' must be average or sum"),
+        (
+            "cohere2_moe",
+            {"expert_selection_fn": "top"},
+            "expert_selection_fn = 'top' is not computed here; only 'softmax' or 'sigmoid' is",
+        ),
+        (
+            "cohere2_moe",
+            {"shared_expert_combination_strategy": "max"},
+            "strategy = 'max' is not computed here; only 'average' or 'sum' is",
+        ),
         (
             "cohere2_moe",
             {"rope_scaling": YARN},

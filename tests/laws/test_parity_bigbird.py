@@ -91,6 +91,7 @@ def test_pairs_are_those_that_the_mask_shows(n: int) -> None:
 def test_an_unknown_attention_is_refused() -> None:
     config = {"model_type": "big_bird", **FAMILIES["big_bird"].to_config(shrink(preset(NAME).spec))}
     with pytest.raises(
-        CheckpointError, match="attention_type = 'sparse' is neither 'original_full' nor 'block_sparse'"
+        CheckpointError,
+        match="attention_type = 'sparse' is not computed here; only 'original_full' or 'block_sparse' is",
     ):
         spec_of(FAMILIES, config | {"attention_type": "sparse"}, "config.json")

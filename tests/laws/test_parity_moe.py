@@ -203,7 +203,7 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
     ("name", "changes", "says"),
     [
         ("mixtral-8x7b", {"num_experts_per_tok": 9}, r"top_k = 9 must be from 1 to n_experts = 4"),
-        ("mixtral-8x7b", {"num_local_experts": 0}, r"num_local_experts = 0 must be above 0; mend the file"),
+        ("mixtral-8x7b", {"num_local_experts": 0}, r"n_experts = 0 must be at least 1; the file says num_local"),
         ("mixtral-8x7b", {"num_local_experts": "4"}, r"num_local_experts = '4' must be of type int"),
         ("qwen1.5-moe-a2.7b", {"decoder_sparse_step": -1}, r"decoder_sparse_step = -1 is no number that a model has"),
         ("qwen1.5-moe-a2.7b", {"mlp_only_layers": 3}, r"mlp_only_layers = 3 must be a list of some of the 2 layers"),

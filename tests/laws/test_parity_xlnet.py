@@ -230,7 +230,7 @@ def test_segments_are_scored_by_content() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"attn_type": "both"}, "attn_type = 'both' is neither 'bi' nor 'uni'"),
+        ({"attn_type": "both"}, "attn_type = 'both' is not computed here; only 'bi' or 'uni' is"),
         ({"attn_type": "uni", "same_length": True, "mem_len": None}, "same_length = True needs mem_len"),
         ({"bi_data": True}, "bi_data = True is not computed here"),
         ({"clamp_len": 30}, "clamp_len = 30 is not computed here"),

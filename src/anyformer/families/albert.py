@@ -11,9 +11,9 @@ from anyformer.spec import BlockSpec, ModelSpec
 TANH = GELU(form="tanh")
 
 
-def albert(*sizes: int, width: int = 128) -> ModelSpec:
+def albert(*sizes: int) -> ModelSpec:
     """ALBERT without heads: tokens of 128 features are projected to d_model, all layers are one (section 3.1)."""
-    model = bert(*sizes, vocab_size=30_000, width=width)
+    model = bert(*sizes, vocab_size=30_000, width=128)
     return changed(changed(model, FeedForwardSpec, activation=TANH), BlockSpec, shared="layer")
 
 

@@ -79,9 +79,9 @@ def masked_apart(model: ModelSpec, width: int, activation: MapSpec | None = None
     return head.but(transform=(layer, between, norm), table=TableSpec(rows=Vocab(model.vocab_size)))
 
 
-def rembert(*sizes: int, width: int = 256) -> ModelSpec:
+def rembert(*sizes: int) -> ModelSpec:
     """BERT whose tables at input and output are not tied, the latter the wider."""
-    model = bert(*sizes, vocab_size=250_300, width=width)
+    model = bert(*sizes, vocab_size=250_300, width=256)
     return untied(model).but(heads=(masked_apart(model, 1664),))
 
 

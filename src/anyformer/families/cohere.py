@@ -27,9 +27,9 @@ def cohere2(*sizes: int) -> ModelSpec:
     return turning_windows(cohere(*sizes, theta=50_000.0, logit_scale=0.25), 4096)
 
 
-def cohere2_moe(*sizes: int, n_experts: int, top_k: int = 2) -> ModelSpec:
+def cohere2_moe(*sizes: int, n_experts: int) -> ModelSpec:
     """Command A with experts, weighed by a softmax of those chosen (transformers' class)."""
-    choice = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen")
+    choice = RouterSpec(n_experts=Count(n_experts), top_k=2, score="softmax-of-chosen")
     model = changed(cohere2(*sizes), RotarySpec, theta=10_000.0)
     model = changed(model, HeadSpec, scale=ScaleSpec(factor=0.0625)).but(context=Length(8192))
     return experts_after(model, 0, choice, sizes[3])

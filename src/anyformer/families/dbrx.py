@@ -10,10 +10,10 @@ from anyformer.layers import GQASpec, LayerNormSpec, RouterSpec
 from anyformer.spec import Count, ModelSpec
 
 
-def dbrx(*sizes: int, n_experts: int = 16, top_k: int = 4) -> ModelSpec:
+def dbrx(*sizes: int) -> ModelSpec:
     """Mixtral with LayerNorms without shift and q, k and v within ± 8 (the release of March 2024, from memory)."""
     model = llama(*sizes, vocab_size=100_352, theta=500_000.0, context=32_768)
-    model = with_experts(model, RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
+    model = with_experts(model, RouterSpec(n_experts=Count(16), top_k=4, renormalise=True))
     return changed(normed(model, LayerNormSpec(eps=1e-5, bias=False)), GQASpec, clip=8.0)
 
 

@@ -8,7 +8,6 @@ from anyformer.families.compose import gated, language_model, serial, window
 from anyformer.families.deepseek import BPE
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
-    ActivationSpec,
     AttentionSpec,
     CompressorSpec,
     HyperConnectionSpec,
@@ -28,7 +27,7 @@ SLIDING, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "he
 HASHED, ROUTED = "hash_moe", "moe"
 PLAIN = RotarySpec(layout="interleaved", where="last", fraction=1 / 8)
 STRETCHED = PLAIN.but(theta=160_000.0, scaling=YaRN(factor=16.0, original_context=Length(65_536), attention_factor=1.0))
-ROUTER = RouterSpec(n_experts=Count(256), top_k=6, score="sqrt-softplus", renormalise=True, factor=1.5)
+VOCABULARY = 129_280
 
 
 def attention_layers(n_layers: int) -> list[str]:
@@ -37,79 +36,52 @@ def attention_layers(n_layers: int) -> list[str]:
 
 
 def deepseek_v4(
-    d_model: int,
-    n_heads: int,
-    d_expert: int,
-    layers: Sequence[str],
-    *,
-    kinds: Sequence[str] | None = None,
-    router: RouterSpec = ROUTER,
-    activation: ActivationSpec | None = None,
-    limit: float = 10.0,
-    head_dim: int = 512,
-    query_rank: int = 1024,
-    out_groups: int = 8,
-    out_rank: int = 1024,
-    size: int = 128,
-    every: tuple[int, int] = (4, 128),
-    index: tuple[int, int, int] = (64, 128, 512),
-    rotary: tuple[RotarySpec, RotarySpec] = (PLAIN, STRETCHED),
-    n_streams: int = 4,
-    iterations: int = 20,
-    least: float = 1e-6,
-    eps: float = 1e-6,
-    vocab_size: int = 129_280,
-    context: int = 1_048_576,
+    d_model: int, n_heads: int, d_expert: int, layers: Sequence[str], kinds: Sequence[str] | None = None
 ) -> ModelSpec:
-    """Attention by the word of each layer; experts by the `kinds` of layers, where none are given the first three by the token.
-
-    `every`: tokens of a block in sparse and in heavily compressed layers; `index`: heads, head_dim and blocks chosen; `rotary`:
-    of layers without blocks and with them; `least`: what keeps streams' weights above 0.
-    """
-    norm = RMSNormSpec(eps=eps, cast="after")
+    """Attention by the word of each layer, experts by its kind; where none is given the first three go by the token."""
+    norm = RMSNormSpec(eps=1e-6, cast="after")
     plain = norm.but(weight=False)
-    hyper = HyperConnectionSpec(iterations=Count(iterations), norm=plain, least=least)
-    compressors = [
-        CompressorSpec(every=Window(n), overlap=overlap, norm=norm)
-        for n, overlap in zip(every, (True, False), strict=True)
-    ]
+    overlapping, heavy = (
+        CompressorSpec(every=Window(n), overlap=overlap, norm=norm) for n, overlap in ((4, True), (128, False))
+    )
     indexer = IndexerSpec(
-        n_heads=Count(index[0]),
-        head_dim=Width(index[1]),
-        top_k=Window(index[2]),
+        n_heads=Count(64),
+        head_dim=Width(128),
+        top_k=Window(512),
         where="last",
         norm_key=None,
-        compressor=compressors[0],
+        compressor=overlapping,
     )
     blocks_of = {
         SLIDING: {"compressor": None},
-        SPARSE: {"compressor": compressors[0], "indexer": indexer},
-        HEAVY: {"compressor": compressors[1]},
+        SPARSE: {"compressor": overlapping, "indexer": indexer},
+        HEAVY: {"compressor": heavy},
     }
-    routers = {ROUTED: router.but(correction=True), HASHED: router.but(hashed=Vocab(vocab_size))}
-    expert = gated(d_expert, activation or SiLU()).but(limit=limit)
+    router = RouterSpec(n_experts=Count(256), top_k=6, score="sqrt-softplus", renormalise=True, factor=1.5)
+    routers = {ROUTED: router.but(correction=True), HASHED: router.but(hashed=Vocab(VOCABULARY))}
+    expert = gated(d_expert, SiLU()).but(limit=10.0)
 
     def layer(attention: str, experts: str) -> BlockSpec:
         projection = SharedKVSpec(
             n_heads=Count(n_heads),
-            head_dim=Width(head_dim),
-            query_rank=Width(query_rank),
-            rotary=rotary[attention != SLIDING],
+            head_dim=Width(512),
+            query_rank=Width(1024),
+            rotary=PLAIN if attention == SLIDING else STRETCHED,
             norm_latent=norm,
             norm_query=plain,
             norm_key=norm,
-            out_groups=Count(out_groups),
-            out_rank=Width(out_rank),
+            out_groups=Count(8),
+            out_rank=Width(1024),
         )
-        attends = AttentionSpec(projection=projection, mask=window(size), sink=True, **blocks_of[attention])
+        attends = AttentionSpec(projection=projection, mask=window(128), sink=True, **blocks_of[attention])
         mixture = MoESpec(router=routers[experts], expert=expert, shared_expert=expert)
-        return serial(norm, attends, mixture).but(connection=hyper)
+        return serial(norm, attends, mixture).but(connection=HyperConnectionSpec(norm=plain))
 
     kinds = kinds or [HASHED if i < 3 else ROUTED for i in range(len(layers))]
     each = {pair: layer(*pair) for pair in dict.fromkeys(zip(layers, kinds, strict=True))}
     blocks = tuple(each[pair] for pair in zip(layers, kinds, strict=True))
-    model = language_model(vocab_size, d_model, blocks, norm, tied=False, context=context)
-    return model.but(stack=model.stack.but(residual=HyperStreamsSpec(n=Count(n_streams), norm=plain, least=least)))
+    model = language_model(VOCABULARY, d_model, blocks, norm, tied=False, context=1_048_576)
+    return model.but(stack=model.stack.but(residual=HyperStreamsSpec(n=Count(4), norm=plain)))
 
 
 DEEPSEEK_V4 = Origin("deepseek-v4", "deepseek-v3.2", 2026, "the report of DeepSeek-V4, section 2, from memory").lineage(

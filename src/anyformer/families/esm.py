@@ -23,9 +23,9 @@ from anyformer.spec import EmbeddingSpec, Length, ModelSpec
 VOCABULARY, PADDING, MASK, CONTEXT = 33, 1, 32, 1024
 
 
-def esm(n_layers: int, d_model: int, n_heads: int, *, learned: bool = False, eps: float = 1e-5) -> ModelSpec:
+def esm(n_layers: int, d_model: int, n_heads: int, *, learned: bool = False) -> ModelSpec:
     """Pre-norm encoder without heads: rotary positions, or learned ones and a norm of the embedding; masked tokens dropped."""
-    norm = LayerNormSpec(eps=eps)
+    norm = LayerNormSpec(eps=1e-5)
     attention = attend(n_heads, bias=True, rotary=None if learned else RotarySpec(), mask=Everything())
     positions = LearnedPositionsSpec(n_positions=Length(CONTEXT), offset=PADDING + 1, padding=PADDING)
     model = language_model(

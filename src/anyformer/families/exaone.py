@@ -49,10 +49,10 @@ EXAONE4 = Origin("exaone4", "exaone", 2025, "arXiv:2507.11407, section 2.1").lin
 )
 
 
-def exaone_moe(*sizes: int, d_expert: int, choice: RouterSpec, window: int = 128, n_dense: int = 1) -> ModelSpec:
+def exaone_moe(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
     """EXAONE 4's attention with norms before the branches, and after the dense layers experts beside a shared one."""
     plain = llama(*sizes, head_dim=128, vocab_size=153_600, eps=1e-5, theta=1e6, context=262_144)
-    return experts_after(turning_windows(with_qk_norms(plain, 1e-5), window), n_dense, choice, d_expert, d_expert)
+    return experts_after(turning_windows(with_qk_norms(plain, 1e-5), 128), n_dense, choice, d_expert, d_expert)
 
 
 EXAONE_MOE = Origin("exaone-moe", "exaone4", 2025, "the release of K-EXAONE, December 2025, from memory").lineage(

@@ -70,8 +70,8 @@ def _streamed(layer: BlockSpec, injection: BranchSpec) -> BlockSpec:
     return BlockSpec(sublayers=(attention, feed, last), connection=AltUpSpec(inside=2, norm=NORM))
 
 
-def gemma3n(*sizes: int, n_sparse: int = 10, n_shared: int = 0) -> ModelSpec:
-    """Four windows to a full layer; the first `n_sparse` have sparse activations, the last `n_shared` read others' keys."""
+def gemma3n(*sizes: int, n_shared: int = 0) -> ModelSpec:
+    """Four windows to a full layer; the first ten have sparse activations, the last `n_shared` read others' keys."""
     model = gemma(*sizes, vocab_size=262_400, context=32_768)
     model = changed(with_values_normed(edited(model, RMSNormSpec, lambda _: NORM)), HeadSpec, softcap=30.0)
     injection = injected(262_144, 256)
@@ -81,7 +81,7 @@ def gemma3n(*sizes: int, n_sparse: int = 10, n_shared: int = 0) -> ModelSpec:
     blocks = []
     for i in range(model.n_layers):
         layer = each[(i + 1) % EVERY == 0]
-        layer = changed(layer, GatedFeedForwardSpec, sparsity=0.95) if i < n_sparse else layer
+        layer = changed(layer, GatedFeedForwardSpec, sparsity=0.95) if i < 10 else layer
         blocks.append(borrowing(layer) if i >= model.n_layers - n_shared else layer)
     stack = model.stack.but(blocks=tuple(blocks), residual=StreamsSpec(n=Count(4)))
     return model.but(stack=stack)

@@ -27,10 +27,10 @@ def granite(
     return multiplied(model, tokens=12.0, branch=branch, scores=scores, logits=logits)
 
 
-def granite_moe(*sizes: int, n_experts: int, logits: float, top_k: int = 8) -> ModelSpec:
+def granite_moe(*sizes: int, n_experts: int, logits: float) -> ModelSpec:
     """Granite with experts, eight of which see each token with weights that are a softmax of their own."""
     dense = granite(*sizes, vocab_size=49_155, scores=1 / 64, branch=0.22, logits=logits, theta=1e4)
-    return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen"))
+    return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=8, score="softmax-of-chosen"))
 
 
 def with_sinks_and_windows(model: ModelSpec) -> ModelSpec:

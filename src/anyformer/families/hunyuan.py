@@ -30,9 +30,9 @@ from anyformer.spec import BlockSpec, Count, ModelSpec
 THETA = 10_000.0 * 1000.0 ** (128 / 126)
 
 
-def hunyuan(*sizes: int, vocab_size: int = 120_818, theta: float = THETA) -> ModelSpec:
+def hunyuan(*sizes: int, vocab_size: int = 120_818) -> ModelSpec:
     """LLaMA with QK-norm of what has turned, heads of 128 and tied tables."""
-    model = llama(*sizes, head_dim=128, vocab_size=vocab_size, eps=1e-5, theta=theta, tied=True, context=262_144)
+    model = llama(*sizes, head_dim=128, vocab_size=vocab_size, eps=1e-5, theta=THETA, tied=True, context=262_144)
     return changed(with_qk_norms(model, 1e-5), GQASpec, norm_last=True)
 
 

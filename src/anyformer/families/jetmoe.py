@@ -10,11 +10,9 @@ from anyformer.layers import AttentionSpec, MoASpec, MoESpec, RotarySpec, Router
 from anyformer.spec import Count, ModelSpec, Width
 
 
-def jetmoe(
-    n_layers: int, d_model: int, kv_heads: int, d_ff: int, head_dim: int, *, n_experts: int = 8, top_k: int = 2
-) -> ModelSpec:
+def jetmoe(n_layers: int, d_model: int, kv_heads: int, d_ff: int, head_dim: int) -> ModelSpec:
     """LLaMA with tied tables and two mixtures a layer, of heads and of feed-forwards, biases of their sums (section 2)."""
-    router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen")
+    router = RouterSpec(n_experts=Count(8), top_k=2, score="softmax-of-chosen")
     dense = llama(n_layers, d_model, kv_heads, d_ff, head_dim=head_dim, tied=True, context=4096)
     heads = MoASpec(router=router, kv_heads=Count(kv_heads), head_dim=Width(head_dim), rotary=RotarySpec(), bias=True)
     return changed(changed(with_experts(dense, router), MoESpec, bias=True), AttentionSpec, projection=heads)

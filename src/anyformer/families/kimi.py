@@ -23,9 +23,9 @@ ROUTER = V3_ROUTER.but(n_groups=1, top_groups=1, factor=2.446)
 LING_ROUTER = V3_ROUTER.but(n_experts=Count(512))
 
 
-def kda(n_heads: int, head_dim: int = 128, eps: float = 1e-5) -> GatedDeltaNetSpec:
+def kda(n_heads: int, eps: float = 1e-5) -> GatedDeltaNetSpec:
     """Gated DeltaNet that forgets each feature of keys at its own rate, with a sigmoid as gate, maps of low rank (section 3)."""
-    dim = Width(head_dim)
+    dim = Width(128)
     return GatedDeltaNetSpec(
         n_key_heads=Count(n_heads),
         n_heads=Count(n_heads),
@@ -48,14 +48,14 @@ def kimi_linear(*sizes: int, attending: Collection[int]) -> ModelSpec:
     return elsewhere(model, attending, kda(latent.n_heads))
 
 
-def ling3(*sizes: int, head_dim: int = 128) -> ModelSpec:
+def ling3(*sizes: int) -> ModelSpec:
     """DeepSeek-V3 without a rank of queries and with gated heads in each sixth layer, KDA with bounded decays and maps of full
     rank in the others; two dense layers (the release of Ling 3.0, 2026, from memory)."""
     model = deepseek(
         *sizes, router=LING_ROUTER, n_dense=2, query_rank=None, vocab_size=157_184, context=262_144, init=ByRole()
     )
     model = changed(changed(model, RotarySpec, theta=6e6), AttentionSpec, gate=OutputGateSpec(over="heads"))
-    mixer = kda(sizes[2], head_dim, 1e-6).but(gate_rank=None, forget_rank=None, bound=5.0)
+    mixer = kda(sizes[2], 1e-6).but(gate_rank=None, forget_rank=None, bound=5.0)
     attending = range(5, sizes[0], 6)
     return elsewhere(model, attending, mixer)
 

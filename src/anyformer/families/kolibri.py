@@ -11,13 +11,13 @@ from anyformer.layers import RMSNormSpec, RouterSpec, SiLU
 from anyformer.spec import BranchSpec, Count, ModelSpec
 
 
-def kolibri(*sizes: int, n_experts: int, top_k: int = 6, window: int = 513) -> ModelSpec:
+def kolibri(*sizes: int, n_experts: int) -> ModelSpec:
     """LLaMA with QK-norm and sandwich norms; experts weighed by a sigmoid and chosen by logits with corrections, beside a shared
     one; four windows to a layer that sees everything and rotates nothing (transformers' class)."""
     plain = with_qk_norms(llama(*sizes, head_dim=128, vocab_size=128_000, context=262_144))
-    choice = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sigmoid", correction=True, corrects="logits")
+    choice = RouterSpec(n_experts=Count(n_experts), top_k=6, score="sigmoid", correction=True, corrects="logits")
     sparse = with_experts(plain, choice, gated(512, SiLU()))
-    return turning_windows(changed(sparse, BranchSpec, norm_out=RMSNormSpec()), window, every=5)
+    return turning_windows(changed(sparse, BranchSpec, norm_out=RMSNormSpec()), 513, every=5)
 
 
 KOLIBRI = Origin("kolibri", "exaone4", 2026, "transformers' class of Kolibri 1").lineage(

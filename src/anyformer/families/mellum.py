@@ -9,9 +9,9 @@ from anyformer.layers import RotarySpec
 from anyformer.spec import ModelSpec, TableSpec
 
 
-def mellum(*sizes: int, n_experts: int, top_k: int = 8) -> ModelSpec:
+def mellum(*sizes: int, n_experts: int) -> ModelSpec:
     """Three windows of 1,024, theta 10,000, to a full layer, theta 500,000."""
-    model = qwen3_moe(*sizes, n_experts=n_experts, top_k=top_k, theta=5e5, context=131_072)
+    model = qwen3_moe(*sizes, n_experts=n_experts, theta=5e5, context=131_072)
     model = changed(model, TableSpec, rows=98_304)
     near = changed(windowed(model, 1024), RotarySpec, theta=1e4)
     return layered(model, near, near, near, model)

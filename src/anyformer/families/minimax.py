@@ -24,17 +24,17 @@ from anyformer.layers import (
 from anyformer.spec import Count, ModelSpec, SublayerSpec, Width, Window
 
 
-def minimax(*sizes: int, n_experts: int = 32, top_k: int = 2, head_dim: int = 128, attends: int = 8) -> ModelSpec:
-    """Mixtral with lightning attention but in each layer of number `attends`, and with DeepNorm (section 2).
+def minimax(*sizes: int) -> ModelSpec:
+    """Mixtral with lightning attention but in each eighth layer, and with DeepNorm (section 2).
 
     A norm stands behind the embedding and behind each sum: the released code's, before whose branches the stream itself is
     normed, is this one whose last is the model's.
     """
-    model = llama(*sizes, head_dim=head_dim, vocab_size=200_064, eps=1e-5, theta=1e7, context=10_240_000)
-    model = with_experts(model, RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
+    model = llama(*sizes, head_dim=128, vocab_size=200_064, eps=1e-5, theta=1e7, context=10_240_000)
+    model = with_experts(model, RouterSpec(n_experts=Count(32), top_k=2, renormalise=True))
     model = edited(model, SublayerSpec, lambda pre: pre.but(norm_in=None, norm_sum=pre.norm_in))
     heads = next(model.nested(GQASpec))
-    stack = every(attends, model, LightningAttentionSpec(n_heads=heads.n_heads, head_dim=Width(head_dim))).stack
+    stack = every(8, model, LightningAttentionSpec(n_heads=heads.n_heads, head_dim=Width(128))).stack
     embedding = stack.embedding.but(norm=stack.norm)
     return model.but(stack=stack.but(embedding=embedding, residual=AddByDepthSpec(power=0.25), norm=None))
 
@@ -42,12 +42,12 @@ def minimax(*sizes: int, n_experts: int = 32, top_k: int = 2, head_dim: int = 12
 ROUTER = RouterSpec(n_experts=Count(128), top_k=4, score="sigmoid", correction=True, renormalise=True)
 
 
-def minimax_m2(*sizes: int, n_experts: int = 256, top_k: int = 8) -> ModelSpec:
+def minimax_m2(*sizes: int) -> ModelSpec:
     """Mixtral with a router like DeepSeek-V3's, half of each head rotating, queries and keys normed as one vector each."""
     model = llama(*sizes, head_dim=128, vocab_size=200_064, theta=5e6, context=196_608)
     norm = RMSNormSpec(eps=1e-6)
     model = changed(model, GQASpec, norm_query=norm, norm_key=norm, norm_over="projection")
-    return with_experts(changed(model, RotarySpec, fraction=0.5), ROUTER.but(n_experts=Count(n_experts), top_k=top_k))
+    return with_experts(changed(model, RotarySpec, fraction=0.5), ROUTER.but(n_experts=Count(256), top_k=8))
 
 
 def minimax_m3(*sizes: int, d_expert: int, n_dense: int = 3) -> ModelSpec:

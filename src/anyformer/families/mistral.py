@@ -60,10 +60,10 @@ def with_experts(
     return edited(model, GatedFeedForwardSpec, mixture)
 
 
-def mixtral(*sizes: int, top_k: int = 2, **fields: Any) -> ModelSpec:
+def mixtral(*sizes: int, **fields: Any) -> ModelSpec:
     """LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
     dense = mistral(*sizes, theta=1e6, **fields)
-    return with_experts(dense, RouterSpec(n_experts=Count(8), top_k=top_k, renormalise=True))
+    return with_experts(dense, RouterSpec(n_experts=Count(8), top_k=2, renormalise=True))
 
 
 MIXTRAL = Origin("mixtral", "mistral", 2024, "arXiv:2401.04088, section 2").lineage(

@@ -44,17 +44,17 @@ def olmo3(*sizes: int) -> ModelSpec:
     return layered(model, *[windowed(model, 4096)] * 3, full)
 
 
-def olmoe(*sizes: int, n_experts: int = 64, top_k: int = 8) -> ModelSpec:
+def olmoe(*sizes: int) -> ModelSpec:
     """LLaMA with a norm over all queries, and all keys, and experts whose weights are as they are (2409.02060, table 1)."""
     model = llama(*sizes, vocab_size=50_304, eps=1e-5, context=4096)
     norm = RMSNormSpec(eps=1e-5)
     model = changed(model, GQASpec, norm_query=norm, norm_key=norm, norm_over="projection")
-    return with_experts(model, RouterSpec(n_experts=Count(n_experts), top_k=top_k))
+    return with_experts(model, RouterSpec(n_experts=Count(64), top_k=8))
 
 
-def flex_olmo(*sizes: int, n_experts: int = 7, top_k: int = 7) -> ModelSpec:
+def flex_olmo(*sizes: int) -> ModelSpec:
     """OLMo 2 with experts, trained apart and each on data of its own, for the feed-forwards (2507.07024, section 3)."""
-    return with_experts(olmo2(*sizes), RouterSpec(n_experts=Count(n_experts), top_k=top_k))
+    return with_experts(olmo2(*sizes), RouterSpec(n_experts=Count(7), top_k=7))
 
 
 DELTA_NORM = RMSNormSpec(eps=1e-5)  # of each head's values

@@ -8,10 +8,10 @@ from anyformer.layers import LayerNormSpec, MoESpec, RotarySpec, RouterSpec, SiL
 from anyformer.spec import Count, ModelSpec
 
 
-def phi_moe(*, n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int, top_k: int = 2) -> ModelSpec:
+def phi_moe(*, n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int) -> ModelSpec:
     """Pre-norm LayerNorm, rotary positions, SwiGLU experts, biases in attention and in the head."""
     norm, attention = LayerNormSpec(eps=1e-5), attend(n_heads, n_kv_heads, bias=True, rotary=RotarySpec())
-    router = RouterSpec(n_experts=Count(16), top_k=top_k, score="sparsemixer")
+    router = RouterSpec(n_experts=Count(16), top_k=2, score="sparsemixer")
     layer = serial(norm, attention, MoESpec(router=router, expert=gated(d_ff, SiLU())))
     return language_model(32_064, d_model, repeat(layer, n_layers), norm, tied=False, head_bias=True, context=4096)
 

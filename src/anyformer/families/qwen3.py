@@ -25,9 +25,9 @@ def qwen3(*sizes: int, tied: bool = False, context: int = 40_960, theta: float =
     return with_qk_norms(plain)
 
 
-def qwen3_moe(*sizes: int, n_experts: int, top_k: int = 8, **fields: Any) -> ModelSpec:
+def qwen3_moe(*sizes: int, n_experts: int, **fields: Any) -> ModelSpec:
     """Qwen 3 with experts in every layer and none for all tokens; the weights of those chosen sum to 1 (table 2)."""
-    return with_experts(qwen3(*sizes, **fields), RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
+    return with_experts(qwen3(*sizes, **fields), RouterSpec(n_experts=Count(n_experts), top_k=8, renormalise=True))
 
 
 small = partial(qwen3, tied=True)

@@ -26,13 +26,13 @@ from anyformer.spec import BlockSpec, Count, Length, ModelSpec
 STRETCHED = Llama3Scaling(factor=2.0, high_frequency_factor=32.0, original_context=Length(131_072))
 
 
-def step(*sizes: int, n_near: int, d_expert: int, choice: RouterSpec, n_dense: int = 3, window: int = 512) -> ModelSpec:
+def step(*sizes: int, n_near: int, d_expert: int, choice: RouterSpec, n_dense: int = 3) -> ModelSpec:
     """LLaMA with gains around 0, QK-norm and a gate of each head; after each layer that sees everything, of whose heads half
     turns, three windows of `n_near` heads; experts beside a shared one after `n_dense` layers."""
     plain = llama(*sizes, head_dim=128, vocab_size=128_896, theta=5e6, context=262_144)
     plain = edited(with_qk_norms(plain), RMSNormSpec, lambda _: NORM.but(eps=1e-5))
     plain = changed(plain, AttentionSpec, gate=OutputGateSpec(over="heads"))
-    near = windowed(changed(plain, GQASpec, n_heads=Count(n_near), rotary=RotarySpec(theta=1e4)), window)
+    near = windowed(changed(plain, GQASpec, n_heads=Count(n_near), rotary=RotarySpec(theta=1e4)), 512)
     plain = changed(plain, RotarySpec, fraction=0.5, scaling=STRETCHED)
     plain = layered(plain, plain, near, near, near)
     return experts_after(plain, n_dense, choice, d_expert, d_expert)

@@ -48,14 +48,14 @@ def first_alone(model: ModelSpec) -> ModelSpec:
     return with_layers(model, (changed(first, RouterStreamSpec, reads="self"), *(later[id(block)] for block in others)))
 
 
-def zaya(*sizes: int, n_experts: int = 16, width: int = 256) -> ModelSpec:
+def zaya(*sizes: int) -> ModelSpec:
     """LLaMA with convolved heads of unit length, half of which turns; a gain and a shift of what branches write and of what
     they write to; one expert of a token or none (sections 2.1 to 2.4)."""
     plain = llama(*sizes, head_dim=128, vocab_size=262_272, eps=1e-5, theta=5e6, tied=True, context=131_072)
     plain = changed(changed(plain, RotarySpec, fraction=0.5), AttentionSpec, scale=ScaleSpec(power=0.5))
     scaled = ChainSpec(maps=(UNIT, GainSpec(over="heads")))
     plain = changed(plain, GQASpec, convolved=ConvolvedHeadsSpec(), norm_query=UNIT, norm_key=scaled, norm_over="heads")
-    plain = with_experts(changed(plain, EmbeddingSpec, norm=SCALED), router(n_experts, width))
+    plain = with_experts(changed(plain, EmbeddingSpec, norm=SCALED), router(16, 256))
     return first_alone(changed(changed(plain, BranchSpec, norm_out=SCALED), SublayerSpec, skip=SCALED))
 
 

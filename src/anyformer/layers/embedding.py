@@ -263,13 +263,14 @@ class SinusoidSpec(TermSpec):
     start: int = 0  # the first token's position
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
-        """None. Raises SpecError for a width whose one pair of features "half-1" has no exponent for."""
-        some = self.frequencies == "d" or place.shape[-1] >= 4
-        self.require("frequencies", some, f"has no exponent for the one pair of a width of {place.shape[-1]}; take d")
+        """None. Raises SpecError as `angles`."""
+        self.angles(place.shape[-1])
         return {}
 
     def angles(self, width: int) -> list[float]:
-        """The frequency of each pair, in radians a token."""
+        """The frequency of each pair, in radians a token. Raises SpecError where "half-1" has no exponent for the only pair."""
+        some = self.frequencies == "d" or width >= 4
+        self.require("frequencies", some, f"has no exponent for the one pair of a width of {width}; take d")
         steps = width / 2 if self.frequencies == "d" else width // 2 - 1
         return [self.base ** -(i / steps) for i in range((width + 1) // 2)]
 

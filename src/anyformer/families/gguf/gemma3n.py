@@ -17,7 +17,7 @@ from anyformer.families.gguf.dialect import LAYER, Adapted, Block, Keys
 from anyformer.families.gguf.keys import only
 from anyformer.families.hf import gemma3n
 from anyformer.families.hf.layout import Laid, rows_of, within
-from anyformer.families.hf.mapping import TensorRow, one, width_of_head
+from anyformer.families.hf.mapping import TensorRow, constant, one, width_of_head
 from anyformer.layers import GQASpec, PerLayerEmbeddingSpec
 from anyformer.spec import ModelSpec, TableSpec
 
@@ -96,7 +96,7 @@ def rows(spec: ModelSpec) -> Iterator[TensorRow]:
 
 def _unread(name: str, shape: tuple[int, ...]) -> TensorRow:
     """The row of a tensor that llama.cpp asks for and does not read."""
-    return TensorRow((), (name,), lambda theirs: (), lambda ours: (torch.zeros(shape),))
+    return constant(name, lambda: torch.zeros(shape))
 
 
 def padded(spec: ModelSpec) -> Adapted:

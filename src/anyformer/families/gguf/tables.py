@@ -46,8 +46,8 @@ from anyformer.families.gguf.keys import (
     only,
 )
 from anyformer.families.hf import table
+from anyformer.families.hf.layout import moved
 
-MIXER = "0.branches.0.mixer"
 SOFTCAPS = {f"{part}_logit_softcapping": f"{part}_logit_softcapping" for part in ("attn", "final")}
 MULTIPLIERS = {
     "attention.scale": "attention_multiplier",
@@ -76,7 +76,7 @@ FUSED_FEED: Block = {**{name: place for name, place in LAYER.items() if name not
 FUSED: Block = {**{name: place for name, place in FUSED_FEED.items() if name not in table.QKV}, table.QKV: "attn_qkv"}
 # Of state space models; Mamba-2's have a norm, Mamba's steps of low rank.
 STATES: Block = {
-    f"{MIXER}.{ours}": theirs
+    f"{table.MIXER}.{ours}": theirs
     for ours, theirs in {
         "inner": "ssm_in",
         "convolution": "ssm_conv1d",
@@ -90,14 +90,14 @@ STATES: Block = {
     }.items()
 }
 # Attention as the second branch.
-BESIDE_STATES: Block = {
-    ours.replace(MIXER, "0.branches.1.mixer") if isinstance(ours, str) else ours: theirs
-    for ours, theirs in LAYER.items()
-    if ours != "1.norm_in"
-}
+BESIDE_STATES: Block = moved(
+    {ours: theirs for ours, theirs in LAYER.items() if ours != "1.norm_in"},
+    lambda name: name.replace(table.MIXER, table.BESIDE),
+)
 NORMS_OF_STATES = (("norm_step", "dt"), ("norm_write", "b"), ("norm_read", "c"))
 SHORT: Block = {
-    f"{MIXER}.{x}": f"shortconv.{y}" for x, y in (("inner", "in_proj"), ("convolution", "conv"), ("out", "out_proj"))
+    f"{table.MIXER}.{x}": f"shortconv.{y}"
+    for x, y in (("inner", "in_proj"), ("convolution", "conv"), ("out", "out_proj"))
 }
 
 BIASED = {"attn_q.bias": "attention_bias"}
@@ -254,7 +254,7 @@ ROWS = (
         {
             **LAYER,
             "1.norm_in": "post_attention_norm",
-            "0.branches.0.mixer.sink": "attn_sinks.weight",
+            f"{table.MIXER}.sink": "attn_sinks.weight",
             f"{table.FEED}.router.bias": "ffn_gate_inp.bias",
         },
     ),
@@ -268,7 +268,7 @@ ROWS = (
             "ssm.time_step_rank": "mamba_dt_rank",
         },
         (PERIODIC, EXPANDED_IN_A_HYBRID),
-        {**LAYER, **STATES, **{f"{MIXER}.{x}": f"ssm_{y}_norm" for x, y in NORMS_OF_STATES}},
+        {**LAYER, **STATES, **{f"{table.MIXER}.{x}": f"ssm_{y}_norm" for x, y in NORMS_OF_STATES}},
         turns={**CONVOLVED, r".*ssm_a": RATE},
         fixed={"expert_layer_period": 2, "expert_layer_offset": 1},
         told={"ssm_conv1d.bias": "mamba_conv_bias", "ssm_in.bias": "mamba_proj_bias"},

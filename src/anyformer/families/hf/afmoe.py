@@ -18,7 +18,7 @@ LAYER = {
     **GATED,
     **SHARED,
     **routed("mlp.router.gate.weight", "mlp.expert_bias"),
-    "0.branches.0.mixer.gate": "self_attn.gate_proj",
+    f"{table.MIXER}.gate": "self_attn.gate_proj",
     "0.norm_in": "input_layernorm",
     "0.branches.0.norm_out": "post_attention_layernorm",
     "1.norm_in": "pre_mlp_layernorm",

@@ -8,10 +8,10 @@ from anyformer.errors import SpecError
 from anyformer.families.albert import albert
 from anyformer.families.compose import with_layers
 from anyformer.families.hf import headings
-from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, sizes, width
+from anyformer.families.hf.encoder import SEGMENTS, encoder_family, laid_out, n_positions, sizes, width
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.table import FEED, PROJECTION, Pair
+from anyformer.families.hf.table import FEED, PROJECTION, Pair, eps
 from anyformer.spec import ModelSpec
 from anyformer.spec.ranges import MOST_LAYERS
 
@@ -97,7 +97,7 @@ HEADS = headings.usual_classes(
 )
 ALBERT = encoder_family(
     "albert",
-    albert(1, 8, 1, width=4),
+    albert(1, 8, 1),
     (*sizes(usual="gelu_new")[:-1], depth(), width(128, always=True), SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     links,

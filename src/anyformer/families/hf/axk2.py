@@ -20,16 +20,16 @@ from anyformer.families.hf.deepseek import (
     n_shared,
     v3_routing,
 )
-from anyformer.families.hf.dsa import INDEXER, index_sizes
+from anyformer.families.hf.dsa import index_sizes, indexer
 from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width, sparse
-from anyformer.families.hf.layout import Laid, Theirs, within
+from anyformer.families.hf.layout import Laid, Theirs
 from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import GatedRMSNormSpec, RMSNormSpec, RotarySpec
 from anyformer.spec import ModelSpec, SublayerSpec
 
-MIXER, FIRST, SECOND = "0.branches.0.mixer", "0.norm_in", "1.norm_in"
+FIRST, SECOND = "0.norm_in", "1.norm_in"
 
 
 def _normed(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -60,8 +60,7 @@ def _layer(spec: ModelSpec) -> dict[Any, Any]:
     query = f"{table.PROJECTION}.q"
     latent = {ours: theirs for ours, theirs in {**modules(spec), **LAYER}.items() if ours not in (query, FIRST, SECOND)}
     both = Theirs("self_attn.q_gate_proj", by="head", also=("self_attn.q_b_proj",))
-    index = within(INDEXER, f"{MIXER}.indexer.", "self_attn.indexer.")
-    return {**latent, (query, f"{MIXER}.gate"): both, **_gated(FIRST, "input_layernorm"), **index}
+    return {**latent, (query, f"{table.MIXER}.gate"): both, **_gated(FIRST, "input_layernorm"), **indexer()}
 
 
 AXK2 = table.family(

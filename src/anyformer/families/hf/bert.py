@@ -17,17 +17,16 @@ from anyformer.families.hf.encoder import (
     SIZES,
     causal,
     encoder_family,
-    eps,
     laid_out,
     n_positions,
     sizes,
     width,
 )
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.mapping import TensorRow, one, waves
+from anyformer.families.hf.mapping import TensorRow, one, waves, width_of_head
 from anyformer.families.hf.settings import Settings
 from anyformer.families.roformer import roformer
-from anyformer.layers import GELU, GQASpec, LinearSpec, ReLU, RotarySpec
+from anyformer.layers import GELU, LinearSpec, ReLU, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec
 
 LAYER = {
@@ -51,11 +50,11 @@ MLM = headings.words(
 )
 
 
-def bert_heads(name: str, prefix: str, *first: str) -> headings.HeadNames:
-    """The heads of BERT's classes by other names; those whose names end with `first` come first."""
+def bert_heads(name: str, prefix: str, *first: str, words: headings.Heading = MLM) -> headings.HeadNames:
+    """The heads of BERT's classes by other names, `words` for masked words; those whose names end with `first` come first."""
     pooler = f"{prefix}pooler.dense"
     each = {
-        "mlm": MLM,
+        "mlm": words,
         "nsp": headings.of_pairs("nsp", pooler, NEXT),
         "pooler": headings.pooled(pooler),
         "classes": headings.row_labels(pooler, "classifier"),
@@ -77,7 +76,7 @@ IGNORED = (
 BERT = encoder_family(
     "bert",
     bert(1, 8, 1),
-    (*SIZES, SEGMENTS, eps(1e-12), n_positions()),
+    (*SIZES, SEGMENTS, table.eps(1e-12), n_positions()),
     HEADS,
     laid_out(LAYER),
     ignored=(*IGNORED, "directionality"),
@@ -86,7 +85,7 @@ ERNIE = encoder_family(
     "ernie",
     bert(1, 8, 1),
     # A table of tasks beside that of segments is not read here.
-    (*SIZES, SEGMENTS, eps(1e-12), n_positions(), table.only(use_task_id=False)),
+    (*SIZES, SEGMENTS, table.eps(1e-12), n_positions(), table.only(use_task_id=False)),
     bert_heads("Ernie", "ernie.", "ForMaskedLM"),
     laid_out(LAYER),
     ignored=("task_type_vocab_size",),
@@ -110,7 +109,7 @@ ROBERTA, XLM_ROBERTA, CAMEMBERT, DATA2VEC = (
     encoder_family(
         hf_type,
         bert(1, 8, 1, n_segments=1),
-        (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
+        (*SIZES, SEGMENTS, table.eps(1e-12), n_positions(offset_by_padding=True)),
         roberta_heads(name, prefix),
         laid_out(LAYER),
     )
@@ -156,8 +155,8 @@ REMBERT_HEADS = headings.usual_classes(
 )
 REMBERT = encoder_family(
     "rembert",
-    rembert(1, 8, 1, width=4).but(heads=()),
-    (*SIZES, width(256, always=True, name="input_embedding_size"), SEGMENTS, eps(1e-12), n_positions()),
+    rembert(1, 8, 1).but(heads=()),
+    (*SIZES, width(256, always=True, name="input_embedding_size"), SEGMENTS, table.eps(1e-12), n_positions()),
     REMBERT_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "encoder.embedding_hidden_mapping_in"}),
     of_heads=(table.Pair(_read_width, _written_width),),
@@ -214,7 +213,7 @@ ELECTRA_HEADS = headings.usual_classes(
 ELECTRA = encoder_family(
     "electra",
     bert(1, 8, 1, width=4),
-    (*SIZES, width(128, always=False), SEGMENTS, eps(1e-12), n_positions()),
+    (*SIZES, width(128, always=False), SEGMENTS, table.eps(1e-12), n_positions()),
     ELECTRA_HEADS,
     laid_out(LAYER, outside={"stack.embedding.projection": "embeddings_project"}),
 )
@@ -222,20 +221,11 @@ ELECTRA = encoder_family(
 
 def _waves(spec: ModelSpec) -> list[TensorRow]:
     """The row of what their class holds of the angles: sines, then cosines, of each position."""
-    head_dim = spec.stack.d_model // one(spec, GQASpec).n_heads
-    frequencies = one(spec, RotarySpec).frequencies(head_dim)
+    frequencies = one(spec, RotarySpec).frequencies(width_of_head(spec))
     return [waves("encoder.embed_positions.weight", spec.context or CONTEXT, frequencies)]
 
 
-ROFORMER_HEADS = headings.usual_classes(
-    "RoFormer",
-    "roformer.",
-    {
-        "mlm": MLM,
-        "classes": headings.row_labels(*headings.TWO_LAYERS, headings.of_feed_forwards),
-        **headings.LABELLED,
-    },
-)
+ROFORMER_HEADS = headings.poolerless("RoFormer", "roformer.", MLM)
 ROFORMER = encoder_family(
     "roformer",
     roformer(1, 8, 1),
@@ -243,7 +233,7 @@ ROFORMER = encoder_family(
         *SIZES,
         width(None, always=False),
         SEGMENTS,
-        eps(1e-12),
+        table.eps(1e-12),
         table.context("max_position_embeddings", CONTEXT),
         table.only(rotary_value=False),
     ),
@@ -261,7 +251,7 @@ GENERATION_HEADS = headings.HeadNames(
 BERT_GENERATION = encoder_family(
     "bert-generation",
     bert(1, 8, 1, n_segments=0),
-    (*SIZES, eps(1e-12), n_positions(), causal("is_decoder")),
+    (*SIZES, table.eps(1e-12), n_positions(), causal("is_decoder")),
     GENERATION_HEADS,
     laid_out(LAYER, terms=("position",)),
 )

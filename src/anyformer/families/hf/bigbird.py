@@ -10,11 +10,11 @@ import torch
 from anyformer.families.bigbird import bigbird, block_sparse
 from anyformer.families.hf import headings
 from anyformer.families.hf.bert import LAYER, MLM, NEXT
-from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, sizes
-from anyformer.families.hf.mapping import TensorRow
+from anyformer.families.hf.encoder import SEGMENTS, encoder_family, laid_out, n_positions, sizes
+from anyformer.families.hf.mapping import TensorRow, constant
 from anyformer.families.hf.scales import scaled_tokens
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.table import Pair, at
+from anyformer.families.hf.table import Pair, at, eps
 from anyformer.layers import GlobalBlocks, GQASpec
 from anyformer.spec import ModelSpec, ScaleSpec
 
@@ -23,9 +23,7 @@ BIASES = at("use_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", d
 
 
 def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    kind = settings.take("attention_type", str, SPARSE)
-    if kind not in (FULL, SPARSE):
-        raise settings.refusal("attention_type", f"is neither {FULL!r} nor {SPARSE!r}")
+    kind = settings.word("attention_type", (FULL, SPARSE), SPARSE)
     size, n_random = settings.take("block_size", int, 64), settings.take("num_random_blocks", int, 3)
     return block_sparse(spec, size, n_random) if kind == SPARSE else spec
 
@@ -51,14 +49,14 @@ HEADS = headings.usual_classes(
     },
     {"ForPreTraining": ("mlm", "nsp")},
 )
-POOLER = ("pooler.weight", "pooler.bias")  # which their classes hold, whether or not a head reads it
 
 
 def further(spec: ModelSpec) -> Iterator[TensorRow]:
-    """Zeros for the pooler where no head has it."""
+    """Zeros for the pooler, which their classes hold, where no head has it."""
     n = spec.stack.d_model
     if not {"nsp", "pooler"} & {head.name for head in spec.heads}:
-        yield TensorRow((), POOLER, lambda _: (), lambda _: (torch.zeros(n, n), torch.zeros(n)))
+        yield constant("pooler.weight", lambda: torch.zeros(n, n))
+        yield constant("pooler.bias", lambda: torch.zeros(n))
 
 
 BIGBIRD = encoder_family(

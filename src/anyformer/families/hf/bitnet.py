@@ -27,7 +27,7 @@ BITNET = table.family(
         **NORMS,
         **ATTENTION,
         **GATED,
-        "0.branches.0.mixer.norm": "self_attn.attn_sub_norm",
+        f"{table.MIXER}.norm": "self_attn.attn_sub_norm",
         f"{table.FEED}.norm": "mlp.ffn_sub_norm",
     },
 )

@@ -8,7 +8,7 @@ from anyformer.families.hf.layout import gated
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.scales import scaled_by
-from anyformer.layers import GQASpec, LayerNormSpec, NormSpec, RotarySpec
+from anyformer.layers import GQASpec, NormSpec, RotarySpec
 from anyformer.spec import HeadSpec
 
 
@@ -18,7 +18,7 @@ def norms_of_heads(name: str, default: bool = False) -> table.Pair:
 
 
 LOGITS = scaled_by("logit_scale", HeadSpec, 0.0625)
-EPS = table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5)
+EPS = table.eps(1e-5)
 SIZES = (
     *WIDTHS,
     table.heads(),

@@ -17,11 +17,10 @@ from anyformer.families.hf.experts import (
     dense_by_type,
     expert_width,
     filed,
-    n_chosen,
-    n_experts,
+    routing,
     sparse,
 )
-from anyformer.families.hf.layout import gated
+from anyformer.families.hf.layout import gated, moved
 from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA
@@ -71,9 +70,7 @@ def _said_positions(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _score(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    word = settings.take(SCORE, str, "softmax")
-    if word not in SCORES:
-        raise settings.refusal(SCORE, f"must be {' or '.join(SCORES)}")
+    word = settings.word(SCORE, SCORES, "softmax")
     sum_is_one = settings.take("norm_topk_prob", bool, True) and word == "sigmoid"
     return changed(spec, RouterSpec, score=SCORES[word], renormalise=sum_is_one)
 
@@ -84,9 +81,7 @@ def _said_score(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _shared(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    n, way = settings.take("num_shared_experts", int, 0), settings.take(TOGETHER, str, "average")
-    if way not in ("average", "sum"):
-        raise settings.refusal(TOGETHER, "must be average or sum")
+    n, way = settings.take("num_shared_experts", int, 0), settings.word(TOGETHER, ("average", "sum"), "average")
     expert = one(spec, GatedFeedForwardSpec)
     spec = changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff) if n else None)
     return averaging(spec, half=n > 0 and way == "average")
@@ -122,13 +117,8 @@ def _said_dense(spec: ModelSpec) -> dict[str, Any]:
     return {OF_DENSE: 1 if all(any(block.nested(RotarySpec)) for block in full) else 4}
 
 
-def _beside(modules: dict[str, Any] | dict[Any, Any]) -> dict[Any, Any]:
-    """The modules of a mixture, beside attention."""
-
-    def place(name: str) -> str:
-        return name.replace(table.FEED, table.BESIDE)
-
-    return {place(ours) if isinstance(ours, str) else tuple(map(place, ours)): x for ours, x in modules.items()}
+def _beside(name: str) -> str:
+    return name.replace(table.FEED, table.BESIDE)
 
 
 SHARED = gated(f"{table.BESIDE}.shared_expert", "mlp.shared_experts")
@@ -136,7 +126,7 @@ LAYER = {**cohere.MODULES, **SHARED}
 COHERE2_MOE = table.family(
     "cohere2_moe",
     "Cohere2MoeForCausalLM",
-    windows.two_kinds(cohere2_moe(4, 8, 1, 8, 1, n_experts=2, top_k=1)),
+    windows.two_kinds(cohere2_moe(4, 8, 1, 8, 1, n_experts=2)),
     (
         *SPARSE_WIDTHS,
         expert_width("intermediate_size", "expert", 22_528),
@@ -147,8 +137,7 @@ COHERE2_MOE = table.family(
         cohere.LOGITS,
         table.tables(tied=True),
         table.Pair(_positions, _said_positions),
-        n_experts(8),
-        n_chosen(2),
+        routing(8, 2),
         table.Pair(_score, _said_score),
         table.Pair(_shared, _said_shared),
         WINDOWED,
@@ -157,5 +146,5 @@ COHERE2_MOE = table.family(
         table.Pair(_dense, _said_dense),
     ),
     LAYER,
-    apart=(_beside(HELD), _beside(filed())),
+    apart=(moved(HELD, _beside), moved(filed(), _beside)),
 )

@@ -9,7 +9,7 @@ from anyformer.families.compose import changed, edited
 from anyformer.families.convbert import convbert
 from anyformer.families.hf import headings, table
 from anyformer.families.hf.bert import GENERATED, LAYER
-from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, width
+from anyformer.families.hf.encoder import SEGMENTS, encoder_family, laid_out, n_positions, width
 from anyformer.families.hf.layout import Laid, Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -58,15 +58,8 @@ def _links(spec: ModelSpec) -> Laid:
     return laid_out(_layer(spec), outside={"stack.embedding.projection": "embeddings_project"})(spec)
 
 
-HEADS = headings.usual_classes(
-    "ConvBert",
-    "convbert.",
-    {
-        "mlm": headings.words(f"{GENERATED}.dense", f"{GENERATED}.LayerNorm", "generator_lm_head"),
-        "classes": headings.row_labels(*headings.TWO_LAYERS, headings.of_feed_forwards),
-        **headings.LABELLED,
-    },
-)
+WORDS = headings.words(f"{GENERATED}.dense", f"{GENERATED}.LayerNorm", "generator_lm_head")
+HEADS = headings.poolerless("ConvBert", "convbert.", WORDS)
 CONVBERT = encoder_family(
     "convbert",
     convbert(1, 8, 2),
@@ -80,7 +73,7 @@ CONVBERT = encoder_family(
         table.layers(),
         width(768, always=False),
         SEGMENTS,
-        eps(1e-12),
+        table.eps(1e-12),
         n_positions(),
         table.at("num_groups", int, FeedForwardSpec, "groups", default=1),
     ),

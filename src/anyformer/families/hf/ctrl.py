@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.families.ctrl import ctrl
 from anyformer.families.hf import table
-from anyformer.families.hf.gpt2 import D_MODEL, N_HEADS
+from anyformer.families.hf.gpt2 import D_MODEL, N_HEADS, NO_DROPOUT
 from anyformer.layers import FeedForwardSpec
 
 ATTENTION = "multi_head_attention"
@@ -24,7 +24,7 @@ CTRL = table.family(
         table.tables(tied=True),
         table.layers("n_layer"),
         table.fixed(layer_norm_epsilon=1e-6),
-        table.NO_DROPOUT,
+        NO_DROPOUT,
     ),
     {
         **table.norms("layernorm1", "layernorm2"),

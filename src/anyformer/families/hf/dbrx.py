@@ -71,7 +71,7 @@ HELD = {
 DBRX = table.family(
     "dbrx",
     "DbrxForCausalLM",
-    dbrx(1, 8, 1, 8, n_experts=64, top_k=1),
+    dbrx(1, 8, 1, 8),
     (
         table.VOCABULARY,
         table.at("d_model", int, StackSpec, "d_model", default=2048),

@@ -8,11 +8,11 @@ from anyformer.families.compose import changed
 from anyformer.families.deberta import convolved, deberta, deberta_v2
 from anyformer.families.electra import replaced
 from anyformer.families.hf import encoder, headings
-from anyformer.families.hf.encoder import SIZES, Links, encoder_family, eps
+from anyformer.families.hf.encoder import SIZES, Links, encoder_family
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings, spelling
-from anyformer.families.hf.table import FEED, PROJECTION, Pair, at, fixed, only
+from anyformer.families.hf.table import FEED, PROJECTION, Pair, at, choice, eps, fixed, only
 from anyformer.layers import (
     GELU,
     ContentToPositionSpec,
@@ -154,8 +154,7 @@ def _write_norm(spec: ModelSpec) -> dict[str, Any]:
 
 def _projected(part: type[ContentToPositionSpec | PositionToContentSpec]) -> Pair:
     """Whether distances are projected as tokens are, or by a matrix of their own."""
-    own = {True: None, False: LinearSpec(bias=True)}
-    return at("share_att_key", bool, part, "projection", default=False, into=own.get, out=lambda own: own is None)
+    return choice("share_att_key", part, "projection", {True: None, False: LinearSpec(bias=True)}, False)
 
 
 # The buckets of distances, their norm and their projections.

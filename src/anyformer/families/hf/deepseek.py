@@ -24,7 +24,6 @@ from anyformer.layers import (
     GatedFeedForwardSpec,
     MLASpec,
     MoESpec,
-    RMSNormSpec,
     RotarySpec,
     RouterSpec,
     YaRN,
@@ -78,17 +77,13 @@ def latent_heads(
 
 def layer_eps(default: float = 1e-6) -> table.Pair:
     """The eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
+    eps = table.rms_eps(default)
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         latent = one(spec, MLASpec)
-        spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, default))
-        return changed(spec, MLASpec, norm_kv=latent.norm_kv, norm_query=latent.norm_query)
+        return changed(eps.read(settings, spec), MLASpec, norm_kv=latent.norm_kv, norm_query=latent.norm_query)
 
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        norm = spec.stack.norm
-        return {"rms_norm_eps": norm.eps if isinstance(norm, RMSNormSpec) else 1e-6}
-
-    return table.Pair(read, write)
+    return table.Pair(read, eps.write)
 
 
 def latent_scale(usual: Mapping[str, Any] | None = None) -> table.Pair:
@@ -154,9 +149,8 @@ def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
 
 def _read_groups(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """One of V2's methods looks at groups of experts, the other at all."""
-    settings.require("topk_method", "greedy", "group_limited_greedy")
     groups, best = settings.take("n_group", int, 1), settings.take("topk_group", int, 1)
-    limited = settings.take("topk_method", str, "greedy") == "group_limited_greedy"
+    limited = settings.word("topk_method", ("greedy", "group_limited_greedy"), "greedy") != "greedy"
     return changed(spec, RouterSpec, n_groups=groups, top_groups=best) if limited else spec
 
 
@@ -268,15 +262,7 @@ def _family(
     )
 
 
-LAYOUT = table.at(
-    "rope_interleave",
-    bool,
-    RotarySpec,
-    "layout",
-    default=True,
-    into=lambda interleaved: "interleaved" if interleaved else "half",
-    out=lambda layout: layout == "interleaved",
-)
+LAYOUT = table.choice("rope_interleave", RotarySpec, "layout", {True: "interleaved", False: "half"}, True)
 V2_OWN = (
     table.only(norm_topk_prob=False, scoring_func="softmax", mlp_bias=False),
     table.together(RouterSpec, V2_ROUTING),

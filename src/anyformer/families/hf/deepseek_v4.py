@@ -6,28 +6,26 @@ start at the first slot of a row, be that padding; here they start with a docume
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from anyformer.families.compose import firsts
+from anyformer.families.compose import changed, edited, with_layers
 from anyformer.families.deepseek_v4 import (
     HASHED,
     HEAVY,
     PLAIN,
     ROUTED,
-    ROUTER,
     SLIDING,
     SPARSE,
     STRETCHED,
     attention_layers,
     deepseek_v4,
 )
-from anyformer.families.hf import table, windows
+from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, HELD, routed
-from anyformer.families.hf.layout import Laid, Modules, Theirs, within
+from anyformer.families.hf.layout import Laid, Modules, Theirs
 from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary_of, scaling_settings
-from anyformer.families.hf.settings import Settings, spelling
+from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     AttentionSpec,
     CompressorSpec,
@@ -35,15 +33,14 @@ from anyformer.layers import (
     HyperConnectionSpec,
     HyperStreamsSpec,
     IndexerSpec,
-    MoESpec,
-    RMSNormSpec,
     RotarySpec,
     RouterSpec,
     SharedKVSpec,
+    SlidingWindow,
     YaRN,
 )
 from anyformer.layers.rotary import fraction_of
-from anyformer.spec import BlockSpec, Count, ModelSpec
+from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, Vocab, Window
 
 RATIOS = {0: SLIDING, 4: SPARSE, 128: HEAVY}  # by an older list of how many tokens a layer's blocks have
 RATES = {SPARSE: 4, HEAVY: 128}
@@ -52,118 +49,81 @@ SCORES = {"sqrtsoftplus": "sqrt-softplus", "sigmoid": "sigmoid"}
 MAIN, COMPRESSED = "main", "compress"
 
 
-def _layers(settings: Settings, n: int) -> Sequence[str]:
+def _attention(block: BlockSpec) -> str:
+    compressor = one(block, AttentionSpec).compressor
+    return SLIDING if compressor is None else SPARSE if compressor.overlap else HEAVY
+
+
+def _experts(block: BlockSpec) -> str:
+    return ROUTED if one(block, RouterSpec).hashed is None else HASHED
+
+
+def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Of the template's, one of each kind of attention and of experts, those that are said."""
+    n, n_hashed = settings.take("num_hidden_layers", int, 43), settings.take("num_hash_layers", int, 3)
     ratios = settings.written("compress_ratios")
     usual = attention_layers(n)
     if ratios is not None:
         if not isinstance(ratios, list) or len(ratios) < n or not all(each in [*RATIOS] for each in ratios[:n]):
             raise settings.refusal("compress_ratios", f"must be {n} times one of {', '.join(map(str, RATIOS))}")
         usual = [RATIOS[ratio] for ratio in ratios[:n]]
-    return settings.words("layer_types", n, (SLIDING, SPARSE, HEAVY), usual)
+    types = settings.words("layer_types", n, (SLIDING, SPARSE, HEAVY), usual)
+    feeds = settings.words(
+        "mlp_layer_types", n, (HASHED, ROUTED), (HASHED if i < n_hashed else ROUTED for i in range(n))
+    )
+    known = {(_attention(block), _experts(block)): block for block in spec.stack.blocks}
+    return with_layers(spec, (known[kind] for kind in zip(types, feeds, strict=True)))
 
 
-def _rates(settings: Settings) -> tuple[int, int]:
+def _types(spec: ModelSpec) -> dict[str, Any]:
+    blocks = spec.stack.blocks
+    types = {"layer_types": [*map(_attention, blocks)], "mlp_layer_types": [*map(_experts, blocks)]}
+    return {"num_hidden_layers": spec.n_layers, **types}
+
+
+def _rates(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """How many tokens a block has, in sparse and in heavily compressed layers."""
     found = settings.section("compress_rates")
-    each = (found.positive(kind, int) if found else settings.positive(OLDER[kind], int, RATES[kind]) for kind in RATES)
-    sparse, heavy = each
-    if found is not None:
+    if found is None:
+        rates = {kind: settings.positive(OLDER[kind], int, usual) for kind, usual in RATES.items()}
+    else:
+        rates = {kind: found.positive(kind, int) for kind in RATES}
         found.close()
-    return sparse, heavy
+    every = {True: Window(rates[SPARSE]), False: Window(rates[HEAVY])}
+    return edited(spec, CompressorSpec, lambda compressor: compressor.but(every=every[compressor.overlap]))
 
 
-def _rotary(settings: Settings, head_dim: int, context: int) -> tuple[RotarySpec, RotarySpec]:
-    """The rotary positions of layers without blocks and with them: a table each, or one that stretches the latter alone."""
-    turning = settings.optional("qk_rope_head_dim", int)
+def _written_rates(spec: ModelSpec) -> dict[str, Any]:
+    found = {SPARSE if each.overlap else HEAVY: each.every for each in spec.nested(CompressorSpec)}
+    return {"compress_rates": RATES | found}
+
+
+def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Those of layers without blocks and with them: a table each, or one that stretches the latter alone."""
+    context = settings.positive("max_position_embeddings", int, 1_048_576)
+    turning, head_dim = settings.optional("qk_rope_head_dim", int), settings.positive("head_dim", int, 512)
     fraction = settings.optional(FRACTION, float) or (fraction_of(turning, head_dim) if turning else PLAIN.fraction)
     plain = PLAIN.but(fraction=fraction, theta=settings.positive(THETA, float, PLAIN.theta))
     theta = settings.positive("compress_rope_theta", float, STRETCHED.theta)
-    older, tables = settings.section("rope_scaling"), settings.section("rope_parameters")
-    inner = tables or older
-    if inner is None:
-        return plain, plain.but(theta=theta)
-    each = inner.section(MAIN), inner.section(COMPRESSED)
-    if each[0] and each[1]:
-        return rotary_of(each[0], context, plain), rotary_of(each[1], context, plain)
-    inner.ignore(THETA, FRACTION)
-    stretched = rotary_of(inner, context, plain).but(theta=theta, fraction=fraction)
-    if isinstance(stretched.scaling, YaRN) and stretched.scaling.attention_factor is None:
-        stretched = stretched.but(scaling=stretched.scaling.but(attention_factor=1.0))
-    return plain, stretched
-
-
-def _read(settings: Settings, _: ModelSpec) -> ModelSpec:
-    n, eps = settings.take("num_hidden_layers", int, 43), settings.take("rms_norm_eps", float, 1e-6)
-    head_dim = settings.positive("head_dim", int, 512)
-    context = settings.positive("max_position_embeddings", int, 1_048_576)
-    n_hashed = settings.take("num_hash_layers", int, 3)
-    usual = [HASHED if i < n_hashed else ROUTED for i in range(n)]
-    score = settings.take("scoring_func", str, "sqrtsoftplus")
-    if score not in SCORES:
-        raise settings.refusal("scoring_func", f"is not computed here; {' and '.join(SCORES)} are")
-    settings.require("num_key_value_heads", 1)
-    settings.require("n_shared_experts", 1)
-    settings.require("attention_bias", False)
-    settings.require("mlp_bias", False)
-    router = ROUTER.but(
-        n_experts=Count(settings.positive("n_routed_experts", int, settings.positive("num_local_experts", int, 256))),
-        top_k=settings.positive("num_experts_per_tok", int, 6),
-        score=SCORES[score],
-        factor=settings.positive("routed_scaling_factor", float, 1.5),
-    )
-    return deepseek_v4(
-        settings.positive("hidden_size", int, 4096),
-        settings.positive("num_attention_heads", int, 64),
-        settings.positive("moe_intermediate_size", int, settings.positive("intermediate_size", int, 2048)),
-        _layers(settings, n),
-        kinds=settings.words("mlp_layer_types", n, (HASHED, ROUTED), usual),
-        router=router,
-        activation=settings.activation("hidden_act", "silu"),
-        limit=settings.positive("swiglu_limit", float, 10.0),
-        head_dim=head_dim,
-        query_rank=settings.positive("q_lora_rank", int, 1024),
-        out_groups=settings.positive("o_groups", int, 8),
-        out_rank=settings.positive("o_lora_rank", int, 1024),
-        size=settings.positive("sliding_window", int, 128),
-        every=_rates(settings),
-        index=(
-            settings.positive("index_n_heads", int, 64),
-            settings.positive("index_head_dim", int, 128),
-            settings.positive("index_topk", int, 512),
-        ),
-        rotary=_rotary(settings, head_dim, context),
-        n_streams=settings.positive("hc_mult", int, 4),
-        iterations=settings.positive("hc_sinkhorn_iters", int, 20),
-        least=settings.positive("hc_eps", float, 1e-6),
-        eps=eps,
-        vocab_size=settings.positive("vocab_size", int, 129_280),
-        context=context,
-    )
-
-
-def _attention(block: BlockSpec) -> str:
-    compressor = one(block, AttentionSpec).compressor
-    return SLIDING if compressor is None else SPARSE if compressor.overlap else HEAVY
-
-
-def _write(spec: ModelSpec) -> dict[str, Any]:
+    inner = settings.section("rope_parameters") or settings.section("rope_scaling")
+    main, compressed = (inner.section(name) if inner else None for name in (MAIN, COMPRESSED))
+    stretched = plain.but(theta=theta)
+    if main and compressed:
+        plain, stretched = rotary_of(main, context, plain), rotary_of(compressed, context, plain)
+    elif inner:
+        inner.ignore(THETA, FRACTION)
+        stretched = rotary_of(inner, context, plain).but(theta=theta, fraction=fraction)
+        if isinstance(stretched.scaling, YaRN) and stretched.scaling.attention_factor is None:
+            stretched = stretched.but(scaling=stretched.scaling.but(attention_factor=1.0))
     blocks = spec.stack.blocks
-    types = [_attention(block) for block in blocks]
-    hashed = [one(block, RouterSpec).hashed is not None for block in blocks]
-    first = firsts(types, spec)
-    rates, index = dict(RATES), {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 512}
-    for kind in rates.keys() & first.keys():
-        rates[kind] = one(first[kind], CompressorSpec).every
-    if SPARSE in first:
-        indexer = one(first[SPARSE], IndexerSpec)
-        index = {"index_n_heads": indexer.n_heads, "index_head_dim": indexer.head_dim, "index_topk": indexer.top_k}
-    compressed = next((block for kind, block in first.items() if kind != SLIDING), None)
-    plain = one(first[SLIDING], RotarySpec) if SLIDING in first else PLAIN
-    stretched = one(compressed, RotarySpec) if compressed else STRETCHED
-    heads, router = one(spec, SharedKVSpec), one(spec, RouterSpec)
-    hyper, norm = one(spec, HyperConnectionSpec), one(spec, RMSNormSpec)
-    expert = one(one(spec, MoESpec).expert, GatedFeedForwardSpec)
-    fraction = (stretched if compressed else plain).fraction
+    each = (changed(b, SharedKVSpec, rotary=plain if _attention(b) == SLIDING else stretched) for b in blocks)
+    return with_layers(spec, each).but(context=context)
+
+
+def _tables(spec: ModelSpec) -> dict[str, Any]:
+    found = {_attention(block) == SLIDING: one(block, RotarySpec) for block in spec.stack.blocks}
+    stretched = found.get(False, STRETCHED)
+    plain = found.get(True) or PLAIN.but(fraction=stretched.fraction)
     tables = {
         name: {
             "rope_type": "default",
@@ -171,54 +131,37 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
             FRACTION: each.fraction,
             **(scaling_settings(each.scaling) or {}),
         }
-        for name, each in ((MAIN, plain if SLIDING in first else plain.but(fraction=fraction)), (COMPRESSED, stretched))
+        for name, each in ((MAIN, plain), (COMPRESSED, stretched))
     }
-    return {
-        "vocab_size": spec.vocab_size,
-        "hidden_size": spec.stack.d_model,
-        "num_hidden_layers": spec.n_layers,
-        "layer_types": types,
-        "mlp_layer_types": [HASHED if table else ROUTED for table in hashed],
-        "compress_rates": rates,
-        **index,
-        "num_attention_heads": heads.n_heads,
-        "num_key_value_heads": 1,
-        "head_dim": heads.head_dim,
-        "q_lora_rank": heads.query_rank,
-        "o_groups": heads.out_groups,
-        "o_lora_rank": heads.out_rank,
-        "sliding_window": windows.window_of(spec),
-        "n_routed_experts": router.n_experts,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": router.top_k,
-        "routed_scaling_factor": router.factor,
-        "scoring_func": next((word for word, score in SCORES.items() if score == router.score), "sqrtsoftplus"),
-        "moe_intermediate_size": expert.d_ff,
-        "swiglu_limit": expert.limit,
-        "hidden_act": spelling(expert.activation) or "silu",
-        "hc_mult": spec.stack.residual.n_streams,
-        "hc_sinkhorn_iters": hyper.iterations,
-        "hc_eps": hyper.least,
-        "rms_norm_eps": norm.eps,
-        "max_position_embeddings": spec.context or 1_048_576,
-        THETA: plain.theta,
-        "compress_rope_theta": stretched.theta,
-        FRACTION: fraction,
-        "rope_parameters": tables,
-    }
+    thetas = {THETA: plain.theta, "compress_rope_theta": stretched.theta, FRACTION: plain.fraction}
+    return {"max_position_embeddings": spec.context or 1_048_576, **thetas, "rope_parameters": tables}
+
+
+def _older(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Take the number of experts and their width by other names, where they are not said by these."""
+    for name, other in (("n_routed_experts", "num_local_experts"), ("moe_intermediate_size", "intermediate_size")):
+        if settings.written(name) is None:
+            settings.put({name: settings.written(other)})
+        settings.ignore(other)
+    return spec
+
+
+def _hashed(_: Settings, spec: ModelSpec) -> ModelSpec:
+    """The tables by which tokens have their experts have a row for each token."""
+    rows = Vocab(spec.vocab_size)
+    return edited(spec, RouterSpec, lambda router: router.but(hashed=None if router.hashed is None else rows))
 
 
 def _modules(attention: str, feed: str, names: dict[str, str]) -> dict[str, str]:
     """A layer's modules below what the two branches are called, by the names of those in each."""
-    mixer = "0.branches.0.mixer"
     return {
         **{f"{table.PROJECTION}.{ours}": f"{attention}.{names[ours]}" for ours in PROJECTED},
         f"{table.PROJECTION}.o_down": f"{attention}.{names['o_down']}.weight",
-        f"{mixer}.sink": f"{attention}.{names['sink']}",
-        **_compressor(f"{mixer}.compressor", f"{attention}.compressor", names),
-        **_compressor(f"{mixer}.indexer.compressor", f"{attention}.{names['compressor of indexer']}", names),
-        f"{mixer}.indexer.q": f"{attention}.{names['indexer']}.{names['q']}",
-        f"{mixer}.indexer.weigh": f"{attention}.{names['indexer']}.{names['weigh']}",
+        f"{table.MIXER}.sink": f"{attention}.{names['sink']}",
+        **_compressor(f"{table.MIXER}.compressor", f"{attention}.compressor", names),
+        **_compressor(f"{table.MIXER}.indexer.compressor", f"{attention}.{names['compressor of indexer']}", names),
+        f"{table.MIXER}.indexer.q": f"{attention}.{names['indexer']}.{names['q']}",
+        f"{table.MIXER}.indexer.weigh": f"{attention}.{names['indexer']}.{names['weigh']}",
         f"{table.FEED}.router.table": f"{feed}.gate.tid2eid",
         **{f"{table.FEED}.shared_expert.{x}": f"{feed}.shared_experts.{names[x]}" for x in ("gate", "up", "down")},
     }
@@ -286,33 +229,81 @@ STREAMS = (
     table.at("hc_mult", int, HyperStreamsSpec, "n", default=4),
     table.at("hc_eps", float, HyperConnectionSpec, "least", default=1e-6, positive=True),
 )
+PAIRS = (
+    table.only(num_key_value_heads=1, n_shared_experts=1, attention_bias=False, mlp_bias=False),
+    table.Pair(_older),
+    table.Pair(_layers, _types),
+    table.at("vocab_size", int, TableSpec, "rows", default=129_280),
+    table.Pair(_hashed),
+    table.at("hidden_size", int, StackSpec, "d_model", default=4096),
+    table.Pair(_positions, _tables),
+    table.together(
+        SharedKVSpec,
+        {
+            "num_attention_heads": ("n_heads", int, 64),
+            "head_dim": ("head_dim", int, 512),
+            "q_lora_rank": ("query_rank", int, 1024),
+            "o_groups": ("out_groups", int, 8),
+            "o_lora_rank": ("out_rank", int, 1024),
+        },
+    ),
+    table.at("sliding_window", int, SlidingWindow, "size", default=128),
+    table.Pair(_rates, _written_rates),
+    table.if_any(
+        IndexerSpec,
+        table.together(
+            IndexerSpec,
+            {
+                "index_n_heads": ("n_heads", int, 64),
+                "index_head_dim": ("head_dim", int, 128),
+                "index_topk": ("top_k", int, 512),
+            },
+        ),
+    ),
+    table.together(
+        RouterSpec,
+        {
+            "n_routed_experts": ("n_experts", int, 256),
+            "num_experts_per_tok": ("top_k", int, 6),
+            "routed_scaling_factor": ("factor", float, 1.5),
+        },
+    ),
+    table.choice("scoring_func", RouterSpec, "score", SCORES, "sqrtsoftplus"),
+    table.at("moe_intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=2048),
+    table.activation("hidden_act", "silu", GatedFeedForwardSpec),
+    table.at("swiglu_limit", float, GatedFeedForwardSpec, "limit", default=10.0, positive=True),
+    *STREAMS,
+    table.at("hc_eps", float, HyperStreamsSpec, "least", default=1e-6),
+    table.at("hc_sinkhorn_iters", int, HyperConnectionSpec, "iterations", default=20, positive=True),
+    table.rms_eps(1e-6),
+    table.tables(tied=False),
+    table.fixed(num_key_value_heads=1, n_shared_experts=1),
+)
 COEFFICIENTS = {"weight": "fn", "bias": "base", "scale": "scale"}
 
 
-def _around(spec: ModelSpec, connection: str) -> Laid:
-    """The coefficients of streams: of each layer's two branches, and at the end."""
-    found = within(
-        {
-            f"stack.residual.end.{ours}": Theirs(f"hc_head.hc_{theirs}", also=(f"hc_head_{theirs}",))
-            for ours, theirs in COEFFICIENTS.items()
-        }
-    )
+def coefficients(spec: ModelSpec, attention: tuple[str, ...], feed: tuple[str, ...], end: tuple[str, ...] = ()) -> Laid:
+    """The coefficients of streams: of each layer's two branches, and at the end. Of the names of each the first is written."""
+    places = {"stack.residual.end": end} if end else {}
     for i in range(spec.n_layers):
-        for k, branch in enumerate(("attn", "ffn")):
-            place = f"stack.blocks.{i}.connection.sublayers.{k}.coefficients"
-            name = f"layers.{i}.{connection.format(branch)}"
-            found |= within({f"{place}.{ours}": f"{name}{theirs}" for ours, theirs in COEFFICIENTS.items()})
-    return found
+        for k, names in enumerate((attention, feed)):
+            theirs = tuple(f"layers.{i}.{name}" for name in names)
+            places[f"stack.blocks.{i}.connection.sublayers.{k}.coefficients"] = theirs
+    return {
+        f"{ours}.{own}": Theirs(f"{first}{name}", also=tuple(f"{other}{name}" for other in others))
+        for ours, (first, *others) in places.items()
+        for own, name in COEFFICIENTS.items()
+    }
 
 
-def _family(modules: Modules, connection: str, head: str) -> Family:
+def _family(modules: Modules, attention: str, feed: str, head: str) -> Family:
     return table.family(
         "deepseek_v4",
         "DeepseekV4ForCausalLM",
-        deepseek_v4(8, 1, 8, [SLIDING], out_groups=1),
-        (table.Pair(_read, _write), table.tables(tied=False)),
+        deepseek_v4(8, 8, 8, [SLIDING, SPARSE, HEAVY] * 2, [HASHED] * 3 + [ROUTED] * 3),
+        PAIRS,
         modules,
-        outside=lambda spec: _around(spec, connection),
+        outside=lambda spec: coefficients(spec, (attention,), (feed,), ("hc_head.hc_", "hc_head_")),
         heads=(head,),
         ignored=("norm_topk_prob", "num_nextn_predict_layers", "expert_dtype"),
     )
@@ -320,9 +311,9 @@ def _family(modules: Modules, connection: str, head: str) -> Family:
 
 def _files(spec: ModelSpec) -> list[TensorRow]:
     """The rows of files, which call the table of tokens otherwise where they lack the head."""
-    rows = _family(FILED, "hc_{}_", "head").rows(spec)
+    rows = _family(FILED, "hc_attn_", "hc_ffn_", "head").rows(spec)
     return [row._replace(also=(*row.also, "model.embed.weight")) if row.theirs == TOKENS else row for row in rows]
 
 
 TOKENS = ("model.embed_tokens.weight",)
-DEEPSEEK_V4 = _family(MODULES, "{}_hc.", "lm_head")._replace(files=_files)
+DEEPSEEK_V4 = _family(MODULES, "attn_hc.", "ffn_hc.", "lm_head")._replace(files=_files)

@@ -6,7 +6,7 @@ from anyformer.families.diff_transformer import diff_llama
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 
-OF_PAIRS = {f"0.branches.0.mixer.difference.{x}": f"self_attn.lambda_{x}" for x in ("q1", "k1", "q2", "k2")}
+OF_PAIRS = {f"{table.MIXER}.difference.{x}": f"self_attn.lambda_{x}" for x in ("q1", "k1", "q2", "k2")}
 
 
 DIFFLLAMA = table.family(

@@ -7,7 +7,7 @@ the indexer's features by a Hadamard matrix, which changes no product, and compu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anyformer.families.compose import changed, with_layers
@@ -26,7 +26,7 @@ from anyformer.families.hf.deepseek import (
     v3_routing,
 )
 from anyformer.families.hf.experts import BY_EXPERT, dense_by_type, expert_width
-from anyformer.families.hf.layout import within
+from anyformer.families.hf.layout import Laid, within
 from anyformer.families.hf.llama import SPARSE_WIDTHS
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
@@ -37,6 +37,11 @@ INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # what every layer
 OWN, SHARED = "full", "shared"  # whose choice a layer attends to: its own, or that of the last such layer
 CHOICE = "chosen"  # the name of a choice that others read
 INDEXER = {"q": "wq_b", "k": "wk", "norm_key": "k_norm", "weigh": "weights_proj"}
+
+
+def indexer(theirs: str = "self_attn.indexer.", more: Mapping[str, str] | None = None) -> Laid:
+    """The modules of an indexer, and those that it has `more` than others."""
+    return within({**INDEXER, **(more or {})}, f"{table.MIXER}.indexer.", theirs)
 
 
 def index_sizes(n_heads: int) -> tuple[table.Pair, ...]:
@@ -100,20 +105,20 @@ def _family(
     hf_type: str,
     architecture: str,
     template: ModelSpec,
-    dense: int,
-    latent: dict[str, int],
-    eps: float,
     routing: table.Pair,
-    heads: int,
-    context: int,
     *own: table.Pair,
+    d_ff: int,
+    eps: float,
+    index_heads: int,
+    context: int,
+    latent: Iterable[table.Pair],
 ) -> Family:
     """The family of a class; the numbers are its defaults."""
     pairs = (
         *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 2048),
         n_shared(1),
-        *latent_heads(**latent, narrow=True),
+        *latent,
         layer_eps(eps),
         table.positions(RotarySpec(layout="interleaved"), context=context),
         routing,
@@ -123,8 +128,8 @@ def _family(
             rope_interleave=True, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False, moe_layer_freq=1
         ),
         table.layers(),
-        dense_by_type(dense, 3, "first_k_dense_replace"),
-        *index_sizes(heads),
+        dense_by_type(d_ff, 3, "first_k_dense_replace"),
+        *index_sizes(index_heads),
         further(0),
         *own,
     )
@@ -133,7 +138,7 @@ def _family(
         architecture,
         template,
         pairs,
-        lambda spec: {**modules(spec), **within(INDEXER, "0.branches.0.mixer.indexer.", "self_attn.indexer."), **LAYER},
+        lambda spec: {**modules(spec), **indexer(), **LAYER},
         apart=BY_EXPERT,
         ahead=AHEAD,
     )
@@ -143,23 +148,23 @@ DEEPSEEK_V32 = _family(
     "deepseek_v32",
     "DeepseekV32ForCausalLM",
     choosing(deepseek(1, 8, 1, 8, 8, V3_ROUTER, n_dense=0, mscale=1.0), 1, layout="half"),
-    18_432,
-    {},
-    1e-6,
     v3_routing(),
-    64,
-    163_840,
+    d_ff=18_432,
+    eps=1e-6,
+    index_heads=64,
+    context=163_840,
+    latent=latent_heads(narrow=True),
 )
 GLM_MOE_DSA = _family(
     "glm_moe_dsa",
     "GlmMoeDsaForCausalLM",
     glm5(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
-    12_288,
-    {"query_rank": 2048, "head_dim": 192, "value_dim": 256},
-    1e-5,
     v3_routing(256, 8, 2.5, 1, 1),
-    32,
-    202_752,
     table.only(indexer_rope_interleave=True),
     shared_choices(),
+    d_ff=12_288,
+    eps=1e-5,
+    index_heads=32,
+    context=202_752,
+    latent=latent_heads(query_rank=2048, head_dim=192, value_dim=256, narrow=True),
 )

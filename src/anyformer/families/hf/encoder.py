@@ -18,7 +18,6 @@ from anyformer.layers import (
     FeedForwardSpec,
     GatedFeedForwardSpec,
     GQASpec,
-    LayerNormSpec,
     LearnedPositionsSpec,
     LinearSpec,
     LocalAndGlobalSpec,
@@ -198,21 +197,8 @@ def sizes(
 
 def causal(name: str) -> table.Pair:
     """Whether tokens see those before them alone."""
-    return table.at(
-        name,
-        bool,
-        AttentionSpec,
-        "mask",
-        default=False,
-        into=lambda causal: Causal() if causal else Everything(),
-        out=lambda mask: mask == Causal(),
-    )
+    return table.choice(name, AttentionSpec, "mask", {True: Causal(), False: Everything()}, False)
 
 
 SIZES = sizes()
 SEGMENTS = table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=2)
-
-
-def eps(default: float) -> table.Pair:
-    """The norms' eps."""
-    return table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=default)

@@ -11,8 +11,8 @@ from anyformer.families.esm import MASK, PADDING, esm
 from anyformer.families.heads import contacts
 from anyformer.families.hf import headings, table
 from anyformer.families.hf.bert import BRANCHES, OF_ROBERTA
-from anyformer.families.hf.encoder import encoder_family, eps, laid_out, n_positions
-from anyformer.families.hf.mapping import TensorRow, dropped, one
+from anyformer.families.hf.encoder import encoder_family, laid_out, n_positions
+from anyformer.families.hf.mapping import TensorRow, constant, dropped, width_of_head
 from anyformer.families.hf.rotary import THETA
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, LearnedPositionsSpec, RotarySpec, TokenDropoutSpec, TokensSpec
@@ -26,8 +26,7 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The positions, the embedding's norm, and what becomes of masked tokens."""
     spec = POSITIONS.read(settings, spec)
     theta = settings.take("rope_theta", float, 10_000.0)
-    settings.require("position_embedding_type", ABSOLUTE, ROTARY)
-    if settings.take("position_embedding_type", str, ABSOLUTE) == ROTARY:
+    if settings.word("position_embedding_type", (ABSOLUTE, ROTARY), ABSOLUTE) == ROTARY:
         embedding = spec.stack.embedding
         spec = spec.but(stack=spec.stack.but(embedding=embedding.but(terms=embedding.terms[:1])))
         spec = changed(spec, GQASpec, rotary=RotarySpec(theta=theta))
@@ -60,10 +59,9 @@ def _frequencies(spec: ModelSpec) -> list[TensorRow]:
     rotary = next(spec.nested(RotarySpec), None)
     if rotary is None:
         return []
-    width = spec.stack.d_model // one(spec, GQASpec).n_heads
-    turning, name = torch.tensor(rotary.frequencies(width)), "rotary_embeddings.inv_freq"
+    turning, name = torch.tensor(rotary.frequencies(width_of_head(spec))), "rotary_embeddings.inv_freq"
     old = (f"{HEADS.prefix}encoder.layer.{i}.attention.self.{name}" for i in ("*", *range(spec.n_layers)))
-    return [TensorRow((), (name,), lambda theirs: (), lambda ours: (turning,)), dropped(*old)]
+    return [constant(name, lambda: turning), dropped(*old)]
 
 
 REGRESSION = "esm.contact_head.regression"
@@ -92,7 +90,7 @@ ESM = encoder_family(
         table.EVEN,
         table.starts(),
         table.layers(),
-        eps(1e-12),
+        table.eps(1e-12),
         table.Pair(_read, _write),
         table.only(is_folding_model=False),
     ),

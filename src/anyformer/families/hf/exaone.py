@@ -86,7 +86,7 @@ EXAONE4 = table.family(
 EXAONE_MOE = table.family(
     "exaone_moe",
     "ExaoneMoeForCausalLM",
-    windows.two_kinds(exaone_moe(4, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), window=1, n_dense=0)),
+    windows.two_kinds(exaone_moe(4, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0)),
     (
         *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 1024),

@@ -18,7 +18,7 @@ from anyformer.families.hf.table import Pair
 from anyformer.families.mistral import mixtral
 from anyformer.families.phi_moe import phi_moe
 from anyformer.families.qwen2 import qwen_moe
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, LayerNormSpec, MoESpec, RotarySpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, Width
 
 EXPERTS = f"{table.FEED}.experts"
@@ -64,17 +64,13 @@ def expert_width(name: str, field: str, default: int) -> Pair:
     return Pair(read, write)
 
 
-TEMPLATE = mixtral(1, 8, 1, 8, 1, head_dim=8, top_k=1)
+TEMPLATE = mixtral(1, 8, 1, 8, 1, head_dim=8)
 
 
-def n_chosen(default: int) -> Pair:
-    """How many experts see a token."""
-    return table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=default)
-
-
-def mixtral_routing(default: int, chosen: int) -> tuple[Pair, Pair]:
+def mixtral_routing(default: int, chosen: int) -> Pair:
     """How many experts there are, by Mixtral's name, and how many see a token."""
-    return table.at("num_local_experts", int, RouterSpec, "n_experts", default=default), n_chosen(chosen)
+    sizes = {"num_local_experts": ("n_experts", int, default), "num_experts_per_tok": ("top_k", int, chosen)}
+    return table.together(RouterSpec, sizes)
 
 
 MIXTRAL = table.family(
@@ -87,7 +83,7 @@ MIXTRAL = table.family(
         table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
         windows.window(None),
-        *mixtral_routing(8, 2),
+        mixtral_routing(8, 2),
         table.tables(tied=False),
         table.layers(),
     ),
@@ -95,7 +91,7 @@ MIXTRAL = table.family(
     apart=(HELD, OF_MIXTRAL),
 )
 
-TEMPLATE_OF_QWEN = qwen_moe(1, 8, 1, 8, 1, n_experts=64, top_k=1, d_shared=8, context=32_768)
+TEMPLATE_OF_QWEN = qwen_moe(1, 8, 1, 8, 1, n_experts=64, top_k=4, d_shared=8, context=32_768)
 SHARED = {
     **gated(f"{table.FEED}.shared_expert", "mlp.shared_expert"),
     f"{table.FEED}.shared_gate": "mlp.shared_expert_gate",
@@ -107,33 +103,30 @@ def sparse(spec: BlockSpec) -> bool:
     return any(isinstance(mixer, MoESpec) for mixer in spec.mixers)
 
 
-def n_experts(default: int) -> Pair:
-    """How many experts there are, by the name that files have or the one that transformers 5 writes."""
+def routing(default: int, chosen: int) -> Pair:
+    """How many experts there are, by the name that files have or the one that transformers 5 writes, and how many see a token."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        said = settings.optional("num_local_experts", int)
-        return changed(spec, RouterSpec, n_experts=settings.take("num_experts", int, said or default))
+        n = settings.take("num_experts", int, settings.optional("num_local_experts", int) or default)
+        return changed(spec, RouterSpec, n_experts=n, top_k=settings.take("num_experts_per_tok", int, chosen))
 
-    return Pair(read, lambda spec: {"num_experts": one(spec, RouterSpec).n_experts})
+    def write(spec: ModelSpec) -> dict[str, int]:
+        router = one(spec, RouterSpec)
+        return {"num_experts": router.n_experts, "num_experts_per_tok": router.top_k}
+
+    return Pair(read, write)
 
 
-def qwen_routing(default: int, chosen: int, *, sum_is_one: bool) -> tuple[Pair, Pair, Pair]:
-    """How many experts there are, how many see a token, and whether their weights are made to sum to 1."""
-    renormalised = table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=sum_is_one)
-    return n_experts(default), n_chosen(chosen), renormalised
+def qwen_routing(default: int, chosen: int, *, sum_is_one: bool) -> tuple[Pair, Pair]:
+    """The same, and whether the weights of those are made to sum to 1."""
+    return routing(default, chosen), table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=sum_is_one)
 
 
 def _read_dense(settings: Settings, spec: ModelSpec, default: int, usual: tuple[int, ...]) -> ModelSpec:
     """Place dense layers between the sparse ones of which the template has one."""
     n_layers = settings.take("num_hidden_layers", int)
-    step, width = settings.take("decoder_sparse_step", int, 1), settings.optional("intermediate_size", int)
-    said = settings.written("mlp_only_layers")
-    dense_ones = [i for i in usual if i < n_layers] if said is None else said
-    if step < 1 or not isinstance(dense_ones, list) or len(dense_ones) > n_layers:
-        name = "decoder_sparse_step" if step < 1 else "mlp_only_layers"
-        raise settings.refusal(
-            name, "must be at least 1" if step < 1 else f"must be a list of some of the {n_layers} layers"
-        )
+    step, width = settings.positive("decoder_sparse_step", int, 1), settings.optional("intermediate_size", int)
+    dense_ones = settings.layers("mlp_only_layers", n_layers, (i for i in usual if i < n_layers))
     mixed = spec.stack.blocks[0]
     dense = as_dense(mixed, width or default)
     kinds = ((i + 1) % step == 0 and i not in dense_ones for i in range(n_layers))
@@ -248,7 +241,7 @@ QWEN_MOE = table.family(
     apart=BY_EXPERT,
 )
 
-TEMPLATE_OF_PHI = phi_moe(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
+TEMPLATE_OF_PHI = phi_moe(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8)
 
 PHI_MOE = table.family(
     "phimoe",
@@ -258,10 +251,10 @@ PHI_MOE = table.family(
         *WIDTHS,
         table.heads(n_kv_heads=8),
         table.BIASES,
-        table.at("rms_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.eps(1e-5, "rms_norm_eps"),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072, magnitudes=True),
         windows.window(None),
-        *mixtral_routing(16, 2),
+        mixtral_routing(16, 2),
         table.only(num_experts_per_tok=2),  # which the class takes whatever is said
         table.at("router_jitter_noise", float, RouterSpec, "tolerance", default=0.01),
         table.at("lm_head_bias", bool, HeadSpec, "bias", default=False),

@@ -9,7 +9,7 @@ from anyformer.families.bloom import bloom, mpt
 from anyformer.families.compose import changed
 from anyformer.families.falcon import Wiring, falcon
 from anyformer.families.hf import table
-from anyformer.families.hf.gpt2 import EPS, N_HEADS, gpt_family
+from anyformer.families.hf.gpt2 import EPS, FOURFOLD, N_HEADS, gpt_family
 from anyformer.families.hf.gpt_neox import DENSE
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
@@ -96,13 +96,6 @@ FALCON = gpt_family(
 )
 
 
-def _read_width(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """The width, and feed-forwards four times as wide."""
-    settings.require("apply_residual_connection_post_layernorm", False)
-    width = settings.positive("hidden_size", int, 64)
-    return changed(changed(spec, StackSpec, d_model=width), FeedForwardSpec, d_ff=4 * width)
-
-
 BLOOM = gpt_family(
     "bloom",
     "BloomForCausalLM",
@@ -110,7 +103,9 @@ BLOOM = gpt_family(
     (
         table.renamed(n_embed="hidden_size", num_attention_heads="n_head", num_hidden_layers="n_layer"),
         table.VOCABULARY,
-        table.Pair(_read_width, lambda spec: {"hidden_size": spec.stack.d_model}),
+        table.only(apply_residual_connection_post_layernorm=False),
+        table.at("hidden_size", int, StackSpec, "d_model", default=64),
+        FOURFOLD,
         N_HEADS,
         EPS,
         table.context("seq_length", 2048),  # what its files call it; ALiBi needs no longest length
@@ -164,7 +159,7 @@ MPT = table.family(
         table.VOCABULARY,
         table.at("d_model", int, StackSpec, "d_model", default=2048),
         table.only(expansion_ratio=4, no_bias=True, logit_scale=None),
-        table.Pair(lambda _, spec: changed(spec, FeedForwardSpec, d_ff=4 * spec.stack.d_model)),
+        FOURFOLD,
         table.Pair(_read_attention, _write_attention),
         table.EVEN,
         EPS,

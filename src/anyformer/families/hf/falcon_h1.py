@@ -17,7 +17,6 @@ from anyformer.layers import (
     AttentionSpec,
     FactorSpec,
     GatedFeedForwardSpec,
-    RMSNormSpec,
     RotarySpec,
     SSDSpec,
     Swish,
@@ -94,9 +93,7 @@ def _ssm(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if len(said) not in (0, 5):
         raise settings.refusal("ssm_multipliers", "must be five numbers, of z, x, B, C and dt")
     first = settings.take("mamba_norm_before_gate", bool, True)
-    eps = settings.take("rms_norm_eps", float, 1e-5)
-    spec = changed(spec, RMSNormSpec, eps=eps)
-    norm = RMSNormSpec(eps=eps) if settings.take("mamba_rms_norm", bool, False) else None
+    norm = spec.stack.norm if settings.take("mamba_rms_norm", bool, False) else None
     if settings.take("projectors_bias", bool, False) != (bias := settings.take("mamba_proj_bias", bool, False)):
         raise settings.refusal(
             "projectors_bias", f"must be mamba_proj_bias = {bias}: the mixer's two maps are alike here"
@@ -113,12 +110,10 @@ def _ssm(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _of_ssm(spec: ModelSpec) -> dict[str, Any]:
     found = one(spec, SSDSpec)
-    norm = spec.stack.norm
     return {
         "ssm_multipliers": [*(found.multipliers or (1.0,) * 5)],
         "mamba_rms_norm": found.norm is not None,
         "mamba_norm_before_gate": found.norm_first,
-        "rms_norm_eps": norm.eps if isinstance(norm, RMSNormSpec) else 1e-5,
         "projectors_bias": found.bias,
         "mamba_proj_bias": found.bias,
     }
@@ -139,6 +134,7 @@ FALCON_H1 = table.family(
         scaled_by("lm_head_multiplier", HeadSpec),
         table.positions(RotarySpec(), context=8192),
         *mixer(NAMES, 256, 1, usual=1024),
+        table.rms_eps(1e-5),
         table.Pair(_ssm, _of_ssm),
         table.Pair(_around, _written),
         table.tables(tied=False),

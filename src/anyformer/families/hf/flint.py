@@ -11,7 +11,7 @@ from anyformer.layers import GQASpec, RotarySpec
 
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **GATED, **SHARED}
 TEMPLATE = flint(1, 8, 1, 8, 1, d_expert=8, d_shared=8, n_experts=256, top_k=1, n_dense=0)
-SINK = "0.branches.0.mixer.sink"
+SINK = f"{table.MIXER}.sink"
 FLINT = table.family(
     "flint",
     "FlintForCausalLM",

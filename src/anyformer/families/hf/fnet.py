@@ -6,7 +6,7 @@ from anyformer.families.compose import changed
 from anyformer.families.fnet import fnet
 from anyformer.families.hf import table
 from anyformer.families.hf.bert import LAYER, bert_heads
-from anyformer.families.hf.encoder import encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf.encoder import encoder_family, laid_out, n_positions
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, SegmentsSpec
 from anyformer.spec import EmbeddingSpec, ModelSpec
@@ -27,7 +27,7 @@ FNET = encoder_family(
         table.starts(),
         table.layers(),
         table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=4),
-        eps(1e-12),
+        table.eps(1e-12),
         n_positions(),
         table.Pair(_projected),
         # The same transform by products, of rows that are all as long as the class is told.

@@ -9,9 +9,9 @@ from anyformer.families.gemma import gemma, gemma2, gemma3, vaultgemma
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
 from anyformer.families.hf.mapping import Family, one, width_of_head
-from anyformer.families.hf.settings import CAUSAL, Settings
+from anyformer.families.hf.settings import ACTIVATIONS, CAUSAL, Settings
 from anyformer.families.hf.windows import rotary_by_type
-from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, RotarySpec, SlidingWindow, SymmetricWindow
+from anyformer.layers import GELU, AttentionSpec, GatedFeedForwardSpec, RotarySpec, SlidingWindow, SymmetricWindow
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
 BOTH_WAYS = "use_bidirectional_attention"
@@ -39,6 +39,7 @@ SIZES = (*table.STREAM, EPS, table.BIASES, table.tables(tied=True))
 SCALE = table.Pair(_read_scale, _write_scale)
 WIDTH = 256  # of a head, and of what scores are scaled by
 SOFTCAP = "final_logit_softcapping"
+OF_FIRST_FILES = {TANH: GELU(form="tanh"), **ACTIVATIONS, "gelu": GELU(form="tanh")}  # which say gelu and mean this
 GEMMA = table.family(
     "gemma",
     "GemmaForCausalLM",
@@ -47,8 +48,7 @@ GEMMA = table.family(
         *SIZES,
         D_FF,
         table.heads(n_kv_heads=16, head_dim=WIDTH),
-        # The first files say gelu and mean its tanh form.
-        table.activation("hidden_act", TANH, GatedFeedForwardSpec, meant={"gelu": TANH}),
+        table.activation("hidden_act", TANH, GatedFeedForwardSpec, OF_FIRST_FILES),
         table.positions(context=8192),
         table.layers(),
     ),

@@ -159,7 +159,7 @@ TABLES = table.Pair(_read_tables, _write_tables)  # behind those that change eve
 GEMMA3N = table.family(
     "gemma3n_text",
     "Gemma3nForCausalLM",
-    windows.two_kinds(gemma3n(5, 8, 1, 8, 1, n_sparse=0)),
+    windows.two_kinds(gemma3n(5, 8, 1, 8, 1)),
     (
         *SIZES,
         TABLES,

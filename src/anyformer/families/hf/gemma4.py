@@ -15,7 +15,7 @@ from anyformer.families.hf.gemma import SANDWICH, SOFTCAP, TANH, WIDTH
 from anyformer.families.hf.gemma3n import injection, own_layers, shared_layers, side_by_side, unread
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, QK_NORMS
-from anyformer.families.hf.mapping import TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one, width_of_head
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import FULL, SLIDING, rotary_by_type
 from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, PerLayerEmbeddingSpec, RotarySpec
@@ -109,15 +109,11 @@ def _written_heads(spec: ModelSpec) -> dict[str, Any]:
     by_kind = {kind: one(block, GQASpec) for kind, block in zip(windows.types_of(spec), spec.stack.blocks, strict=True)}
     full = by_kind.get(FULL) or by_kind[SLIDING]
     plain = by_kind.get(SLIDING) or full
-
-    def width(heads: GQASpec) -> int:
-        return heads.head_dim or spec.stack.d_model // heads.n_heads
-
     return {
         "num_attention_heads": plain.n_heads,
         "num_key_value_heads": plain.kv_heads,
-        "head_dim": width(plain),
-        WIDE: width(full),
+        "head_dim": width_of_head(spec, plain),
+        WIDE: width_of_head(spec, full),
         KV_HEADS: full.kv_heads if full.values_are_keys else None,
         EQUAL: full.values_are_keys,
     }

@@ -10,11 +10,11 @@ from anyformer.families.glm import router
 from anyformer.families.glm_next import glm_next
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared, v3_routing
-from anyformer.families.hf.deepseek_v4 import COEFFICIENTS, STREAMS
-from anyformer.families.hf.dsa import INDEXER, OWN
+from anyformer.families.hf.deepseek_v4 import STREAMS, coefficients
+from anyformer.families.hf.dsa import OWN, indexer
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
-from anyformer.families.hf.kimi import MAPS, MIXER, forgetting, kda_sizes
-from anyformer.families.hf.layout import Laid, Theirs, within
+from anyformer.families.hf.kimi import MAPS, forgetting, kda_sizes
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import kinds_of, layer_kinds, template
@@ -68,33 +68,21 @@ def _choices(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _around(spec: ModelSpec) -> Laid:
-    """The coefficients of streams of each layer's sublayers, and their names in files."""
-    return {
-        f"stack.blocks.{i}.connection.sublayers.{k}.coefficients.{own}": Theirs(
-            f"layers.{i}.{part}_hc.{name}", also=(f"layers.{i}.hc_{part}_{name}",)
-        )
-        for i in range(spec.n_layers)
-        for k, part in enumerate(("attn", "ffn"))
-        for own, name in COEFFICIENTS.items()
-    }
-
-
 def _layer(spec: ModelSpec) -> dict[Any, Any]:
     """A layer's modules that files have as memory has them."""
     latent = {
         ours: theirs for ours, theirs in modules(spec).items() if isinstance(ours, str) or "kv_down" not in ours[0]
     }
-    index = {**INDEXER, "gate.weight": "index_kpool_compress_gate", "bias": "index_kpool_compress_ape"}
+    index = indexer(more={"gate.weight": "index_kpool_compress_gate", "bias": "index_kpool_compress_ape"})
     down = {f"{table.PROJECTION}.kv_down": "self_attn.kv_a_proj_with_mqa"}
-    return {**latent, **down, **within(index, f"{MIXER}.indexer.", "self_attn.indexer."), **MAPS, **LAYER}
+    return {**latent, **down, **index, **MAPS, **LAYER}
 
 
 def _forgetting(place: str) -> dict[str, str | Theirs]:
-    return {**forgetting(place), f"{MIXER}.decay": f"{place}.A_log"}
+    return {**forgetting(place), f"{table.MIXER}.decay": f"{place}.A_log"}
 
 
-CONVOLUTION = f"{MIXER}.convolution"
+CONVOLUTION = f"{table.MIXER}.convolution"
 IN_MEMORY = {**_forgetting("self_attn.forget_gate"), CONVOLUTION: "self_attn.conv1d", **HELD}
 IN_FILES = {
     **_forgetting("self_attn"),
@@ -128,7 +116,7 @@ GLM_NEXT = table.family(
         table.at("hc_sinkhorn_iters", int, HyperConnectionSpec, "iterations", default=20, positive=True),
     ),
     _layer,
-    outside=_around,
+    outside=lambda spec: coefficients(spec, ("attn_hc.", "hc_attn_"), ("ffn_hc.", "hc_ffn_")),
     apart=(IN_MEMORY, IN_FILES),
     passed_over=1,
     ignored=("index_skip_topk_offset",),

@@ -16,12 +16,15 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.openai_gpt import openai_gpt
-from anyformer.layers import GELU, ActivationSpec, AttentionSpec, FeedForwardSpec, GQASpec, LayerNormSpec, ReLU, SiLU
+from anyformer.layers import GELU, AttentionSpec, FeedForwardSpec, GQASpec, ReLU, SiLU
 from anyformer.spec import ModelSpec, ScaleSpec, StackSpec
 
 D_MODEL = table.at("n_embd", int, StackSpec, "d_model")
 N_HEADS = table.at("n_head", int, GQASpec, "n_heads")
-EPS = table.at("layer_norm_epsilon", float, LayerNormSpec, "eps", default=1e-5)
+EPS = table.eps(1e-5, "layer_norm_epsilon")
+NO_DROPOUT = table.fixed(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+# Feed-forwards four times as wide as the stream, whatever is said.
+FOURFOLD = table.Pair(lambda _, spec: changed(spec, FeedForwardSpec, d_ff=4 * spec.stack.d_model))
 RENAMED = table.renamed(
     hidden_size="n_embd",
     max_position_embeddings="n_positions",
@@ -77,7 +80,7 @@ GPT2 = classifying(
             table.Pair(_read_scale, _write_scale),
             table.tables(tied=True),
             table.fixed(reorder_and_upcast_attn=False, add_cross_attention=False),
-            table.NO_DROPOUT,
+            NO_DROPOUT,
         ),
         MODULES,
         outside={"stack.embedding.terms.1": "wpe"},
@@ -92,22 +95,7 @@ GPT2 = classifying(
 )
 
 # What this class means by the names, which is not what the others mean: its "gelu" is the tanh form.
-MEANT: dict[str, ActivationSpec] = {"gelu": GELU(form="tanh"), "relu": ReLU(), "silu": SiLU(), "swish": SiLU()}
-
-
-def _read_activation(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """The activation, and feed-forwards four times as wide as the stream, whatever its width."""
-    activation = settings.take("afn", str, "gelu")
-    if activation not in MEANT:
-        raise settings.refusal("afn", f"is none of the activations {', '.join(MEANT)}")
-    return changed(spec, FeedForwardSpec, d_ff=4 * spec.stack.d_model, activation=MEANT[activation])
-
-
-def _write_activation(spec: ModelSpec) -> dict[str, Any]:
-    activation = one(spec, FeedForwardSpec).activation
-    return {"afn": next((name for name, known in MEANT.items() if known == activation), "gelu")}
-
-
+MEANT = {"gelu": GELU(form="tanh"), "relu": ReLU(), "silu": SiLU(), "swish": SiLU()}
 OPENAI_GPT = gpt_family(
     "openai-gpt",
     "OpenAIGPTLMHeadModel",
@@ -118,11 +106,12 @@ OPENAI_GPT = gpt_family(
         table.learned("n_positions", 512),
         D_MODEL,
         N_HEADS,
-        table.Pair(_read_activation, _write_activation),
+        FOURFOLD,
+        table.activation("afn", "gelu", FeedForwardSpec, MEANT),
         EPS,
         table.layers("n_layer"),
         table.tables(tied=True),
-        table.NO_DROPOUT,
+        NO_DROPOUT,
     ),
     MODULES,
     tokens="tokens_embed",

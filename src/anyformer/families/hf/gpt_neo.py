@@ -85,12 +85,8 @@ GPT_NEO = gpt_family(
 
 
 def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """How many features rotate; a head with a bias, which a tied one of this class would lose, is refused where tied."""
-    d_model, n_heads = spec.stack.d_model, settings.positive("n_head", int)
-    if d_model % n_heads:
-        raise settings.refusal("n_head", f"does not divide n_embd = {d_model}, which this class refuses")
-    settings.require("tie_word_embeddings", False)
-    fraction = fraction_of(settings.take("rotary_dim", int, 64), d_model // n_heads)
+    """How many features rotate."""
+    fraction = fraction_of(settings.take("rotary_dim", int, 64), width_of_head(spec))
     return changed(spec, RotarySpec, fraction=fraction)
 
 
@@ -102,8 +98,10 @@ SETTINGS_OF_GPTJ = (
     table.VOCABULARY,
     table.context("n_positions", 2048),
     D_MODEL,
-    table.Pair(_read_turning, _write_turning),
     N_HEADS,
+    table.even("n_head", "n_embd"),
+    table.only(tie_word_embeddings=False),  # of a tied head this class would lose the bias
+    table.Pair(_read_turning, _write_turning),
     table.d_ff("n_inner"),
     table.activation("activation_function", "gelu_new", FeedForwardSpec),
     EPS,

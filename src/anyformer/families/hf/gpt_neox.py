@@ -10,7 +10,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
+from anyformer.layers import FeedForwardSpec, GQASpec, RotarySpec
 from anyformer.spec import ModelSpec
 
 
@@ -40,7 +40,7 @@ GPT_NEOX = table.family(
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=24_576),
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
         table.activation("hidden_act", "gelu", FeedForwardSpec),
-        table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.eps(1e-5),
         table.positions(RotarySpec(fraction=0.25), theta="rotary_emb_base", fraction="rotary_pct"),
         table.at("attention_bias", bool, GQASpec, *table.ALL_BIASES, default=True),
         table.Pair(_read, _write),
@@ -81,7 +81,7 @@ GPT_NEOX_JAPANESE = table.family(
         table.at("num_attention_heads", int, GQASpec, "n_heads"),
         table.EVEN,
         table.activation("hidden_act", "gelu", FeedForwardSpec),
-        table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.eps(1e-5),
         table.positions(theta="rotary_emb_base", fraction="rotary_pct"),
         table.tables(tied=True),
         table.Pair(

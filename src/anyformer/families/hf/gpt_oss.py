@@ -15,7 +15,7 @@ from anyformer.families.hf.settings import Settings
 from anyformer.layers import GELU, GatedFeedForwardSpec, GQASpec, RotarySpec, RouterSpec, Swish, YaRN
 from anyformer.spec import ModelSpec, Width
 
-TEMPLATE = gpt_oss(n_layers=2, n_experts=128, top_k=1, d_model=8, d_ff=8, n_heads=1, n_kv_heads=1)
+TEMPLATE = gpt_oss(n_layers=2, n_experts=128, d_model=8, d_ff=8, n_heads=1, n_kv_heads=1)
 QUICK = 1.702  # GELU's quick form is the swish of this beta
 HEAD_DIM = 64  # where nothing is said; null is d_model / n_heads
 
@@ -55,7 +55,7 @@ GATE_AND_UP = tuple(f"{EXPERTS}.{x}" for x in ("gate", "up"))
 MODULES = {
     **NORMS,
     **ATTENTION,
-    "0.branches.0.mixer.sink": "self_attn.sinks",
+    f"{table.MIXER}.sink": "self_attn.sinks",
     f"{table.FEED}.router": "mlp.router",
     tuple(f"{x}.weight" for x in GATE_AND_UP): Theirs("mlp.experts.gate_up_proj", turned=True, by="feature"),
     tuple(f"{x}.bias" for x in GATE_AND_UP): Theirs("mlp.experts.gate_up_proj_bias", by="feature"),
@@ -75,7 +75,7 @@ GPT_OSS = table.family(
         *GATES,
         table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=150_000.0, scaling=YaRN(factor=32.0, truncate=False)), context=131_072),
-        *mixtral_routing(128, 4),
+        mixtral_routing(128, 4),
         table.Pair(_repeated),
         windows.layer_types(windows.each(2), 128),
         table.tables(tied=False),

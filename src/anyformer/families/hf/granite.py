@@ -61,8 +61,8 @@ def _experts(gate_and_up: str, down: str, router: str) -> dict[Any, str]:
 GRANITE_MOE = table.family(
     "granitemoe",
     "GraniteMoeForCausalLM",
-    granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1),
-    (*PAIRS, *mixtral_routing(8, 2)),
+    granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0),
+    (*PAIRS, mixtral_routing(8, 2)),
     LAYER,
     apart=(
         _experts("experts.gate_up_proj", "experts.down_proj", "router"),
@@ -72,7 +72,7 @@ GRANITE_MOE = table.family(
 
 
 WINDOWS = windows.by_theta(lambda settings, n: [i % 4 == 0 for i in range(n)], 128)
-SINK = {"0.branches.0.mixer.sink": "self_attn.sinks"}
+SINK = {f"{table.MIXER}.sink": "self_attn.sinks"}
 GRANITE_SWA = table.family(
     "granite_swa",
     "GraniteSWAForCausalLM",

@@ -53,10 +53,7 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
 def _turned(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Positions turn where that is said; the settings of what does not turn say nothing."""
     length = settings.positive("max_position_embeddings", int, 2048)
-    kind = settings.written("position_embedding_type")
-    if kind not in (None, "nope", "rope"):
-        raise settings.refusal("position_embedding_type", "must be rope or nope")
-    if kind == "rope":
+    if settings.word("position_embedding_type", ("nope", "rope"), "nope") == "rope":
         spec = changed(spec, GQASpec, rotary=rotary(settings, length, fraction=None))
     else:
         settings.ignore("rope_theta", "rope_scaling", "rope_parameters")
@@ -93,9 +90,7 @@ def _all_states(_: Settings, n_layers: int) -> list[str]:
 
 
 def _listed(settings: Settings, n_layers: int) -> list[str]:
-    said = settings.written("attn_layer_indices") or []
-    if not isinstance(said, list) or not all(type(i) is int and 0 <= i < n_layers for i in said):
-        raise settings.refusal("attn_layer_indices", f"must be a list of some of the {n_layers} layers")
+    said = settings.layers("attn_layer_indices", n_layers)
     return ["full_attention" if i in said else "linear_attention" for i in range(n_layers)]
 
 
@@ -120,8 +115,8 @@ def _said_beside(spec: ModelSpec) -> dict[str, Any]:
     return {"shared_intermediate_size": one(shared, GatedFeedForwardSpec).d_ff if shared else 0}
 
 
-MIXTURE = granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1)
-OF_MIXTURES = (*GRANITE_PAIRS, *mixtral_routing(8, 2), table.Pair(_beside, _said_beside))
+MIXTURE = granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0)
+OF_MIXTURES = (*GRANITE_PAIRS, mixtral_routing(8, 2), table.Pair(_beside, _said_beside))
 GRANITE_MOE_SWA = table.family(
     "granitemoe_swa",
     "GraniteMoeSWAForCausalLM",

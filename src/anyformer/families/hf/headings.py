@@ -111,6 +111,12 @@ def usual_classes(
     return HeadNames(prefix, f"{name}Model", headings, known)
 
 
+def poolerless(name: str, prefix: str, words: Heading) -> HeadNames:
+    """The heads of classes of which that for texts has two layers of its own."""
+    texts = row_labels(*TWO_LAYERS, of_feed_forwards)
+    return usual_classes(name, prefix, {"mlm": words, "classes": texts, **LABELLED})
+
+
 def of_feed_forwards(spec: ModelSpec) -> MapSpec:
     """The activation of the feed-forwards, which hidden_act gives to some heads too."""
     return next(spec.stack.nested(FeedForwardSpec, GatedFeedForwardSpec)).activation
@@ -162,7 +168,6 @@ def numbered_labels(n: int, names: Sequence[str] | None = None) -> dict[str, Any
 def labels_of(settings: Settings) -> int:
     """How many labels a configuration names or counts. Raises CheckpointError for names that are no table."""
     count, names = settings.take("num_labels", int, LABELS), settings.written("id2label")
-    settings.ignore("label2id")
     if names is None:
         return count
     if not isinstance(names, Mapping) or not names:

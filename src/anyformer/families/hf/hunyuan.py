@@ -90,15 +90,9 @@ def _choices(spec: ModelSpec) -> dict[str, Any]:
     return {"moe_topk": each[0] if len({*each}) == 1 else each}
 
 
-def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Refuse what the released files say again of their experts where it is something else than the class computes."""
-    width, n = one(spec, GatedFeedForwardSpec).d_ff, spec.n_layers
-    settings.require("moe_intermediate_size", width, [width] * n)
-    settings.require("num_shared_expert", 1, [1] * n)
-    settings.require("use_mixed_mlp_moe", True)
-    settings.require("norm_topk_prob", True)
-    settings.require("routed_scaling_factor", 1.0)
-    return spec
+def _widths(spec: ModelSpec) -> tuple[int, list[int]]:
+    width = one(spec, GatedFeedForwardSpec).d_ff
+    return width, [width] * spec.n_layers
 
 
 BESIDE = gated(f"{table.FEED}.shared_expert", "mlp.shared_mlp")
@@ -110,7 +104,9 @@ HUNYUAN_MOE = table.family(
         *PAIRS,
         table.at("num_experts", int, RouterSpec, "n_experts", default=1),
         table.Pair(_chosen, _choices),
-        table.Pair(_alike),
+        # What the released files say of their experts again.
+        table.only(moe_intermediate_size=_widths, num_shared_expert=lambda spec: (1, [1] * spec.n_layers)),
+        table.only(use_mixed_mlp_moe=True, norm_topk_prob=True, routed_scaling_factor=1.0),
     ),
     {**AFTER_TURNING, **BESIDE},
     apart=({**ALONE, f"{table.FEED}.router": "mlp.gate.wg"}, filed("mlp.gate.wg")),

@@ -8,8 +8,8 @@ from anyformer.families.compose import changed
 from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps, modules, n_shared, v3_routing
-from anyformer.families.hf.deepseek_v4 import COEFFICIENTS, STREAMS
-from anyformer.families.hf.dsa import INDEXER, OWN, SHARED, index_sizes, shared_choices
+from anyformer.families.hf.deepseek_v4 import STREAMS, coefficients
+from anyformer.families.hf.dsa import OWN, SHARED, index_sizes, indexer, shared_choices
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import NORMS
@@ -53,19 +53,9 @@ def _clamped(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _around(spec: ModelSpec) -> Laid:
-    """The coefficients of streams: of each layer's branches, and at the end; then their names in files, last without a head."""
-    places: dict[str, tuple[str, ...]] = {
-        "stack.residual.end": ("hc_head.hc_", "hc_pre.hc_head.hc_head_", "hc_head.hc_pre.hc_head_")
-    }
-    for i in range(spec.n_layers):
-        for k, (held, filed) in enumerate((("attn_hc", "hc_attn_layer"), ("ffn_hc", "hc_mlp_layer"))):
-            ours, theirs = f"stack.blocks.{i}.connection.sublayers.{k}.coefficients", f"layers.{i}."
-            places[ours] = (f"{theirs}{held}.", f"{theirs}hc_pre.{filed}.hc_")
-    return {
-        f"{ours}.{own}": Theirs(f"{held}{name}", also=tuple(f"{each}{name}" for each in filed))
-        for ours, (held, *filed) in places.items()
-        for own, name in COEFFICIENTS.items()
-    }
+    """The coefficients of streams; files without a head call those at the end as the last name has it."""
+    attention, feed = ("attn_hc.", "hc_pre.hc_attn_layer.hc_"), ("ffn_hc.", "hc_pre.hc_mlp_layer.hc_")
+    return coefficients(spec, attention, feed, ("hc_head.hc_", "hc_pre.hc_head.hc_head_", "hc_head.hc_pre.hc_head_"))
 
 
 def _fed(ours: str, theirs: str) -> dict[str, str | Theirs]:
@@ -74,13 +64,13 @@ def _fed(ours: str, theirs: str) -> dict[str, str | Theirs]:
 
 
 def _layer(spec: ModelSpec) -> Laid:
-    mixer, theirs = "0.branches.0.mixer", "self_attn"
+    theirs = "self_attn"
     return {
         **modules(spec),
-        **within(INDEXER, f"{mixer}.indexer.", f"{theirs}.indexer."),
+        **indexer(),
         **within(NORMS),
-        f"{mixer}.gate": Theirs(f"{theirs}.gate_proj", also=(f"{theirs}.linear_gate",)),
-        f"{mixer}.sink": Theirs(f"{theirs}.sinks", also=(f"{theirs}.learnable_sink_param",)),
+        f"{table.MIXER}.gate": Theirs(f"{theirs}.gate_proj", also=(f"{theirs}.linear_gate",)),
+        f"{table.MIXER}.sink": Theirs(f"{theirs}.sinks", also=(f"{theirs}.learnable_sink_param",)),
         **within(_fed(table.FEED, "mlp")),
         **within(_fed(f"{table.FEED}.shared_expert", "mlp.shared_experts")),
         **within(HELD),
@@ -116,5 +106,5 @@ HY_V4 = table.family(
     _layer,
     outside=_around,
     unneeded=("model.mtp_layers.*",),
-    ignored=("learnable_sink_init", "head_dim", "qk_head_dim"),
+    ignored=("learnable_sink_init",),
 )

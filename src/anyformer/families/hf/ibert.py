@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from anyformer.families.bert import bert
 from anyformer.families.hf import table
 from anyformer.families.hf.bert import LAYER, roberta_heads
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, laid_out, n_positions
 from anyformer.families.hf.mapping import TensorRow, dropped
 from anyformer.spec import ModelSpec
 
@@ -50,7 +50,7 @@ def unread(spec: ModelSpec) -> Iterator[TensorRow]:
 IBERT = encoder_family(
     "ibert",
     bert(1, 8, 1, n_segments=1),
-    (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True), table.only(quant_mode=False)),
+    (*SIZES, SEGMENTS, table.eps(1e-12), n_positions(offset_by_padding=True), table.only(quant_mode=False)),
     HEADS,
     laid_out(LAYER),
     further=unread,

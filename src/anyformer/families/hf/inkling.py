@@ -16,13 +16,13 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, dense_by_type, expert_width, routed, sparse
 from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS
-from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one
+from anyformer.families.hf.mapping import Family, TensorRow, Tensors, one, width_of_head
 from anyformer.families.hf.scales import scaled_by
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.zaya import WORDS
 from anyformer.families.inkling import inkling
 from anyformer.layers import AttentionSpec, CausalConvolutionSpec, DistanceProfilesSpec, GQASpec, LogN, RouterSpec
-from anyformer.spec import BlockSpec, Count, HeadSpec, Length, ModelSpec, TableSpec, Vocab, Width, Window
+from anyformer.spec import BlockSpec, HeadSpec, Length, ModelSpec, TableSpec, Vocab, Width, Window
 
 SIZES = ("num_attention_heads", 64), ("num_key_value_heads", 8), ("head_dim", 128)
 OF_WINDOWS = ("swa_num_attention_heads", 64), ("swa_num_key_value_heads", 16), ("swa_head_dim", 128)
@@ -49,10 +49,8 @@ def _names(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _full(settings: Settings, n: int) -> list[bool]:
-    near = settings.written("local_layer_ids")
-    if near is not None and (not isinstance(near, list) or not all(type(i) is int for i in near)):
-        raise settings.refusal("local_layer_ids", "must be a list of the numbers of layers")
-    return [(i + 1) % 6 == 0 if near is None else i not in near for i in range(n)]
+    near = settings.layers("local_layer_ids", n, (i for i in range(n) if (i + 1) % 6))
+    return [i not in near for i in range(n)]
 
 
 def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -80,8 +78,9 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for block in reversed(spec.stack.blocks):
         heads, local = one(block, GQASpec), windows.window_of(block) is not None
-        width = heads.head_dim or spec.stack.d_model // heads.n_heads
-        sizes = zip(OF_WINDOWS if local else SIZES, (heads.n_heads, heads.kv_heads, width), strict=True)
+        sizes = zip(
+            OF_WINDOWS if local else SIZES, (heads.n_heads, heads.kv_heads, width_of_head(spec, heads)), strict=True
+        )
         found |= {name: size for (name, _), size in sizes}
         profiles = one(block, DistanceProfilesSpec)
         found["d_rel"] = profiles.width
@@ -102,24 +101,12 @@ def _rows_of_head(spec: ModelSpec) -> dict[str, Any]:
     return {SCORED: spec.n_scored} if spec.n_scored < spec.vocab_size else {}
 
 
-def _routing(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    return changed(
-        spec,
-        RouterSpec,
-        n_experts=Count(settings.positive("n_routed_experts", int, 256)),
-        top_k=settings.positive("num_experts_per_tok", int, 6),
-        n_shared=settings.positive("n_shared_experts", int, 2),  # the class chooses among none beside no shared ones
-        factor=settings.positive("route_scale", float, 8.0),
-    )
-
-
-def _routed(spec: ModelSpec) -> dict[str, Any]:
-    router = one(spec, RouterSpec)
-    chosen = {"n_routed_experts": router.n_experts, "num_experts_per_tok": router.top_k}
-    return {**chosen, "n_shared_experts": router.n_shared, "route_scale": router.factor}
-
-
-SCORES, THEN = "0.branches.0.mixer.scores.0", "branches.0.then.convolution"
+ROUTING = {
+    "n_routed_experts": ("n_experts", int, 256),
+    "num_experts_per_tok": ("top_k", int, 6),
+    "route_scale": ("factor", float, 8.0),
+}
+SCORES, THEN = f"{table.MIXER}.scores.0", "branches.0.then.convolution"
 SCALE = "1.branches.0.norm_out.weight"
 LAYER: Modules = {
     **NORMS,
@@ -197,7 +184,9 @@ def _family(modules: Modules, tokens: str, norm: str, head: str) -> Family:
             *SPARSE_WIDTHS,
             EPS,
             expert_width("moe_intermediate_size", "expert", 3072),
-            table.Pair(_routing, _routed),
+            table.together(RouterSpec, ROUTING),
+            # The class chooses among none beside no shared ones.
+            table.at("n_shared_experts", int, RouterSpec, "n_shared", default=2, positive=True),
             table.at("conv_kernel_size", int, CausalConvolutionSpec, "size", default=4),
             scaled_by("logits_mup_width_multiplier", HeadSpec, 24.0, inverse=True),
             table.context(table.LENGTH, 131_072),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, mixtral_routing
 from anyformer.families.hf.llama import NORMS
@@ -19,23 +17,19 @@ def _eps(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec.but(stack=spec.stack.but(norm=norm))
 
 
-def _written(spec: ModelSpec) -> dict[str, Any]:
-    return {"rms_norm_eps": spec.stack.norm.eps if isinstance(spec.stack.norm, RMSNormSpec) else 1e-6}
-
-
 HEADS, FEEDS = "self_attention.experts", "mlp"
 JETMOE = table.family(
     "jetmoe",
     "JetMoeForCausalLM",
-    jetmoe(1, 8, 1, 8, 8, n_experts=8, top_k=1),
+    jetmoe(1, 8, 1, 8, 8),
     (
         *table.STREAM,
         table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=5632),
         table.activation("activation_function", "silu", GatedFeedForwardSpec),
         table.at("num_key_value_heads", int, MoASpec, "kv_heads", default=16),
         table.at("kv_channels", int, MoASpec, "head_dim", default=128),
-        *mixtral_routing(8, 2),
-        table.Pair(_eps, _written),
+        mixtral_routing(8, 2),
+        table.Pair(_eps, table.rms_eps(1e-6).write),
         table.positions(context=4096),
         table.tables(tied=True, start=0.01),
         table.layers(),

@@ -15,7 +15,7 @@ from anyformer.families.kimi import kimi_linear
 from anyformer.layers import CausalConvolutionSpec, GatedDeltaNetSpec, RouterSpec
 from anyformer.spec import ModelSpec
 
-MIXER, THEIRS = "0.branches.0.mixer", "self_attn"
+THEIRS = "self_attn"
 OF_RELEASE = {
     "linear_head_dim": "head_dim",
     "linear_num_heads": "num_heads",
@@ -48,14 +48,8 @@ def kda_sizes(n_heads: int) -> table.Pair:
 
 def _kinds(settings: Settings, n_layers: int) -> list[str]:
     """By the released table, which counts layers from 1, or the class's default."""
-    section = settings.section("linear_attn_config")
-    listed = None if section is None else section.written("full_attn_layers")
-    if listed is None:
-        return ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(n_layers)]
-    if not isinstance(listed, list) or not all(type(i) is int and 1 <= i <= n_layers for i in listed):
-        raise settings.refusal(
-            "linear_attn_config", f"must list some of the layers 1 to {n_layers} as full_attn_layers"
-        )
+    section = settings.inner("linear_attn_config")
+    listed = section.layers("full_attn_layers", n_layers, range(5, n_layers + 1, 4), first=1)
     return ["full_attention" if i + 1 in listed else "linear_attention" for i in range(n_layers)]
 
 
@@ -73,28 +67,28 @@ def routing(n_experts: int, factor: float, groups: int, best: int) -> table.Pair
 
 
 MAPS = {
-    **{f"{MIXER}.{x}": f"{THEIRS}.{x}_proj" for x in "qkv"},
-    f"{MIXER}.write": f"{THEIRS}.b_proj",
-    f"{MIXER}.out_gate.maps.0": f"{THEIRS}.g_a_proj",
-    f"{MIXER}.out_gate.maps.1": f"{THEIRS}.g_b_proj",
-    f"{MIXER}.norm": f"{THEIRS}.o_norm",
-    f"{MIXER}.out": f"{THEIRS}.o_proj",
+    **{f"{table.MIXER}.{x}": f"{THEIRS}.{x}_proj" for x in "qkv"},
+    f"{table.MIXER}.write": f"{THEIRS}.b_proj",
+    f"{table.MIXER}.out_gate.maps.0": f"{THEIRS}.g_a_proj",
+    f"{table.MIXER}.out_gate.maps.1": f"{THEIRS}.g_b_proj",
+    f"{table.MIXER}.norm": f"{THEIRS}.o_norm",
+    f"{table.MIXER}.out": f"{THEIRS}.o_proj",
 }
 
 
 def forgetting(place: str) -> dict[str, str | Theirs]:
     return {
-        f"{MIXER}.forget.maps.0": f"{place}.f_a_proj",
-        f"{MIXER}.forget.maps.1": f"{place}.f_b_proj",
-        f"{MIXER}.step": f"{place}.dt_bias",
-        f"{MIXER}.decay": Theirs(f"{place}.A_log", by=(1, 1, -1, 1)),
+        f"{table.MIXER}.forget.maps.0": f"{place}.f_a_proj",
+        f"{table.MIXER}.forget.maps.1": f"{place}.f_b_proj",
+        f"{table.MIXER}.step": f"{place}.dt_bias",
+        f"{table.MIXER}.decay": Theirs(f"{place}.A_log", by=(1, 1, -1, 1)),
     }
 
 
-IN_MEMORY = {**forgetting(f"{THEIRS}.forget_gate"), f"{MIXER}.convolution": f"{THEIRS}.conv1d", **HELD}
+IN_MEMORY = {**forgetting(f"{THEIRS}.forget_gate"), f"{table.MIXER}.convolution": f"{THEIRS}.conv1d", **HELD}
 IN_FILES = {
     **forgetting(THEIRS),
-    f"{MIXER}.convolution": Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v")),
+    f"{table.MIXER}.convolution": Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v")),
     # Released files call a dense feed-forward one way, those that transformers writes the other.
     **{ours: Theirs(name, also=(name.replace("mlp.", "block_sparse_moe."),)) for ours, name in GATED.items()},
     **{ours: theirs.replace("mlp.", "block_sparse_moe.") for ours, theirs in SHARED.items()},

@@ -15,7 +15,7 @@ BEHIND_FILED = {"0.branches.0.norm_out": "post_attn_norm", "1.branches.0.norm_ou
 KOLIBRI = table.family(
     "kolibri1",
     "Kolibri1ForCausalLM",
-    windows.two_kinds(kolibri(5, 8, 1, 8, 1, n_experts=2, top_k=1, window=1)),
+    windows.two_kinds(kolibri(5, 8, 1, 8, 1, n_experts=8)),
     (
         *SPARSE_WIDTHS,
         expert_width("moe_intermediate_size", "expert", 512),

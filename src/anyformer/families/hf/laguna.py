@@ -89,7 +89,7 @@ LAGUNA = table.family(
         dense_by_type(8192, 1),
         table.only(moe_apply_router_weight_on_input=False),
     ),
-    {**ATTENTION, **QK_NORMS, **LAYER, "0.branches.0.mixer.gate": "self_attn.g_proj"},
+    {**ATTENTION, **QK_NORMS, **LAYER, f"{table.MIXER}.gate": "self_attn.g_proj"},
     apart=(
         HELD,
         {**SHARED_FILED, **filed(None), **routed("mlp.gate.weight", "mlp.experts.e_score_correction_bias")},

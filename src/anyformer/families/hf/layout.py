@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import torch
@@ -43,6 +43,11 @@ def within(modules: Modules, ours: str = "", theirs: str = "") -> Laid:
         whole = ours + own if isinstance(own, str) else tuple(ours + each for each in own)
         found[whole] = place._replace(name=theirs + place.name, also=tuple(theirs + name for name in place.also))
     return found
+
+
+def moved(modules: Modules, to: Callable[[str], str]) -> Laid:
+    """The modules, ours by what `to` makes of their names."""
+    return {to(own) if isinstance(own, str) else tuple(map(to, own)): place for own, place in within(modules).items()}
 
 
 def gated(ours: str, theirs: str) -> dict[str, str]:

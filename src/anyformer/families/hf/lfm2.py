@@ -28,14 +28,10 @@ from anyformer.layers import (
 from anyformer.spec import BranchSpec, ModelSpec, TableSpec, Window
 
 WORDS = {"conv": ShortConvolutionSpec, "full_attention": AttentionSpec}
-MIXER = "0.branches.0.mixer"
 
 
 def _attending(settings: Settings, n_layers: int) -> list[str]:
-    listed = settings.written("full_attn_idxs")
-    said = range(n_layers) if listed is None else listed
-    if not isinstance(said, range | list) or not all(type(i) is int for i in said):
-        raise settings.refusal("full_attn_idxs", "must be a list of layers")
+    said = settings.layers("full_attn_idxs", n_layers, range(n_layers))
     return ["full_attention" if i in said else "conv" for i in range(n_layers)]
 
 
@@ -68,17 +64,11 @@ def _tied(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec if said is None else changed(spec, TableSpec, shared="tokens" if said else None)
 
 
-def _width_again(spec: ModelSpec) -> int:
-    return spec.stack.d_model
-
-
 # What the released files say of the class again; and what they say of its start, or twice.
 AGAIN = table.only(
     block_use_swiglu=True,
     use_pos_enc=True,
-    block_dim=_width_again,
-    conv_dim=_width_again,
-    conv_dim_out=_width_again,
+    **dict.fromkeys(("block_dim", "conv_dim", "conv_dim_out"), lambda spec: spec.stack.d_model),
     num_heads=lambda spec: one(spec, GQASpec).n_heads,
 )
 STARTS = tuple(f"block_{x}" for x in ("mlp_init_scale", "out_init_scale", "use_xavier_init", "norm_eps"))
@@ -107,9 +97,9 @@ FEED = "feed_forward"
 LAYER = {
     "0.norm_in": "operator_norm",
     "1.norm_in": "ffn_norm",
-    f"{MIXER}.inner": "conv.in_proj",
-    f"{MIXER}.convolution": "conv.conv",
-    f"{MIXER}.out": "conv.out_proj",
+    f"{table.MIXER}.inner": "conv.in_proj",
+    f"{table.MIXER}.convolution": "conv.conv",
+    f"{table.MIXER}.out": "conv.out_proj",
     **{f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
     f"{table.PROJECTION}.o": "self_attn.out_proj",
     f"{table.PROJECTION}.norm_query": "self_attn.q_layernorm",
@@ -205,6 +195,6 @@ LFM3 = table.family(
         table.Pair(_window, lambda spec: {"sliding_window": windows.window_of(spec)}),
     ),
     OF_LFM3,
-    apart=({"0.branches.0.mixer.gate": "self_attn.g_proj"}, {"0.branches.0.mixer.gate": "self_attn.gate_proj"}),
+    apart=({f"{table.MIXER}.gate": "self_attn.g_proj"}, {f"{table.MIXER}.gate": "self_attn.gate_proj"}),
     norm="embedding_norm",
 )

@@ -22,8 +22,6 @@ from anyformer.layers import (
 )
 from anyformer.spec import ModelSpec
 
-MIXER = "0.branches.0.mixer"
-
 
 def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The sizes and decays of KDA, whose heads are as many as attention's."""
@@ -63,28 +61,32 @@ def _mixers(spec: ModelSpec, theirs: str, forgetting: str, out: str) -> dict[Any
     maps = {**{x: f"{x}_proj" for x in "qkv"}, "write": "b_proj", "out_gate": "g_proj", "norm": "o_norm", "out": out}
     inner = {"forget": "f_proj", "step": "dt_bias", "decay": "A_log"}
     return {
-        **{f"{MIXER}.{ours}": f"{theirs}.{name}" for ours, name in maps.items()},
-        **{f"{MIXER}.{ours}": f"{theirs}.{forgetting}{name}" for ours, name in inner.items()},
+        **{f"{table.MIXER}.{ours}": f"{theirs}.{name}" for ours, name in maps.items()},
+        **{f"{table.MIXER}.{ours}": f"{theirs}.{forgetting}{name}" for ours, name in inner.items()},
         **modules(spec, theirs=theirs),
         f"{table.PROJECTION}.o": f"{theirs}.{out}",
-        f"{MIXER}.gate": f"{theirs}.g_proj",
+        f"{table.MIXER}.gate": f"{theirs}.g_proj",
     }
 
 
 def _held(spec: ModelSpec) -> dict[Any, Any]:
-    return {**_mixers(spec, "self_attn", "forget_gate.", "o_proj"), f"{MIXER}.convolution": "self_attn.conv1d", **HELD}
+    return {
+        **_mixers(spec, "self_attn", "forget_gate.", "o_proj"),
+        f"{table.MIXER}.convolution": "self_attn.conv1d",
+        **HELD,
+    }
 
 
 def _filed(spec: ModelSpec) -> dict[Any, Any]:
     return {
         **_mixers(spec, "attention", "", "dense"),
-        f"{MIXER}.convolution": Theirs("attention.*_conv1d", pieces=("q", "k", "v")),
+        f"{table.MIXER}.convolution": Theirs("attention.*_conv1d", pieces=("q", "k", "v")),
         **filed(None),
         **routed("mlp.gate.weight", "mlp.gate.expert_bias"),
     }
 
 
-SMALL = ling3(6, 8, 1, 8, 8, head_dim=8)
+SMALL = ling3(6, 8, 1, 8, 8)
 LING = table.family(
     "bailing_hybrid",
     "BailingHybridForCausalLM",

@@ -14,7 +14,7 @@ from anyformer.families.llama import llama
 from anyformer.families.mistral import ministral
 from anyformer.families.nemotron import nemotron
 from anyformer.families.olmo import olmo, olmo2
-from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
+from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, RotarySpec
 
 TEMPLATE = llama(n_layers=1, d_model=8, n_heads=1, d_ff=8)
 D_FF = table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff")
@@ -125,7 +125,7 @@ NEMOTRON = table.family(
         table.BIASES,
         table.at("mlp_bias", bool, FeedForwardSpec, "bias_in", "bias_out", default=False),
         table.activation("hidden_act", "relu2", FeedForwardSpec),
-        table.at("norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.eps(1e-5, "norm_eps"),
         table.positions(RotarySpec(fraction=0.5), fraction=FRACTION, context=4096),
         table.tables(tied=False, start=0.0134),
         table.layers(),

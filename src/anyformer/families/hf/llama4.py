@@ -40,10 +40,8 @@ def rotating(settings: Settings, n: int) -> Sequence[int]:
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = settings.positive("num_hidden_layers", int)
-    step, moe = settings.positive("interleave_moe_layer_step", int, 1), settings.written("moe_layers")
-    moe = list(range(step - 1, n, step)) if moe is None else moe
-    if not isinstance(moe, list) or not all(i in range(n) for i in moe):
-        raise settings.refusal("moe_layers", f"must be a list of some of the {n} layers")
+    step = settings.positive("interleave_moe_layer_step", int, 1)
+    moe = settings.layers("moe_layers", n, range(step - 1, n, step))
     turning = rotating(settings, n)
     usual = (CHUNKED if turns else windows.FULL for turns in turning)
     types = settings.words("layer_types", n, (CHUNKED, windows.FULL), usual)
@@ -116,7 +114,7 @@ LLAMA4 = table.family(
         table.BIASES,
         table.rms_eps(1e-5),
         table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
-        *mixtral_routing(16, 1),
+        mixtral_routing(16, 1),
         table.tables(tied=False),
         table.Pair(_read, _write),
     ),

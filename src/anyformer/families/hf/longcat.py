@@ -16,7 +16,7 @@ from anyformer.families.hf.deepseek import TURNING, latent_heads, latent_scale, 
 from anyformer.families.hf.experts import expert_width
 from anyformer.families.hf.layout import Laid, gated, within
 from anyformer.families.hf.llama import SWIGLU
-from anyformer.families.hf.mapping import TensorRow, Tensors, one
+from anyformer.families.hf.mapping import TensorRow, Tensors, constant, one
 from anyformer.families.longcat import longcat, routing
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
@@ -75,7 +75,7 @@ def _filed(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
         for i in range(first, mixture.router.n_choices)
         for x in ("gate", "up")
     )
-    return [*rows, *(TensorRow((), (name,), lambda theirs: (), lambda ours: (nothing,)) for name in names)]
+    return [*rows, *(constant(name, lambda: nothing) for name in names)]
 
 
 _PLAIN = table.family(

@@ -15,7 +15,6 @@ from anyformer.families.mamba import falcon_mamba, mamba, mamba2
 from anyformer.layers import CausalConvolutionSpec, RMSNormSpec, S6Spec, SSDSpec
 from anyformer.spec import ModelSpec
 
-MIXER = "0.branches.0.mixer"
 OF_A_HYBRID = {
     "n_heads": "mamba_n_heads",
     "head_dim": "mamba_d_head",
@@ -49,8 +48,8 @@ def modules(theirs: str) -> dict[str, str | Theirs]:
         "skip": "D",
     }
     return {
-        **{f"{MIXER}.{own}": f"{theirs}.{name}" for own, name in names.items()},
-        f"{MIXER}.norm": Theirs(f"{theirs}.norm", by=(-1,)),
+        **{f"{table.MIXER}.{own}": f"{theirs}.{name}" for own, name in names.items()},
+        f"{table.MIXER}.norm": Theirs(f"{theirs}.norm", by=(-1,)),
     }
 
 
@@ -156,7 +155,7 @@ def s6_modules(theirs: str) -> dict[str, str]:
         "skip": "D",
         "out": "out_proj",
     }
-    return {f"{MIXER}.{own}": f"{theirs}.{name}" for own, name in names.items()}
+    return {f"{table.MIXER}.{own}": f"{theirs}.{name}" for own, name in names.items()}
 
 
 def s6_mixer(names: dict[str, str]) -> tuple[table.Pair, ...]:
@@ -192,16 +191,6 @@ NORM = table.Pair(
 )
 
 
-def _eps(spec: ModelSpec) -> dict[str, float]:
-    """Of the stream's norms."""
-    return {"layer_norm_epsilon": spec.stack.norm.eps if isinstance(spec.stack.norm, RMSNormSpec) else 1e-5}
-
-
-STREAM_EPS = table.Pair(
-    lambda settings, spec: changed(spec, RMSNormSpec, eps=settings.take("layer_norm_epsilon", float, 1e-5)), _eps
-)
-
-
 def _alone(
     hf_type: str, architecture: str, template: ModelSpec, tied: bool, modules: Mapping[str, Any], *pairs: table.Pair
 ) -> Family:
@@ -212,7 +201,7 @@ def _alone(
         template,
         (
             *table.STREAM,
-            STREAM_EPS,
+            table.rms_eps(1e-5, "layer_norm_epsilon"),
             *pairs,
             table.tables(tied=tied, start=0.1),
             table.layers(),

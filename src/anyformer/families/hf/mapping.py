@@ -121,13 +121,18 @@ def dropped(*names: str) -> TensorRow:
     return TensorRow((), (), _unchanged, _unchanged, names)
 
 
+def constant(theirs: str, made: Callable[[], Tensor]) -> TensorRow:
+    """The row of a tensor of theirs that nothing is learned in: made where it is written, passed over where it is read."""
+    return TensorRow((), (theirs,), lambda theirs: (), lambda ours: (made(),))
+
+
 def waves(theirs: str, n_positions: int, frequencies: Sequence[float], blank: int | None = None) -> TensorRow:
     """The row of a table that follows from its frequencies: sines, then cosines, of each position's angles; zeros at `blank`."""
     angles = torch.arange(n_positions)[:, None] * torch.tensor(frequencies, dtype=torch.float64)
     table = torch.cat((angles.sin(), angles.cos()), -1).to(torch.get_default_dtype())
     if blank is not None:
         table[blank] = 0
-    return TensorRow((), (theirs,), lambda theirs: (), lambda ours: (table,))
+    return constant(theirs, lambda: table)
 
 
 def _unchanged(tensors: Tensors) -> Tensors:
@@ -175,9 +180,9 @@ def one(spec: Spec, kind: type[Part]) -> Part:
     return found
 
 
-def width_of_head(spec: ModelSpec) -> int:
-    """The features of a head of the first attention's queries, which are d_model's share where nothing is said."""
-    heads = one(spec, GQASpec)
+def width_of_head(spec: ModelSpec, heads: GQASpec | None = None) -> int:
+    """The features of one of these `heads` of queries, or of the first attention's: d_model's share where nothing is said."""
+    heads = heads or one(spec, GQASpec)
     return heads.head_dim or spec.stack.d_model // heads.n_heads
 
 

@@ -34,7 +34,7 @@ def _of_full(spec: ModelSpec) -> dict[str, Any]:
     return {"num_key_value_heads": first if windows.types_of(spec)[0] == windows.FULL else max(1, first // 2)}
 
 
-SINK = "0.branches.0.mixer.sink"
+SINK = f"{table.MIXER}.sink"
 MIMO = table.family(
     "mimo_v2_flash",
     "MiMoV2FlashForCausalLM",

@@ -6,6 +6,7 @@ MiniMax-01's class norms the stream before each branch: what we have behind a la
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from anyformer.families.hf import table, windows
 from anyformer.families.hf.experts import ALONE, HELD, OF_MIXTRAL, PLACES_OF_MIXTRAL, filed, mixtral_routing, routed
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, WIDTHS
-from anyformer.families.hf.mapping import TensorRow, one, width_of_head
+from anyformer.families.hf.mapping import TensorRow, constant, one, width_of_head
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds, template
@@ -50,14 +51,14 @@ def _turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
 MINIMAX_M2 = table.family(
     "minimax_m2",
     "MiniMaxM2ForCausalLM",
-    minimax_m2(1, 8, 1, 8, n_experts=64, top_k=1),
+    minimax_m2(1, 8, 1, 8),
     (
         *WIDTHS,
         table.heads(n_kv_heads=8, head_dim=128),
         EPS,
         table.positions(RotarySpec(theta=5_000_000.0), fraction=FRACTION, context=196_608),
         table.Pair(_turning),
-        *mixtral_routing(256, 8),
+        mixtral_routing(256, 8),
         table.tables(tied=False),
         table.layers(),
         table.only(scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer"),
@@ -70,7 +71,6 @@ MINIMAX_M2 = table.family(
 )
 
 WORDS = {"linear_attention": LightningAttentionSpec, "full_attention": AttentionSpec}
-MIXER = "0.branches.0.mixer"
 BLOCK = 256
 # The class's tables, of the rates of heads [head, 1, 1] and the places in a block [place, 1].
 DECAYS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -123,10 +123,10 @@ def _layer(spec: ModelSpec) -> dict[Any, Any]:
     return {
         "0.norm_sum": "post_attention_layernorm",
         **ATTENTION,
-        tuple(f"{MIXER}.{x}" for x in "qkv"): Theirs("self_attn.qkv_proj", by=int(n_heads)),
-        f"{MIXER}.norm": "self_attn.norm",
-        f"{MIXER}.out_gate": "self_attn.output_gate",
-        f"{MIXER}.out": "self_attn.out_proj",
+        tuple(f"{table.MIXER}.{x}" for x in "qkv"): Theirs("self_attn.qkv_proj", by=int(n_heads)),
+        f"{table.MIXER}.norm": "self_attn.norm",
+        f"{table.MIXER}.out_gate": "self_attn.output_gate",
+        f"{table.MIXER}.out": "self_attn.out_proj",
     }
 
 
@@ -146,18 +146,15 @@ def _decay(name: str, rates: Sequence[float]) -> Tensor:
 def _tables(spec: ModelSpec) -> Iterator[TensorRow]:
     """The rows of tables that hold nothing learnt; made when they are asked for, since full-size ones take a gigabyte."""
     for i, layer in enumerate(spec.stack.layers):
-        mixer = next(layer.nested(LightningAttentionSpec), None)
-        for name in DECAYS if mixer else ():
-            assert mixer is not None
+        for mixer in layer.nested(LightningAttentionSpec):
             rates = tuple((mixer.rate or 1.0) * slope for slope in mixer.slopes())
-            made = lambda ours, rates=rates, name=name: (_decay(name, rates),)  # noqa: E731
-            yield TensorRow((), (f"model.layers.{i}.self_attn.{name}",), lambda theirs: (), made)
+            yield from (constant(f"model.layers.{i}.self_attn.{name}", partial(_decay, name, rates)) for name in DECAYS)
 
 
 MINIMAX = table.family(
     "minimax",
     "MiniMaxForCausalLM",
-    template(minimax(2, 8, 1, 8, n_experts=64, top_k=1, head_dim=8, attends=2), WORDS),
+    template(minimax(8, 8, 1, 8), WORDS),
     (
         *WIDTHS,
         table.activation("hidden_act", "silu", LightningAttentionSpec),
@@ -167,7 +164,7 @@ MINIMAX = table.family(
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
         table.Pair(_turning),
         windows.window(None),
-        *mixtral_routing(8, 2),
+        mixtral_routing(8, 2),
         table.Pair(_factors, _factors_of),
         table.tables(tied=False),
         table.only(block_size=(None, BLOCK)),  # which files have tables of

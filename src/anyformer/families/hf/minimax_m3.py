@@ -91,12 +91,7 @@ def _turning(spec: ModelSpec) -> int:
     return one(spec, RotarySpec).dims(width_of_head(spec))
 
 
-def _turns(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    settings.require("rotary_dim", _turning(spec))
-    return spec
-
-
-INDEXER = "0.branches.0.mixer.indexer."
+INDEXER = f"{table.MIXER}.indexer."
 SHARED = f"{table.FEED}.shared_expert."
 FED = {
     tuple(f"{place}{x}" for x in ("gate", "up")): f"{theirs}.gate_up_proj"
@@ -117,8 +112,9 @@ MINIMAX_M3 = table.family(
         EPS,
         *GATES,
         table.positions(RotarySpec(theta=5_000_000.0), fraction=FRACTION, context=524_288),
-        table.Pair(_turns, lambda spec: {"rotary_dim": _turning(spec)}),
-        *mixtral_routing(128, 4),
+        table.only(rotary_dim=_turning),
+        table.fixed(rotary_dim=_turning),
+        mixtral_routing(128, 4),
         table.at("routed_scaling_factor", float, RouterSpec, "factor", default=2.0),
         table.tables(tied=False),
         table.Pair(_layers, _said),

@@ -12,7 +12,7 @@ from anyformer.errors import SpecError
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import LAYER, latent_heads, modules, n_shared
-from anyformer.families.hf.dsa import INDEXER, index_sizes, shared_choices
+from anyformer.families.hf.dsa import index_sizes, indexer, shared_choices
 from anyformer.families.hf.experts import HELD, dense_by_type, expert_width, filed
 from anyformer.families.hf.gemma import SOFTCAP
 from anyformer.families.hf.layout import Laid, Theirs, within
@@ -93,8 +93,8 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
     return {"num_hidden_layers": spec.n_layers, ROTATING: [*map(int, turns)], SOURCES: sources, **sizes}
 
 
-MIXER, SCALE = "0.branches.0.mixer", "query_scale"
-OF_INDEXER = {**INDEXER, "norm_read": "q_input_norm"}
+SCALE = "query_scale"
+OF_INDEXER = {"norm_read": "q_input_norm"}
 
 
 def _scales(place: str, scale: str, bias: str) -> Laid:
@@ -102,16 +102,15 @@ def _scales(place: str, scale: str, bias: str) -> Laid:
     names = {"scale": scale, "bias": bias}
     both = {"": "", "indexer.": "indexer."}
     return {
-        f"{MIXER}.{ours}{SCALE}.{each}": Theirs(f"{place}.{theirs}{name}")
+        f"{table.MIXER}.{ours}{SCALE}.{each}": Theirs(f"{place}.{theirs}{name}")
         for ours, theirs in both.items()
         for each, name in names.items()
     }
 
 
 def _held(spec: ModelSpec) -> Mapping[Any, Any]:
-    index = within(OF_INDEXER, f"{MIXER}.indexer.", "self_attn.indexer.")
     scales = _scales("self_attn", "softmax_scaling.scale", "softmax_scaling.bias")
-    return {**modules(spec), **index, **scales, **LAYER, **HELD}
+    return {**modules(spec), **indexer(more=OF_INDEXER), **scales, **LAYER, **HELD}
 
 
 def _feed(ours: str, theirs: str) -> Laid:
@@ -134,7 +133,7 @@ RELEASED: Mapping[Any, Any] = {
         f"{table.PROJECTION}.",
         "attention.",
     ),
-    **within(OF_INDEXER, f"{MIXER}.indexer.", "attention.indexer."),
+    **indexer("attention.indexer.", OF_INDEXER),
     **_scales("attention", "ssmax_scaling.s", "ssmax_scaling.b"),
     **_feed(table.FEED, "feed_forward"),
     **_feed(f"{table.FEED}.shared_expert", "shared_experts"),

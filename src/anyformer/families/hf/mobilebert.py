@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.families.compose import edited, with_layers
 from anyformer.families.hf import headings, table
-from anyformer.families.hf.bert import LAYER, NEXT, WORDS
+from anyformer.families.hf.bert import LAYER, WORDS, bert_heads
 from anyformer.families.hf.encoder import SEGMENTS, encoder_family, n_positions
 from anyformer.families.hf.layout import Laid, Theirs, of_layers, within
 from anyformer.families.hf.mapping import TensorRow, one, reshaped, same
@@ -103,27 +103,16 @@ def _tokens(spec: ModelSpec) -> Iterator[TensorRow]:
     yield same(f"{ours}.bias", f"{theirs}.bias")
 
 
-POOLER = "mobilebert.pooler.dense"
-HEADS = headings.usual_classes(
-    "MobileBert",
-    "mobilebert.",
+MASKED = headings.Heading(
+    lambda spec, n: masked_words(spec, headings.of_feed_forwards(spec)),
     {
-        "mlm": headings.Heading(
-            lambda spec, n: masked_words(spec, headings.of_feed_forwards(spec)),
-            {
-                "transform.0": f"{WORDS}.transform.dense",
-                "transform.2": f"{WORDS}.transform.LayerNorm",
-                "beside": Theirs(f"{WORDS}.dense.weight", turned=True),
-                "": Theirs(WORDS, also=(f"{WORDS}.decoder",)),
-            },
-        ),
-        "nsp": headings.of_pairs("nsp", POOLER, NEXT),
-        "pooler": headings.pooled(POOLER),
-        "classes": headings.row_labels(POOLER, "classifier"),
-        **headings.LABELLED,
+        "transform.0": f"{WORDS}.transform.dense",
+        "transform.2": f"{WORDS}.transform.LayerNorm",
+        "beside": Theirs(f"{WORDS}.dense.weight", turned=True),
+        "": Theirs(WORDS, also=(f"{WORDS}.decoder",)),
     },
-    {"ForPreTraining": ("mlm", "nsp"), "ForMaskedLM": ("mlm",)},
 )
+HEADS = bert_heads("MobileBert", "mobilebert.", words=MASKED)
 MOBILEBERT = encoder_family(
     "mobilebert",
     mobilebert(1, 16, 1, 8, width=8, n_feeds=1),
@@ -148,5 +137,5 @@ MOBILEBERT = encoder_family(
     HEADS,
     _links,
     further=_tokens,
-    of_heads=(table.if_any(LayerNormSpec, table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-12)),),
+    of_heads=(table.if_any(LayerNormSpec, table.eps(1e-12)),),
 )

@@ -110,7 +110,7 @@ SIZES = (
     table.at("num_attention_heads", int, GQASpec, "n_heads"),
     table.EVEN,
     table.activation("hidden_activation", "gelu", GatedFeedForwardSpec),
-    table.at("norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+    table.eps(1e-5, "norm_eps"),
     table.at("norm_bias", bool, LayerNormSpec, "bias", default=False),
     table.BIASES,
     MLP_BIAS,

@@ -5,28 +5,19 @@ Whatever its configuration says, the class tells 32 buckets apart, the last from
 
 from __future__ import annotations
 
-from anyformer.families.hf import headings, table
-from anyformer.families.hf.bert import LAYER, OF_ROBERTA
-from anyformer.families.hf.encoder import SIZES, encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf import table
+from anyformer.families.hf.bert import LAYER, roberta_heads
+from anyformer.families.hf.encoder import SIZES, encoder_family, laid_out, n_positions
 from anyformer.families.mpnet import mpnet
 
-HEADS = headings.usual_classes(
-    "MPNet",
-    "mpnet.",
-    {
-        "mlm": OF_ROBERTA,
-        "pooler": headings.pooled("mpnet.pooler.dense"),
-        "classes": headings.row_labels(*headings.TWO_LAYERS),
-        **headings.LABELLED,
-    },
-)
 ATTENTION = {f"{table.PROJECTION}.{x}": f"attention.attn.{x}" for x in "qkvo"} | {"0.norm_sum": "attention.LayerNorm"}
+HEADS = roberta_heads("MPNet", "mpnet.")
 MPNET = encoder_family(
     "mpnet",
     mpnet(1, 8, 1),
     (
         *SIZES,
-        eps(1e-12),
+        table.eps(1e-12),
         table.only(relative_attention_num_buckets=32, pad_token_id=1),
         n_positions(offset_by_padding=True),
     ),

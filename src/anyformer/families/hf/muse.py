@@ -64,5 +64,5 @@ MUSE_GLIMMER = table.family(
         table.Pair(_alike),
         windows.by_theta(lambda settings, n: [(n - 1 - i) % 4 == 0 for i in range(n)], 2048, turns=False),
     ),
-    {**SANDWICH, **ATTENTION, **GATED, "0.branches.0.mixer.gate": "self_attn.gate_proj"},
+    {**SANDWICH, **ATTENTION, **GATED, f"{table.MIXER}.gate": "self_attn.gate_proj"},
 )

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import v3_routing
-from anyformer.families.hf.mamba import MIXER, mixer, modules
+from anyformer.families.hf.mamba import mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import OLDER, kinds_of
@@ -67,14 +67,14 @@ def _modules(up: str, down: str) -> dict[str, Any]:
     return {
         "0.norm_in": "norm",
         **modules("mixer"),
-        **{f"{MIXER}.projection.{x}": f"mixer.{x}_proj" for x in "qkvo"},
-        **{f"{MIXER}.{x}": f"mixer.{x}_proj" for x in ("up", "down")},
-        f"{MIXER}.router": "mixer.gate",
-        f"{MIXER}.latent_in": "mixer.fc1_latent_proj",
-        f"{MIXER}.latent_out": "mixer.fc2_latent_proj",
-        f"{MIXER}.experts.up.weight": up,
-        f"{MIXER}.experts.down.weight": down,
-        **{f"{MIXER}.shared_expert.{x}": f"mixer.shared_experts.{x}_proj" for x in ("up", "down")},
+        **{f"{table.MIXER}.projection.{x}": f"mixer.{x}_proj" for x in "qkvo"},
+        **{f"{table.MIXER}.{x}": f"mixer.{x}_proj" for x in ("up", "down")},
+        f"{table.MIXER}.router": "mixer.gate",
+        f"{table.MIXER}.latent_in": "mixer.fc1_latent_proj",
+        f"{table.MIXER}.latent_out": "mixer.fc2_latent_proj",
+        f"{table.MIXER}.experts.up.weight": up,
+        f"{table.MIXER}.experts.down.weight": down,
+        **{f"{table.MIXER}.shared_expert.{x}": f"mixer.shared_experts.{x}_proj" for x in ("up", "down")},
     }
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from anyformer.families.compose import changed
 from anyformer.families.eurobert import eurobert, masked_table
 from anyformer.families.hf import headings, table
-from anyformer.families.hf.bert import roberta_heads
-from anyformer.families.hf.encoder import SEGMENTS, Links, encoder_family, eps, laid_out, sizes
+from anyformer.families.hf.bert import WORDS, roberta_heads
+from anyformer.families.hf.encoder import SEGMENTS, Links, encoder_family, laid_out, sizes
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.llama_like import EPS_1E5
@@ -31,7 +31,7 @@ def _gated(usual: str, theta: float, context: int) -> tuple[table.Pair, ...]:
     return (
         *sizes(feed=GatedFeedForwardSpec, usual=usual),
         table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec).n_heads),
-        eps(1e-12),
+        table.eps(1e-12),
         table.positions(RotarySpec(theta=theta), context=context),
     )
 
@@ -43,14 +43,13 @@ def _heads(name: str, prefix: str, words: headings.Heading) -> headings.HeadName
     return headings.usual_classes(name, f"{prefix}.", found)
 
 
-PREDICTIONS = "cls.predictions"
 NOMIC_HEADS = _heads(
     "NomicBert",
     "nomic_bert",
     headings.words(
-        f"{PREDICTIONS}.transform.dense",
-        f"{PREDICTIONS}.transform.layer_norm",
-        Theirs(PREDICTIONS, also=(f"{PREDICTIONS}.decoder",)),
+        f"{WORDS}.transform.dense",
+        f"{WORDS}.transform.layer_norm",
+        Theirs(WORDS, also=(f"{WORDS}.decoder",)),
         headings.of_feed_forwards,
     ),
 )
@@ -130,7 +129,7 @@ JINA = encoder_family(
     (
         *sizes(),
         table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=1),
-        eps(1e-5),
+        table.eps(1e-5),
         table.positions(RotarySpec(theta=20_000.0), context=8194),
     ),
     JINA_HEADS,

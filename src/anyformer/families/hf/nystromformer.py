@@ -8,29 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import changed
 from anyformer.families.hf import headings, table
 from anyformer.families.hf.bert import LAYER, MLM
-from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, sizes
+from anyformer.families.hf.encoder import SEGMENTS, encoder_family, laid_out, sizes
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.nystromformer import nystromformer, through_landmarks
-from anyformer.layers import GQASpec, LearnedPositionsSpec, NystromAttentionSpec, ValueConvolutionSpec
-from anyformer.spec import Length, ModelSpec
+from anyformer.layers import GQASpec, NystromAttentionSpec, ValueConvolutionSpec
+from anyformer.spec import ModelSpec
 
 EXACT = 64  # landmarks of a model that has none here
-MIXER = "0.branches.0.mixer"
-
-
-def _read_positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """As many as are said, behind two rows of none."""
-    n = Length(settings.positive("max_position_embeddings", int, 510))
-    return changed(spec, LearnedPositionsSpec, n_positions=n).but(context=n)
-
-
-def _write_positions(spec: ModelSpec) -> dict[str, Any]:
-    return {"max_position_embeddings": one(spec, LearnedPositionsSpec).n_positions}
 
 
 def _read_landmarks(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -52,23 +40,15 @@ def _write_landmarks(spec: ModelSpec) -> dict[str, Any]:
     return {"num_landmarks": n, "segment_means_seq_len": length - length % n}
 
 
-HEADS = headings.usual_classes(
-    "Nystromformer",
-    "nystromformer.",
-    {
-        "mlm": MLM,
-        "classes": headings.row_labels(*headings.TWO_LAYERS, headings.of_feed_forwards),
-        **headings.LABELLED,
-    },
-)
+HEADS = headings.poolerless("Nystromformer", "nystromformer.", MLM)
 NYSTROMFORMER = encoder_family(
     "nystromformer",
     nystromformer(1, 8, 1, landmarks=None, size=65, context=510),
     (
         *sizes(usual="gelu_new"),
         SEGMENTS,
-        eps(1e-5),
-        table.Pair(_read_positions, _write_positions),
+        table.eps(1e-5),
+        table.learned("max_position_embeddings", 510),  # behind two rows of none
         table.at("conv_kernel_size", int, ValueConvolutionSpec, "size", default=65),
         table.Pair(_read_landmarks, _write_landmarks),
     ),
@@ -76,7 +56,7 @@ NYSTROMFORMER = encoder_family(
     lambda spec: laid_out(
         {
             **LAYER,
-            f"{MIXER}.convolution": Theirs("attention.self.conv", by=(one(spec, GQASpec).n_heads, 1, -1, 1)),
+            f"{table.MIXER}.convolution": Theirs("attention.self.conv", by=(one(spec, GQASpec).n_heads, 1, -1, 1)),
         }
     )(spec),
 )

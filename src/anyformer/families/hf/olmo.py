@@ -28,7 +28,7 @@ OLMO3 = table.family(
 OLMOE = table.family(
     "olmoe",
     "OlmoeForCausalLM",
-    olmoe(1, 8, 1, 8, n_experts=64, top_k=1),
+    olmoe(1, 8, 1, 8),
     (
         *SIZES,
         table.only(clip_qkv=None),  # after the norms, where ours clamps before them
@@ -42,7 +42,7 @@ OLMOE = table.family(
 FLEX_OLMO = table.family(
     "flex_olmo",
     "FlexOlmoForCausalLM",
-    flex_olmo(1, 8, 1, 8, n_experts=64, top_k=1),
+    flex_olmo(1, 8, 1, 8),
     (
         *WIDTHS,
         table.heads(),

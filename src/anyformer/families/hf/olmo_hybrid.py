@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary_of, scaling_settings
 from anyformer.families.hf.settings import Settings
@@ -16,7 +16,7 @@ from anyformer.families.olmo import DELTA_NORM, olmo_hybrid
 from anyformer.layers import CausalConvolutionSpec, GatedDeltaNetSpec, GQASpec, RotarySpec
 from anyformer.spec import ModelSpec
 
-MIXER, THEIRS, CONTEXT = "0.branches.0.mixer", "linear_attn", 65_536
+THEIRS, CONTEXT = "linear_attn", 65_536
 
 
 def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -71,17 +71,16 @@ LAYER = {
     **ATTENTION,
     **QK_NORMS,
     **GATED,
-    **{f"{MIXER}.{x}": f"{THEIRS}.{x}_proj" for x in "qkv"},
-    f"{MIXER}.write": f"{THEIRS}.b_proj",
-    f"{MIXER}.forget": f"{THEIRS}.a_proj",
-    f"{MIXER}.out_gate": f"{THEIRS}.g_proj",
-    f"{MIXER}.step": f"{THEIRS}.dt_bias",
-    f"{MIXER}.decay": f"{THEIRS}.A_log",
-    f"{MIXER}.norm": f"{THEIRS}.o_norm",
-    f"{MIXER}.out": f"{THEIRS}.o_proj",
+    **{f"{table.MIXER}.{x}": f"{THEIRS}.{x}_proj" for x in "qkv"},
+    f"{table.MIXER}.write": f"{THEIRS}.b_proj",
+    f"{table.MIXER}.forget": f"{THEIRS}.a_proj",
+    f"{table.MIXER}.out_gate": f"{THEIRS}.g_proj",
+    f"{table.MIXER}.step": f"{THEIRS}.dt_bias",
+    f"{table.MIXER}.decay": f"{THEIRS}.A_log",
+    f"{table.MIXER}.norm": f"{THEIRS}.o_norm",
+    f"{table.MIXER}.out": f"{THEIRS}.o_proj",
 }
-EPS = table.rms_eps(1e-6)
-CONVOLUTION = f"{MIXER}.convolution"
+CONVOLUTION = f"{table.MIXER}.convolution"
 OLMO_HYBRID = table.family(
     "olmo_hybrid",
     "OlmoHybridForCausalLM",
@@ -91,7 +90,7 @@ OLMO_HYBRID = table.family(
         table.heads(),
         table.EVEN,
         table.BIASES,
-        table.Pair(EPS.read, lambda spec: {"rms_norm_eps": getattr(spec.stack.norm, "eps", 1e-6)}),
+        EPS,
         table.Pair(_delta, _sizes),
         table.at("linear_conv_kernel_dim", int, CausalConvolutionSpec, "size", default=4),
         table.activation("hidden_act", "silu", CausalConvolutionSpec),  # of feed-forwards too

@@ -9,13 +9,13 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, NORMS
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.persimmon import jais2, persimmon
-from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
+from anyformer.layers import FeedForwardSpec, GQASpec, RotarySpec
 
 SIZES = (
     *table.STREAM,
     table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
     table.activation("hidden_act", "relu2", FeedForwardSpec),
-    table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+    table.eps(1e-5),
     table.tables(tied=False),
     table.layers(),
 )

@@ -12,7 +12,7 @@ from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL
 from anyformer.families.hf.settings import Settings
 from anyformer.families.phi import phi2, phi3
-from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LongRoPE, RotarySpec
+from anyformer.layers import FeedForwardSpec, GQASpec, LongRoPE, RotarySpec
 from anyformer.spec import Length, ModelSpec
 
 
@@ -48,7 +48,7 @@ PHI = table.family(
         table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
         table.heads(),
         table.activation("hidden_act", "gelu_new", FeedForwardSpec),
-        table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.eps(1e-5),
         norms_of_heads("qk_layernorm"),
         table.Pair(_as_wide),
         table.positions(RotarySpec(fraction=0.5), fraction=FRACTION),

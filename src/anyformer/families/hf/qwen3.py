@@ -47,7 +47,7 @@ QWEN3 = table.family(
 QWEN3_MOE = table.family(
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
-    qwen3_moe(1, 8, 1, 8, n_experts=64, top_k=1),
+    qwen3_moe(1, 8, 1, 8, n_experts=64),
     (
         *SPARSE_WIDTHS,
         table.heads(n_kv_heads=4),
@@ -71,7 +71,7 @@ QWEN3_MOE = table.family(
 MELLUM = table.family(
     "mellum",
     "MellumForCausalLM",
-    windows.two_kinds(mellum(4, 8, 1, 8, 1, n_experts=64, top_k=1)),
+    windows.two_kinds(mellum(4, 8, 1, 8, 1, n_experts=64)),
     (
         *SPARSE_WIDTHS,
         table.heads(n_kv_heads=4, head_dim=128),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import BY_EXPERT, SHARED, expert_width, n_chosen, n_experts
+from anyformer.families.hf.experts import BY_EXPERT, SHARED, expert_width, routing
 from anyformer.families.hf.layout import Modules, Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SPARSE_WIDTHS, WIDTHS
 from anyformer.families.hf.mapping import one
@@ -25,9 +25,9 @@ from anyformer.layers import (
 from anyformer.spec import ModelSpec
 
 AHEAD = ("mtp.*",)  # in files, what predicts a token further: the classes pass over it, and so do we
-MIXER, THEIRS = "0.branches.0.mixer", "linear_attn"
+THEIRS = "linear_attn"
 GATE, Q, K, V, OUT_GATE, WRITE, FORGET = (
-    f"{MIXER}.{name}" for name in ("gate", "q", "k", "v", "out_gate", "write", "forget")
+    f"{table.MIXER}.{name}" for name in ("gate", "q", "k", "v", "out_gate", "write", "forget")
 )
 
 
@@ -39,7 +39,7 @@ def _mixers(maps: Modules) -> dict[Any, Any]:
         **{ours: theirs for ours, theirs in ATTENTION.items() if not ours.endswith(".q")},
         (f"{table.PROJECTION}.q", GATE): Theirs("self_attn.q_proj", by="query"),
         **QK_NORMS,
-        **{f"{MIXER}.{ours}": f"{THEIRS}.{theirs}" for ours, theirs in inner.items()},
+        **{f"{table.MIXER}.{ours}": f"{THEIRS}.{theirs}" for ours, theirs in inner.items()},
         **maps,
     }
 
@@ -93,8 +93,7 @@ def experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
     return (
         *SPARSE_WIDTHS,
         table.heads(n_kv_heads=2, head_dim=256),
-        n_experts(n),
-        n_chosen(top_k),
+        routing(n, top_k),
         expert_width("moe_intermediate_size", "expert", 512),
         expert_width("shared_expert_intermediate_size", "shared_expert", 512),
     )

@@ -16,8 +16,8 @@ from anyformer.errors import CheckpointError
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import HELD, SHARED, filed
-from anyformer.families.hf.layout import Laid, Theirs, within
-from anyformer.families.hf.mapping import TensorRow, Tensors, one
+from anyformer.families.hf.layout import Laid, Theirs, moved, within
+from anyformer.families.hf.mapping import TensorRow, Tensors, constant, one, width_of_head
 from anyformer.families.hf.qwen3_next import AHEAD, PLAINLY, SIZES, experts
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings, spelling
@@ -84,8 +84,7 @@ def _read_indexer(settings: Settings, spec: ModelSpec) -> ModelSpec:
         raise settings.refusal(BUDGET, f"must be a multiple of indexer_compress_ratio = {every}, as the class says")
     if attends is None:
         return spec
-    width = attends.head_dim or spec.stack.d_model // attends.n_heads
-    turning = attends.rotary.dims(width) if attends.rotary else 0
+    turning = attends.rotary.dims(width_of_head(spec, attends)) if attends.rotary else 0
     if turning > head_dim:
         raise settings.refusal(
             "indexer_head_dim", f"is less than the {turning} features that turn of attention's heads"
@@ -101,9 +100,8 @@ def _write_indexer(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _layers_said(settings: Settings, spec: ModelSpec) -> list[int]:
-    said = settings.written(LAYERS) or []
-    known = isinstance(said, list) and all(type(i) is int and 1 <= i <= spec.n_layers for i in said)
-    if not known or any(next(spec.stack.blocks[i - 1].nested(AttentionSpec), None) for i in said):
+    said = settings.layers(LAYERS, spec.n_layers, first=1)
+    if any(next(spec.stack.blocks[i - 1].nested(AttentionSpec), None) for i in said):
         raise settings.refusal(LAYERS, f"must be a list of layers of linear attention, from 1 to {spec.n_layers}")
     return sorted(set(said))
 
@@ -147,8 +145,7 @@ def _either(modules: Mapping[Any, Any]) -> dict[Any, Any]:
         number, _, rest = name.partition(".")
         return f"{int(number) + 1}.{rest}"
 
-    moved = {later(own) if isinstance(own, str) else tuple(map(later, own)): theirs for own, theirs in modules.items()}
-    return {**modules, **moved}
+    return {**modules, **moved(modules, later)}
 
 
 def _layer(spec: ModelSpec) -> dict[Any, Any]:
@@ -156,16 +153,16 @@ def _layer(spec: ModelSpec) -> dict[Any, Any]:
     wide = (spec.stack.residual.n_streams * spec.stack.d_model,)
     norms = {f"norm_{ours}": Theirs(f"ple.norm_{theirs}", by=wide) for ours, theirs in NORMS.items()}
     maps = {"key": "ple.key_proj", "value": "ple.value_proj", "local": "ple.conv1d"}
-    return {**_either({**PLAINLY, **INDEX, **SHARED}), **within({**maps, **norms}, "0.branches.0.mixer.")}
+    return {**_either({**PLAINLY, **INDEX, **SHARED}), **within({**maps, **norms}, f"{table.MIXER}.")}
 
 
 NORMS = {"key": "key", "query": "query", "value": "conv"}  # of a sublayer with n-grams
 INDEX = {
-    tuple(f"0.branches.0.mixer.indexer.{x}" for x in "qk"): "self_attn.indexer.index_qk_proj",
-    "0.branches.0.mixer.indexer.norm_query": "self_attn.indexer.q_layernorm",
-    "0.branches.0.mixer.indexer.norm_key": "self_attn.indexer.k_layernorm",
+    tuple(f"{table.MIXER}.indexer.{x}" for x in "qk"): "self_attn.indexer.index_qk_proj",
+    f"{table.MIXER}.indexer.norm_query": "self_attn.indexer.q_layernorm",
+    f"{table.MIXER}.indexer.norm_key": "self_attn.indexer.k_layernorm",
 }
-TABLE = "0.branches.0.mixer.table"
+TABLE = f"{table.MIXER}.table"
 STORED = "ple.ple_embedding.ngram_embedding"
 
 
@@ -210,7 +207,7 @@ def _constant(name: str, numbers: torch.Tensor) -> TensorRow:
             raise CheckpointError(f"{name} is not what follows from the settings of n-grams; copy config.json again")
         return ()
 
-    return TensorRow((), (name,), load, lambda ours: (numbers,))
+    return constant(name, lambda: numbers)._replace(load=load)
 
 
 QWEN4_EXP = table.family(

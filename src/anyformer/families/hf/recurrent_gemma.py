@@ -25,7 +25,7 @@ from anyformer.layers import (
 from anyformer.spec import HeadSpec, ModelSpec
 
 WORDS = {"recurrent": RGLRUSpec, "attention": AttentionSpec}
-MIXER, THEIRS = "0.branches.0.mixer", "temporal_block"
+THEIRS = "temporal_block"
 TANH = "gelu_pytorch_tanh"
 
 
@@ -83,15 +83,15 @@ RECURRENT_GEMMA = table.family(
         "0.norm_in": "temporal_pre_norm",
         "1.norm_in": "channel_pre_norm",
         **{f"{table.PROJECTION}.{x}": f"{THEIRS}.{x}_proj" for x in "qkvo"},
-        f"{MIXER}.inner": f"{THEIRS}.linear_x",
-        f"{MIXER}.out_gate": f"{THEIRS}.linear_y",
-        f"{MIXER}.out": f"{THEIRS}.linear_out",
-        f"{MIXER}.convolution": f"{THEIRS}.conv_1d",
-        f"{MIXER}.decay": f"{THEIRS}.rg_lru.recurrent_param",
-        f"{MIXER}.forget": f"{THEIRS}.rg_lru.recurrent_gate_weight",
-        f"{MIXER}.forget_bias": f"{THEIRS}.rg_lru.recurrent_gate_bias",
-        f"{MIXER}.write": f"{THEIRS}.rg_lru.input_gate_weight",
-        f"{MIXER}.write_bias": f"{THEIRS}.rg_lru.input_gate_bias",
+        f"{table.MIXER}.inner": f"{THEIRS}.linear_x",
+        f"{table.MIXER}.out_gate": f"{THEIRS}.linear_y",
+        f"{table.MIXER}.out": f"{THEIRS}.linear_out",
+        f"{table.MIXER}.convolution": f"{THEIRS}.conv_1d",
+        f"{table.MIXER}.decay": f"{THEIRS}.rg_lru.recurrent_param",
+        f"{table.MIXER}.forget": f"{THEIRS}.rg_lru.recurrent_gate_weight",
+        f"{table.MIXER}.forget_bias": f"{THEIRS}.rg_lru.recurrent_gate_bias",
+        f"{table.MIXER}.write": f"{THEIRS}.rg_lru.input_gate_weight",
+        f"{table.MIXER}.write_bias": f"{THEIRS}.rg_lru.input_gate_bias",
         **gated(table.FEED, "mlp_block"),
     },
     norm="final_norm",

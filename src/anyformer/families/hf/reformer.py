@@ -22,7 +22,6 @@ from anyformer.layers import (
     AxialPositionsSpec,
     FeedForwardSpec,
     GQASpec,
-    LayerNormSpec,
     LearnedPositionsSpec,
     LSHAttentionSpec,
 )
@@ -30,7 +29,6 @@ from anyformer.spec import BlockSpec, Length, ModelSpec, TermSpec, Width
 
 WORDS = {"local": AttentionSpec, "lsh": LSHAttentionSpec}
 TEMPLATE = reformer("local lsh", 2, 8, 1, 8, head_dim=8, vocab_size=8, shape=(2, 4), narrow=2)
-MIXER = "0.branches.0.mixer"
 HEAD = "lm_head.decoder"
 PLACES = "embeddings.position_embeddings"
 
@@ -142,7 +140,7 @@ _PLAIN = table.family(
         table.Pair(_read_heads, _write_heads),
         table.at("feed_forward_size", int, FeedForwardSpec, "d_ff", default=512),
         table.activation("hidden_act", "relu", FeedForwardSpec),
-        table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-12),
+        table.eps(1e-12),
         table.Pair(_read_positions, _write_positions),
         table.together(
             AdjacentBlocks,
@@ -171,9 +169,9 @@ _PLAIN = table.family(
     {
         **table.norms("attention.layer_norm", "feed_forward.layer_norm"),
         **{f"{table.PROJECTION}.{x[0]}": f"attention.self_attention.{x}" for x in ("query", "key", "value")},
-        **{f"{place}.o": "attention.output.dense" for place in (table.PROJECTION, MIXER)},
-        f"{MIXER}.qk": "attention.self_attention.query_key",
-        f"{MIXER}.v": "attention.self_attention.value",
+        **{f"{place}.o": "attention.output.dense" for place in (table.PROJECTION, table.MIXER)},
+        f"{table.MIXER}.qk": "attention.self_attention.query_key",
+        f"{table.MIXER}.v": "attention.self_attention.value",
         **table.feeds(up="feed_forward.dense.dense", down="feed_forward.output.dense"),
     },
     stack="reformer",

@@ -13,7 +13,6 @@ from anyformer.families.rwkv import rwkv
 from anyformer.layers import ChannelMixSpec, LayerNormSpec, WKVSpec
 from anyformer.spec import ModelSpec
 
-TIME, CHANNEL = "0.branches.0.mixer", "1.branches.0.mixer"
 LAST = 1e-5  # eps of the last norm, whatever is said of the others
 
 
@@ -38,18 +37,13 @@ def _every(spec: ModelSpec) -> dict[str, Any]:
     return {"layer_norm_epsilon": each[0], "rescale_every": every}
 
 
-def _widths(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    d_model = spec.stack.d_model
+def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:
     width = settings.nullable("attention_hidden_size", int, None)
-    d_ff = settings.nullable("intermediate_size", int, None) or 4 * d_model
-    return changed(changed(spec, WKVSpec, width=None if width == d_model else width), ChannelMixSpec, d_ff=d_ff)
+    return changed(spec, WKVSpec, width=None if width == spec.stack.d_model else width)
 
 
 def _written(spec: ModelSpec) -> dict[str, int]:
-    return {
-        "attention_hidden_size": one(spec, WKVSpec).width or spec.stack.d_model,
-        "intermediate_size": one(spec, ChannelMixSpec).d_ff,
-    }
+    return {"attention_hidden_size": one(spec, WKVSpec).width or spec.stack.d_model}
 
 
 def _shifts(ours: str, theirs: str, *names: str) -> dict[str, Theirs]:
@@ -62,7 +56,8 @@ RWKV = table.family(
     rwkv(1, 8),
     (
         *table.STREAM,
-        table.Pair(_widths, _written),
+        table.Pair(_width, _written),
+        table.d_ff("intermediate_size", ChannelMixSpec),
         table.context("context_length", 1024),
         table.tables(tied=False),
         table.layers(),
@@ -70,15 +65,15 @@ RWKV = table.family(
     ),
     {
         **table.norms("ln1", "ln2"),
-        **{f"{TIME}.{x}": f"attention.{x}" for x in ("key", "value", "receptance")},
-        f"{TIME}.out": "attention.output",
-        f"{TIME}.decay": "attention.time_decay",
-        f"{TIME}.bonus": "attention.time_first",
-        **_shifts(TIME, "attention", "key", "value", "receptance"),
-        f"{CHANNEL}.up": "feed_forward.key",
-        f"{CHANNEL}.receptance": "feed_forward.receptance",
-        f"{CHANNEL}.down": "feed_forward.value",
-        **_shifts(CHANNEL, "feed_forward", "key", "receptance"),
+        **{f"{table.MIXER}.{x}": f"attention.{x}" for x in ("key", "value", "receptance")},
+        f"{table.MIXER}.out": "attention.output",
+        f"{table.MIXER}.decay": "attention.time_decay",
+        f"{table.MIXER}.bonus": "attention.time_first",
+        **_shifts(table.MIXER, "attention", "key", "value", "receptance"),
+        f"{table.FEED}.up": "feed_forward.key",
+        f"{table.FEED}.receptance": "feed_forward.receptance",
+        f"{table.FEED}.down": "feed_forward.value",
+        **_shifts(table.FEED, "feed_forward", "key", "receptance"),
     },
     stack="rwkv",
     layer="blocks",

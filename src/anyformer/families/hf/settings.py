@@ -169,6 +169,17 @@ class Settings:
             raise self.refusal(name, f"must be a number{' above 0' if kind is int else ''}, or {n} of them")
         return each
 
+    def layers(self, name: str, n: int, usual: Iterable[int] = (), first: int = 0) -> list[int]:
+        """A setting that lists some of `n` layers by their numbers, which count from `first`; `usual` where it is absent.
+
+        Raises CheckpointError.
+        """
+        found = self.written(name)
+        found = [*usual] if found is None else found
+        if not isinstance(found, list) or not all(type(i) is int and first <= i < first + n for i in found):
+            raise self.refusal(name, f"must be a list of some of the {n} layers, by numbers from {first}")
+        return found
+
     def strings(self, name: str) -> tuple[str, ...] | None:
         """A setting that is a list of words; None for an absent one. Raises CheckpointError."""
         value = self.written(name)
@@ -203,12 +214,15 @@ class Settings:
         self._taken.add(name)
         return self._config.get(name)
 
+    def word(self, name: str, known: Iterable[T], default: T) -> T:
+        """A setting that is one of `known`: words, or True and False. Raises CheckpointError."""
+        value = self.take(name, type(default), default)
+        self.require(name, *known)
+        return value
+
     def activation(self, name: str, default: str) -> ActivationSpec:
         """The activation that a setting names. Raises CheckpointError for one that we don't have."""
-        value = self.take(name, str, default)
-        if value not in ACTIVATIONS:
-            raise self.refusal(name, f"is none of the activations {', '.join(ACTIVATIONS)}")
-        return ACTIVATIONS[value]
+        return ACTIVATIONS[self.word(name, ACTIVATIONS, default)]
 
     def untaken(self, names: Iterable[str]) -> list[str]:
         """Those of these settings that nobody has asked for."""

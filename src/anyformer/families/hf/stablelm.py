@@ -43,7 +43,7 @@ STABLELM = table.family(
         table.EVEN,
         table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec).n_heads),
         table.at("use_qkv_bias", bool, GQASpec, *table.QKV_BIASES, default=False),
-        table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.eps(1e-5),
         table.positions(RotarySpec(fraction=0.25), fraction=FRACTION, context=4096),
         table.tables(tied=False),
         table.layers(),

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, RENAMED, gpt_family
+from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, NO_DROPOUT, RENAMED, gpt_family
 from anyformer.families.hf.layout import Laid, Theirs, within
 from anyformer.families.hf.llama import ATTENTION, NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.starcoder import starcoder, starcoder2
-from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, LayerNormSpec
+from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec
 from anyformer.spec import Count, ModelSpec, ScaleSpec
 
 TANH = "gelu_pytorch_tanh"
-SCALE = table.at(
-    "scale_attn_weights",
-    bool,
-    AttentionSpec,
-    "scale",
-    default=True,
-    into=lambda scaled: ScaleSpec(power=-0.5 if scaled else 0.0),
-    out=lambda scale: scale.power != 0,
-)
+SCALES = {True: ScaleSpec(power=-0.5), False: ScaleSpec()}
 
 
 def _shared_key(spec: ModelSpec) -> bool:
@@ -63,10 +55,10 @@ GPT_BIGCODE = gpt_family(
         table.activation("activation_function", TANH, FeedForwardSpec),
         EPS,
         table.layers("n_layer"),
-        SCALE,
+        table.choice("scale_attn_weights", AttentionSpec, "scale", SCALES, True),
         table.tables(tied=True),
         table.fixed(add_cross_attention=False),
-        table.NO_DROPOUT,
+        NO_DROPOUT,
     ),
     _modules,
     outside={"stack.embedding.terms.1": "wpe"},
@@ -94,7 +86,7 @@ STARCODER2 = table.family(
         table.at("use_bias", bool, FeedForwardSpec, "bias_in", "bias_out", default=True),
         table.at("use_bias", bool, GQASpec, *table.ALL_BIASES, default=True),
         table.activation("hidden_act", TANH, FeedForwardSpec),
-        table.at("norm_epsilon", float, LayerNormSpec, "eps", default=1e-5),
+        table.eps(1e-5, "norm_epsilon"),
         table.positions(context=4096),
         windows.window(None),
         table.tables(tied=True, start=0.018042),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.errors import SpecError
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.glm import router
 from anyformer.families.hf import table, windows
@@ -102,7 +103,7 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
     found = {kind: one(block, GQASpec) for kind, block in blocks}
     usual = found.get(windows.FULL) or found[windows.SLIDING]
     near = found.get(windows.SLIDING, usual)
-    width = usual.head_dim or spec.stack.d_model // usual.n_heads
+    width = width_of_head(spec, usual)
     return {"num_attention_heads": usual.n_heads, HEADS: near.n_heads, "query_pre_attn_scalar": width}
 
 
@@ -117,6 +118,8 @@ def _limits(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _clamping(spec: ModelSpec) -> dict[str, Any]:
     feeds = [[*block.nested(GatedFeedForwardSpec)] for block in spec.stack.blocks]  # an expert's before a shared one's
+    if not all(feeds):
+        raise SpecError("a layer has no gated feed-forward, and this class has one in each")
     each = [feed[0].limit if len(feed) > 1 else None for feed in feeds], [feed[-1].limit for feed in feeds]
     return {name: limits if any(limits) else None for name, limits in zip(LIMITS, each, strict=True)}
 
@@ -125,7 +128,7 @@ LAYERS = {
     **LAYER,
     **ATTENTION,
     **QK_NORMS,
-    "0.branches.0.mixer.gate": "self_attn.g_proj",
+    f"{table.MIXER}.gate": "self_attn.g_proj",
     **HELD,
 }
 SHARED = f"{table.FEED}.shared_expert"
@@ -133,7 +136,7 @@ RELEASED = {
     **LAYER,
     **ATTENTION,
     **QK_NORMS,
-    "0.branches.0.mixer.gate": "self_attn.g_proj",
+    f"{table.MIXER}.gate": "self_attn.g_proj",
     **gated(SHARED, "share_expert"),
     **{f"{EXPERTS}.{x}.weight": f"moe.{x}_proj.weight" for x in ("gate", "up", "down")},
     **routed("moe.gate.weight", "moe.router_bias"),

@@ -160,7 +160,7 @@ def _links(spec: ModelSpec, feed: Mapping[str, str], itself: str = "SelfAttentio
         buckets = next((score.shared for score in attention.scores), None)
         bias = f"{side}.block.0.layer.0.{name}.relative_attention_bias"
         if blocks is not None:
-            modules["0.branches.0.mixer.transient.norm"] = f"layer.0.{name}.global_input_layer_norm"
+            modules[f"{table.MIXER}.transient.norm"] = f"layer.0.{name}.global_input_layer_norm"
             of_blocks = bias.replace("relative_attention_bias", "global_relative_attention_bias")
             found |= within({f"shared.{blocks.scores and blocks.scores.shared}": of_blocks})
         found |= within({f"{ours}.norm": f"{side}.final_layer_norm", f"shared.{buckets}": bias})
@@ -193,8 +193,7 @@ def _read_window(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The window of LongT5's encoder, and the blocks whose sums are keys beside it."""
     radius, every = Window(settings.take("local_radius", int, 127)), settings.positive("global_block_size", int, 16)
     spec = changed(spec, AttentionSpec, mask=SymmetricWindow(radius=radius))
-    settings.require(KIND, "local", TRANSIENT)
-    if settings.take(KIND, str, "local") == "local":
+    if settings.word(KIND, ("local", TRANSIENT), "local") == "local":
         return spec
     if every & (every - 1):
         raise settings.refusal("global_block_size", "is no power of two: its class adds up shares of it, which round")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import causal, changed
+from anyformer.families.compose import causal, changed, with_layers
 from anyformer.families.hf.gemma import GEMMA2
 from anyformer.families.hf.layout import Laid, Theirs, of_layers, rows_of, within
 from anyformer.families.hf.llama import ATTENTION, GATED
@@ -12,7 +12,7 @@ from anyformer.families.hf.mapping import Family, TensorRow
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.stacks import encoder_of, two_stacks
 from anyformer.families.t5gemma import t5gemma
-from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec
+from anyformer.spec import BlockSpec, ModelSpec, TableSpec
 
 # What the class copies into each table, and rates of dropout.
 COPIED = ("classifier_dropout_rate", "cross_attention_hidden_size", "initializer_range", "vocab_size")
@@ -39,15 +39,11 @@ def _side(settings: Settings, name: str) -> ModelSpec:
 
 
 def _to_config(spec: ModelSpec) -> dict[str, Any]:
-    decoder = spec.but(encoder=None, stack=_by_layer(spec.stack, _deaf))
+    decoder = with_layers(spec.but(encoder=None), map(_deaf, spec.stack.blocks))
     encoder = decoder.but(stack=causal(encoder_of(spec)))
     tied = any(head.tied for head in spec.heads)
     sides = {name: GEMMA2.to_config(side) for name, side in (("encoder", encoder), ("decoder", decoder))}
     return {**sides, TIED: tied, "vocab_size": spec.vocab_size, "is_encoder_decoder": True}
-
-
-def _by_layer(stack: StackSpec, change: Any) -> StackSpec:
-    return stack.but(blocks=tuple(map(change, stack.blocks)))
 
 
 def _deaf(layer: BlockSpec) -> BlockSpec:

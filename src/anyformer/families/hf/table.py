@@ -9,12 +9,13 @@ from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf.layout import Modules, Theirs, of_layers, rows_of, tokens_and_head, within
 from anyformer.families.hf.mapping import Family, TensorFiles, TensorRow, dropped, one, width_of_head
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
-from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
+from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings
 from anyformer.layers import (
     ActivationSpec,
     ByRole,
     FeedForwardSpec,
     GQASpec,
+    LayerNormSpec,
     LearnedPositionsSpec,
     Normal,
     RMSNormSpec,
@@ -22,12 +23,11 @@ from anyformer.layers import (
 )
 from anyformer.spec import ModelSpec, Spec, StackSpec, TableSpec
 
-PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
+MIXER, FEED = "0.branches.0.mixer", "1.branches.0.mixer"
+PROJECTION = f"{MIXER}.projection"
 LENGTH = "max_position_embeddings"
 BESIDE = "0.branches.1.mixer"  # a feed-forward that reads what attention reads
 QKV = tuple(f"{PROJECTION}.{x}" for x in "qkv")
-
-
 Layout = Modules | Callable[[ModelSpec], Modules]  # of a layer; the second for what hangs on the model
 
 
@@ -85,19 +85,22 @@ def together(part: type[Spec], settings: Mapping[str, tuple[str, type[Any], Any]
     return Pair(read, write)
 
 
-def activation(name: str, default: str, part: type[Spec], meant: Mapping[str, str] | None = None) -> Pair:
-    """The setting that names the activation of every `part`; `meant` gives words that mean another one."""
+def choice(name: str, part: type[Spec], field: str, values: Mapping[Any, Any], default: Any) -> Pair:
+    """The setting whose words, or whose being on, stand for values of a field of every `part`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        word = settings.take(name, str, default)
-        found = settings.activation(name, default) if word not in (meant or {}) else ACTIVATIONS[(meant or {})[word]]
-        return changed(spec, part, activation=found)
+        return changed(spec, part, **{field: values[settings.word(name, values, default)]})
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found: ActivationSpec = one(spec, part).values()["activation"]
-        return {name: spelling(found) or default}
+        found = getattr(one(spec, part), field)
+        return {name: next((word for word, value in values.items() if value == found), default)}
 
     return Pair(read, write)
+
+
+def activation(name: str, default: str, part: type[Spec], values: Mapping[str, ActivationSpec] = ACTIVATIONS) -> Pair:
+    """The setting that names the activation of every `part`; `values` are what a class means by its words."""
+    return choice(name, part, "activation", values, default)
 
 
 def starts(default: float = 0.02, name: str = "initializer_range") -> Pair:
@@ -172,8 +175,7 @@ def positions(
         return changed(spec, RotarySpec, **found.values()).but(context=n)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, RotarySpec)
-        said = rotary_settings(found, theta=theta, fraction=fraction, magnitudes=magnitudes)
+        said = rotary_settings(one(spec, RotarySpec), theta=theta, fraction=fraction, magnitudes=magnitudes)
         return {length: spec.context or context, **said}
 
     return Pair(read, write)
@@ -191,25 +193,29 @@ def learned(name: str, default: int) -> Pair:
 
 def context(name: str, default: int) -> Pair:
     """The context of a model whose positions do not end with it."""
+    return Pair(
+        lambda settings, spec: spec.but(context=settings.positive(name, int, default)),
+        lambda spec: {name: spec.context or default},
+    )
 
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return spec.but(context=settings.positive(name, int, default))
 
-    return Pair(read, lambda spec: {name: spec.context or default})
+def eps(default: float, name: str = "layer_norm_eps") -> Pair:
+    """The eps of all LayerNorms."""
+    return at(name, float, LayerNormSpec, "eps", default=default)
 
 
 def rms_eps(default: float, name: str = "rms_norm_eps") -> Pair:
-    """The eps of all RMSNorms."""
-    return at(name, float, RMSNormSpec, "eps", default=default)
+    """The eps of all RMSNorms; that of the last is written, since those inside mixers may have another."""
+    eps = at(name, float, RMSNormSpec, "eps", default=default)
+    return Pair(eps.read, lambda spec: {name: one(spec.stack.norm or spec, RMSNormSpec).eps})
 
 
-def d_ff(name: str) -> Pair:
+def d_ff(name: str, part: type[Any] = FeedForwardSpec) -> Pair:
     """The width of feed-forwards; where nothing is said, four times that of the stream."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return changed(spec, FeedForwardSpec, d_ff=settings.positive(name, int, 4 * spec.stack.d_model))
-
-    return Pair(read, lambda spec: {name: one(spec, FeedForwardSpec).d_ff})
+    return Pair(
+        lambda settings, spec: changed(spec, part, d_ff=settings.positive(name, int, 4 * spec.stack.d_model)),
+        lambda spec: {name: one(spec, part).d_ff},
+    )
 
 
 def fixed(**settings: Any) -> Pair:
@@ -260,18 +266,17 @@ def switch(name: str, part: type[Spec], *fields: str, on: Callable[[ModelSpec], 
 
 def layers(name: str = "num_hidden_layers") -> Pair:
     """The depth of a model whose layers are alike."""
+    return Pair(
+        lambda settings, spec: with_layers(spec, spec.stack.blocks * settings.positive(name, int)),
+        lambda spec: {name: spec.n_layers},
+    )
 
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return with_layers(spec, spec.stack.blocks * settings.positive(name, int))
 
-    return Pair(read, lambda spec: {name: spec.n_layers})
-
-
-def even(n_heads: str = "num_attention_heads", d_model: str = "hidden_size") -> Pair:
+def even(n_heads: str = "num_attention_heads", d_model: str = "hidden_size", part: type[Any] = GQASpec) -> Pair:
     """Refuse heads that do not divide d_model where the class does, be their width given or not."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        if spec.stack.d_model % one(spec, GQASpec).n_heads:
+        if spec.stack.d_model % one(spec, part).n_heads:
             raise settings.refusal(
                 n_heads, f"does not divide {d_model} = {spec.stack.d_model}, which this class refuses"
             )
@@ -287,7 +292,6 @@ D_MODEL = at("hidden_size", int, StackSpec, "d_model")
 STREAM = VOCABULARY, D_MODEL
 EVEN = even()
 BIASES = at("attention_bias", bool, GQASpec, *ALL_BIASES, default=False)
-NO_DROPOUT = fixed(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 
 
 def norms(attention: str, feed: str) -> dict[str, str]:
@@ -353,16 +357,16 @@ def family(
     reads; `heads` are the head's names, the first the one that is written. A module of ours that a model lacks, or whose bias it
     lacks, has no row. `apart`: the modules that a layer has beside those in memory, and in files that are laid out otherwise;
     `released`: all that it has in files that the class reads and does not write. `further` are rows that are no modules. `ahead`:
-    the modules around the layers that predict further tokens, of which files decide whether there are any; `passed_over`: how
-    many such layers files have that the class has not.
+    the modules around the layers that predict further tokens, if files have any; `passed_over`: how many the class has none of.
     """
     to_spec, to_config = both_ways(template, pairs, ignored)
     layers = f"{stack}.{layer}"
 
     def rows(spec: ModelSpec, *parts: Layout) -> list[TensorRow]:
         n = spec.n_layers
-        each = {ours: theirs for part in parts for ours, theirs in _laid(part, spec).items()}
-        links = within({"stack.norm": norm}, theirs=f"{stack}.") | within(_laid(outside, spec), theirs=f"{stack}.")
+        around, *inside = (part(spec) if callable(part) else part for part in (outside, *parts))
+        each = {ours: theirs for part in inside for ours, theirs in part.items()}
+        links = within({"stack.norm": norm}, theirs=f"{stack}.") | within(around, theirs=f"{stack}.")
         links |= of_layers(spec.stack, layers, each)
         later = [f"{layers}.{n + k}." for k in range(len(spec.ahead))]  # which hold the tables again
         for k, place in enumerate(later):
@@ -394,7 +398,3 @@ def family(
         fixed_masks=fixed_masks,
         released=None if released is None else lambda spec: rows(spec, released),
     )
-
-
-def _laid(layout: Layout, spec: ModelSpec) -> Modules:
-    return layout(spec) if callable(layout) else layout

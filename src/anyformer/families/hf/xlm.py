@@ -10,7 +10,8 @@ from typing import Any
 from anyformer.families.compose import changed, edited
 from anyformer.families.heads import token_classes, words_of_table
 from anyformer.families.hf import table
-from anyformer.families.hf.encoder import causal, encoder_family, eps
+from anyformer.families.hf.encoder import causal, encoder_family
+from anyformer.families.hf.gpt2 import FOURFOLD
 from anyformer.families.hf.headings import LABELLED, Heading, HeadNames
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.mapping import Family
@@ -125,25 +126,17 @@ PAIRS = (
     table.only(summary_type="first", summary_use_proj=True, summary_activation="", summary_proj_to_labels=True),
     table.VOCABULARY,
     table.at("emb_dim", int, StackSpec, "d_model"),
-    table.Pair(lambda _, spec: changed(spec, FeedForwardSpec, d_ff=4 * spec.stack.d_model)),
+    FOURFOLD,
     table.at("n_heads", int, GQASpec, "n_heads"),
     table.even("n_heads", "emb_dim"),
-    table.at(
-        "gelu_activation",
-        bool,
-        FeedForwardSpec,
-        "activation",
-        default=True,
-        into=lambda gelu: GELU() if gelu else ReLU(),
-        out=lambda found: found == GELU(),
-    ),
+    table.choice("gelu_activation", FeedForwardSpec, "activation", {True: GELU(), False: ReLU()}, True),
     causal("causal"),
     table.starts(name="init_std"),
     table.Pair(_read_start, _written_start),
     table.layers("n_layers"),
     table.learned("max_position_embeddings", 512),
     table.Pair(_read_languages, _written_languages),
-    eps(1e-12),
+    table.eps(1e-12),
     table.fixed(pad_token_id=2),  # by which the class counts the tokens of a text that comes without a mask
 )
 

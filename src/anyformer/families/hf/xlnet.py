@@ -12,15 +12,15 @@ from torch import Tensor
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.encoder import encoder_family, eps, laid_out, sizes
+from anyformer.families.hf.encoder import encoder_family, laid_out, sizes
 from anyformer.families.hf.headings import LABELLED, Heading, HeadNames, row_labels
-from anyformer.families.hf.mapping import TensorRow, one, reshaped
+from anyformer.families.hf.mapping import TensorRow, one, reshaped, width_of_head
 from anyformer.families.hf.settings import Settings
 from anyformer.families.xlnet import permuted_words, xlnet
 from anyformer.layers import And, AttentionSpec, GQASpec, LastTokenSpec, RelativeSinusoidSpec, SlidingWindow, TwoStreams
 from anyformer.spec import ModelSpec, Window
 
-SCORES = "0.branches.0.mixer.scores"
+SCORES = f"{table.MIXER}.scores"
 LAYER = {
     "0.norm_sum": "rel_attn.layer_norm",
     f"{table.FEED}.up": "ff.layer_1",
@@ -39,10 +39,6 @@ IGNORED = (
 )
 
 
-def _head_dim(spec: ModelSpec) -> int:
-    return spec.stack.d_model // one(spec, GQASpec).n_heads
-
-
 def further(spec: ModelSpec) -> Iterator[TensorRow]:
     """The rows of the blanks' vector and of attention: its matrices are [d_model, heads, head_dim], the output's too."""
     n_heads = one(spec, GQASpec).n_heads
@@ -59,10 +55,8 @@ def further(spec: ModelSpec) -> Iterator[TensorRow]:
 
 
 def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    kind, same = settings.take("attn_type", str, "bi"), settings.take("same_length", bool, False)
+    kind, same = settings.word("attn_type", ("bi", "uni"), "bi"), settings.take("same_length", bool, False)
     memory = settings.optional("mem_len", int)
-    if kind not in ("bi", "uni"):
-        raise settings.refusal("attn_type", "is neither 'bi' nor 'uni'")
     if kind == "bi":  # where the class does not look at same_length
         return spec
     spec = changed(spec, RelativeSinusoidSpec, bidirectional=False)
@@ -106,10 +100,10 @@ XLNET = encoder_family(
     xlnet(1, 8, 1),
     (
         *sizes("d_model", "d_inner", "n_head", "ff_activation", "n_layer"),
-        eps(1e-12),
+        table.eps(1e-12),
         ATTENTION,
         # Clamped distances, texts in both directions and other summaries are not computed here.
-        table.only(bi_data=False, clamp_len=(-1, 0), d_head=_head_dim),
+        table.only(bi_data=False, clamp_len=(-1, 0), d_head=width_of_head),
         table.only(summary_type="last", summary_use_proj=True, summary_activation="tanh"),
     ),
     HEADS,

@@ -10,10 +10,10 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.xlstm import xlstm
-from anyformer.layers import GatedFeedForwardSpec, LayerNormSpec, MLSTMSpec, RMSNormSpec
+from anyformer.layers import GatedFeedForwardSpec, MLSTMSpec, RMSNormSpec
 from anyformer.spec import HeadSpec, ModelSpec
 
-MIXER, SHARE, MULTIPLE, CACHED = "0.branches.0.mixer", 2.667, 64, 64
+SHARE, MULTIPLE, CACHED = 2.667, 64, 64
 CELL = {"q": "q", "k": "k", "v": "v", "out_gate": "ogate_preact", "out": "out_proj", "write_bias": "igate_preact.bias"}
 CELL |= {"write": "igate_preact", "forget": "fgate_preact", "forget_bias": "fgate_preact.bias"}
 
@@ -65,23 +65,18 @@ def _share(width: int, d_model: int) -> float:
     return share if int(d_model * share) == width else (width + 0.5) / d_model
 
 
-def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    settings.require("embedding_dim", None, spec.stack.d_model)
-    return spec
-
-
 XLSTM = table.family(
     "xlstm",
     "xLSTMForCausalLM",
     xlstm(1, 32, 1, 8),
     (
         *table.STREAM,
-        table.Pair(_width),
+        table.only(embedding_dim=lambda spec: spec.stack.d_model),
         table.Pair(_sizes, _written),
         table.at("gate_soft_cap", float, MLSTMSpec, "cap", default=15.0),
         table.at("output_logit_soft_cap", float, HeadSpec, "softcap", default=30.0),
         table.at("norm_eps", float, RMSNormSpec, "eps", default=1e-6),
-        table.at("norm_eps", float, LayerNormSpec, "eps", default=1e-6),
+        table.eps(1e-6, "norm_eps"),
         table.at("eps", float, MLSTMSpec, "eps", default=1e-6),
         table.tables(tied=False),
         table.only(use_bias=False, weight_mode="single", add_out_norm=True),
@@ -90,8 +85,8 @@ XLSTM = table.family(
     {
         "0.norm_in": "norm_mlstm",
         "1.norm_in": "norm_ffn",
-        **{f"{MIXER}.{ours}": f"mlstm_layer.{theirs}" for ours, theirs in CELL.items()},
-        f"{MIXER}.norm": Theirs("mlstm_layer.multihead_norm", by=(-1,)),
+        **{f"{table.MIXER}.{ours}": f"mlstm_layer.{theirs}" for ours, theirs in CELL.items()},
+        f"{table.MIXER}.norm": Theirs("mlstm_layer.multihead_norm", by=(-1,)),
         **table.feeds(gate="ffn.proj_up_gate", up="ffn.proj_up", down="ffn.proj_down"),
     },
     stack="backbone",

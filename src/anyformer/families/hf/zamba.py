@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Modules, Theirs
-from anyformer.families.hf.mamba import MIXER, mixer, modules
+from anyformer.families.hf.mamba import mixer, modules
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
@@ -59,12 +59,6 @@ def _said_of_positions(spec: ModelSpec) -> dict[str, Any]:
     return {table.LENGTH: spec.context or 4096, "use_mem_rope": found is not None, **said}
 
 
-def _eps(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Of all norms but those inside of Mamba."""
-    spec = changed(spec, RMSNormSpec, eps=settings.positive("rms_norm_eps", float, 1e-5))
-    return changed(spec, SSDSpec, norm=RMSNormSpec(eps=1e-5))
-
-
 def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n, usual = settings.positive("num_hidden_layers", int, 54), (HYBRID if i in OF_2_7B else ALONE for i in range(54))
     found = settings.words("layers_block_type", n, (ALONE, HYBRID), usual, {"mamba": ALONE})
@@ -114,7 +108,7 @@ def _blocks(spec: ModelSpec) -> Modules:
     return found
 
 
-LAST = MIXER.replace("0", "2", 1)
+LAST = table.MIXER.replace("0", "2", 1)
 ZAMBA2 = table.family(
     "zamba2",
     "Zamba2ForCausalLM",
@@ -122,16 +116,10 @@ ZAMBA2 = table.family(
     (
         table.renamed(layer_types="layers_block_type"),
         *table.STREAM,
-        table.Pair(_eps, lambda spec: {"rms_norm_eps": one(spec.stack.norm or spec, RMSNormSpec).eps}),
+        table.rms_eps(1e-5),
+        table.Pair(lambda _, spec: changed(spec, SSDSpec, norm=RMSNormSpec(eps=1e-5))),  # whatever is said of the others
         *mixer(OF_MIXERS, 64, 1, heads=8)[:2],
-        table.Pair(
-            lambda settings, spec: changed(
-                spec,
-                GatedFeedForwardSpec,
-                d_ff=settings.optional("intermediate_size", int) or 4 * spec.stack.d_model,
-            ),
-            lambda spec: {"intermediate_size": one(spec, GatedFeedForwardSpec).d_ff},
-        ),
+        table.d_ff("intermediate_size", GatedFeedForwardSpec),
         table.activation("hidden_act", "gelu", GatedFeedForwardSpec),
         table.at("add_bias_linear", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
         table.at("add_bias_linear", bool, SSDSpec, "bias", default=False),
@@ -147,7 +135,7 @@ ZAMBA2 = table.family(
         **modules("mamba"),
         "1.branches.0.norm_out": "linear",
         "2.norm_in": "mamba_decoder.input_layernorm",
-        **{own.replace(MIXER, LAST, 1): theirs for own, theirs in modules("mamba_decoder.mamba").items()},
+        **{own.replace(table.MIXER, LAST, 1): theirs for own, theirs in modules("mamba_decoder.mamba").items()},
     },
     norm="final_layernorm",
     outside=_blocks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.families.compose import changed, windowed, with_layers
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.experts import ALONE, expert_width, n_experts
+from anyformer.families.hf.experts import ALONE, expert_width, routing
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import NORMS
 from anyformer.families.hf.mapping import one
@@ -21,7 +21,7 @@ from anyformer.layers import (
 from anyformer.spec import HeadSpec, ModelSpec
 
 WORDS = "hybrid_sliding", "hybrid"  # of layers with a window, and of those without
-FULL = zaya(1, 8, 1, 8, 1, n_experts=2, width=8)
+FULL = zaya(1, 8, 1, 8, 1)
 TEMPLATE = with_layers(FULL, (*windowed(FULL, 4096).stack.blocks, *FULL.stack.blocks))
 HEADS, ROUTER = f"{table.PROJECTION}.convolved", f"{table.FEED}.router"
 QKV, GATE = "self_attn.qkv_proj", "mlp.gate"
@@ -83,7 +83,7 @@ ZAYA = table.family(
         windows.rotary_by_type(
             RotarySpec(theta=1e4, fraction=0.5), RotarySpec(theta=5e6, fraction=0.5), 131_072, words=WORDS
         ),
-        n_experts(16),
+        routing(16, 1),
         table.at("router_hidden_size", int, RouterStreamSpec, "width", default=256),
         table.Pair(_inner),
         table.at("cca_time0", int, ConvolvedHeadsSpec, "each", default=2),

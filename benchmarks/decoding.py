@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from anyformer.generation import (
-    ContinuousBatch,
     CompiledStep,
+    ContinuousBatch,
     PromptLookup,
     SpeculativeDecoding,
     Wanted,

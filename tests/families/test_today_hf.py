@@ -895,7 +895,7 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("dots1", {**ROUTED, "layer_types": ["sliding"] * 4}, "layer_types = .* must be 4 times"),
         ("dots1", {"n_shared_experts": 1, "num_experts_per_tok": 2}, "has no setting 'n_routed_experts'"),
         ("minimax_m2", {"num_local_experts": 8, "attn_type_list": [1, 0, 1, 1]}, "attn_type_list = .* is not computed"),
-        ("llama4_text", {"moe_layers": [4]}, r"moe_layers = \[4\] must be a list of some of the 4 layers"),
+        ("llama4_text", {"moe_layers": [-1]}, r"moe_layers = \[-1\] must be a list of some of the 4 layers"),
         ("llama4_text", {"no_rope_layers": [1, 2, 0, 0]}, "no_rope_layers = .* must be 4 times 1"),
         (
             "llama4_text",

@@ -222,9 +222,9 @@ def test_a_configuration_that_cannot_be_is_refused_in_a_line(name: str, changes:
 
 
 def test_dense_layers_of_qwens_stand_where_they_should() -> None:
-    """decoder_sparse_step 2 makes every second layer sparse, mlp_only_layers makes layer 3 dense."""
+    """decoder_sparse_step 2 makes every second layer sparse, mlp_only_layers makes layer 3 dense; there is no layer 9."""
     given = config(
-        "qwen1.5-moe-a2.7b", num_hidden_layers=6, decoder_sparse_step=2, mlp_only_layers=[3], intermediate_size=20
+        "qwen1.5-moe-a2.7b", num_hidden_layers=6, decoder_sparse_step=2, mlp_only_layers=[3, 9], intermediate_size=20
     )
     family, spec = spec_of(FAMILIES, given, "config.json")
     sparse = [any(isinstance(value, MoESpec) for value in block.nested()) for block in spec.stack.blocks]

@@ -172,13 +172,13 @@ class Settings:
     def layers(self, name: str, n: int, usual: Iterable[int] = (), first: int = 0) -> list[int]:
         """A setting that lists some of `n` layers by their numbers, which count from `first`; `usual` where it is absent.
 
-        Raises CheckpointError.
+        Numbers beyond them say nothing, as in the classes: of a configuration that was cut to fewer layers. Raises CheckpointError.
         """
         found = self.written(name)
         found = [*usual] if found is None else found
-        if not isinstance(found, list) or not all(type(i) is int and first <= i < first + n for i in found):
+        if not isinstance(found, list) or not all(type(i) is int and first <= i for i in found):
             raise self.refusal(name, f"must be a list of some of the {n} layers, by numbers from {first}")
-        return found
+        return [i for i in dict.fromkeys(found) if i < first + n]
 
     def strings(self, name: str) -> tuple[str, ...] | None:
         """A setting that is a list of words; None for an absent one. Raises CheckpointError."""

@@ -33,6 +33,13 @@ class PromptRows(NamedTuple):
     exchange: np.ndarray  # [prompt, 1] object: the `Exchange`
     highest: np.ndarray  # [prompt, 1] float64: what an answer may be worth
     labels: np.ndarray  # [prompt, answer] int64, 0: each answer is told one number
+    answers: np.ndarray  # [prompt, answer] object: `Rollout`, once they are written
+    rewards: np.ndarray  # [prompt, answer] float64: what each is worth
+
+    @property
+    def drawn(self) -> bool:
+        """Whether answers are drawn, which are learnt from; those of the likeliest tokens are judged alone."""
+        return bool((self.seed != LIKELIEST).all())
 
     def chance(self) -> np.ndarray:
         """What a reward of 0 lacks [prompt, answer]."""
@@ -81,7 +88,8 @@ class EncodedPrompts:
             ids[i, :, : n[i, 0]] = self.prompts[number]
             exchanges[i, 0] = self.corpus.rows[number]
         highest = np.full(n.shape, self.said.highest)
-        return PromptRows(ids, n, seeds, exchanges, highest, np.zeros_like(seeds))
+        answers, rewards = np.empty_like(seeds, dtype=object), np.zeros(seeds.shape)
+        return PromptRows(ids, n, seeds, exchanges, highest, np.zeros_like(seeds), answers, rewards)
 
 
 class PromptData(ExchangeData[EncodedPrompts]):

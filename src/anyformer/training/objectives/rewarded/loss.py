@@ -23,6 +23,7 @@ from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives.answers.encoded import side_by_side
 from anyformer.training.objectives.answers.loss import asked_of, no_decoder
 from anyformer.training.objectives.objective import (
+    JudgedAnswer,
     LossContext,
     Losses,
     LossPart,
@@ -34,17 +35,15 @@ from anyformer.training.objectives.objective import (
 from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD, RewardedSpec, worth
 from anyformer.training.objectives.rewarded.advantages import advantages
 from anyformer.training.objectives.rewarded.data import PromptRows
-from anyformer.training.objectives.rewarded.rollouts import AnsweredRows, rollouts
+from anyformer.training.objectives.rewarded.rollouts import rollouts
 
 ENTROPY = "entropy"  # the part of the losses that is no loss: nats of a token that was drawn
 ALIKE = "alike"  # the same: of prompts, those all of whose answers are worth the same, from which nothing is learnt
-CLIPPED = (
-    "clipped"  # the same: of tokens, those that earlier updates have taken as far as answers drawn before may take them
-)
+CLIPPED = "clipped"  # the same: of tokens, those that earlier updates have taken as far as they may
 
 
 class RewardedObjective(Objective[RewardedSpec]):
-    """For decoders; rows are `PromptRows`, once they are answered `AnsweredRows`."""
+    """For decoders; rows are `PromptRows`."""
 
     writes = True
 
@@ -67,7 +66,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         if recipe.distillation is not None and recipe.distillation.temperature != 1:
             raise UsageError(f"{self.said.kind} draws at temperature 1, and so is its teacher heard; leave it out")
 
-    def answered(self, by: LossContext, rows: PromptRows) -> AnsweredRows:
+    def answered(self, by: LossContext, rows: PromptRows) -> PromptRows:
         """With answers by the model as it is, what they are worth, and -log p of each token where further updates go by it."""
         model = by.forward
         assert isinstance(model, Transformer)
@@ -78,7 +77,7 @@ class RewardedObjective(Objective[RewardedSpec]):
             [worth(self.said.rewards, each.text, row.facts) for each in group]
             for group, (row,) in zip(answers, rows.exchange, strict=True)
         ]
-        found = AnsweredRows(*rows, answers, np.array(rewards))
+        found = rows._replace(answers=answers, rewards=np.array(rewards))
         if self.updates > 1 and found.drawn:
             asked, predicted = _inputs(by, found)
             _, nats = cross_entropy(by.head, model(**asked, dropout=by.dropout).read_by(by.head), predicted)
@@ -88,7 +87,6 @@ class RewardedObjective(Objective[RewardedSpec]):
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         """The losses of answered rows; `each` is of an answer. What was not drawn, is not learnt from."""
-        assert isinstance(rows, AnsweredRows)
         answers, highest = rows.answers.ravel(), self.said.highest
         rewards = torch.tensor(rows.rewards, dtype=torch.float32, device=by.device)
         n, tokens = torch.tensor(rewards.numel()), torch.tensor([len(each.ids) for each in answers]).view_as(rewards)
@@ -99,7 +97,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         }
         each = highest - rewards
         if not rows.drawn:
-            return Losses(each.sum(), each, parts=parts, answers=rows.in_words())
+            return Losses(each.sum(), each, parts=parts, answers=_told(rows))
         counted = advantages(self.said, rewards, tokens.to(rewards))
         alike = (rewards == rewards[:, :1]).all(1)
         parts[ALIKE] = LossPart(alike.sum(), torch.tensor(len(alike)))
@@ -107,7 +105,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         return Losses(total, each, notes, {**parts, **further})
 
     def _learnt(
-        self, by: LossContext, rows: AnsweredRows, counted: Tensor
+        self, by: LossContext, rows: PromptRows, counted: Tensor
     ) -> tuple[Tensor, Sequence[Notes], Mapping[str, LossPart]]:
         """(what is minimised, the notes of the pass, further parts) where tokens of answers count so much [prompt, answer]."""
         asked, predicted = _inputs(by, rows)
@@ -125,7 +123,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         total, nats = cross_entropy(by.head, hidden, predicted, weights=weights)
         return total, out.notes, {ENTROPY: LossPart(nats.detach().sum(), n), **parts}
 
-    def _clipped(self, weights: Tensor, rows: AnsweredRows, now: Tensor, predicted: Tensor) -> tuple[Tensor, LossPart]:
+    def _clipped(self, weights: Tensor, rows: PromptRows, now: Tensor, predicted: Tensor) -> tuple[Tensor, LossPart]:
         """The weights of tokens whose -log p is `now` another than when they were drawn (PPO: arXiv:1707.06347, equation 7)."""
         real = predicted != NOT_PREDICTED
         drawn = torch.cat([each.nats for each in rows.answers.flat]).to(now)
@@ -149,7 +147,16 @@ def _toward(
     return weights, from_teacher((torch.expm1(likelier) - likelier).sum(), predicted)
 
 
-def _inputs(by: LossContext, rows: AnsweredRows) -> tuple[dict[str, Any], Tensor]:
+def _told(rows: PromptRows) -> tuple[JudgedAnswer, ...]:
+    """The answers in words."""
+    return tuple(
+        JudgedAnswer(row.line, row.before, each.text, float(reward))
+        for (row,), group, rewards in zip(rows.exchange, rows.answers, rows.rewards, strict=True)
+        for each, reward in zip(group, rewards, strict=True)
+    )
+
+
+def _inputs(by: LossContext, rows: PromptRows) -> tuple[dict[str, Any], Tensor]:
     """(what a pass over all answers is given, each behind its prompt; the next token of an answer [answer, token])."""
     ids, mask, labels = side_by_side(
         [

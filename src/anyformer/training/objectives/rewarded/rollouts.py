@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +15,8 @@ from anyformer.generation.prompt import padded, parting
 from anyformer.generation.text import GrowingText
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
-from anyformer.training.objectives.objective import JudgedAnswer
 from anyformer.training.objectives.rewarded import RewardedSpec
-from anyformer.training.objectives.rewarded.data import LIKELIEST, PromptRows
+from anyformer.training.objectives.rewarded.data import PromptRows
 
 
 @dataclass
@@ -32,38 +29,11 @@ class Rollout:
     nats: Tensor | None = None  # -log p of each token as it was drawn; None where a step makes one update
 
 
-class AnsweredRows(NamedTuple):
-    """Prompts as `PromptRows` has them, whose answers are written."""
-
-    ids: np.ndarray
-    n: np.ndarray
-    seed: np.ndarray
-    exchange: np.ndarray
-    highest: np.ndarray
-    labels: np.ndarray
-    answers: np.ndarray  # [prompt, answer] object: `Rollout`
-    rewards: np.ndarray  # [prompt, answer] float64: what each is worth
-
-    @property
-    def drawn(self) -> bool:
-        """Whether answers were drawn, which are learnt from; those of the likeliest tokens are judged alone."""
-        return bool((self.seed != LIKELIEST).all())
-
-    def in_words(self) -> tuple[JudgedAnswer, ...]:
-        """The answers in words."""
-        return tuple(
-            JudgedAnswer(row.line, row.before, each.text, float(reward))
-            for (row,), group, rewards in zip(self.exchange, self.answers, self.rewards, strict=True)
-            for each, reward in zip(group, rewards, strict=True)
-        )
-
-
 def rollouts(model: Transformer, tokenizer: Tokenizer, rows: PromptRows, said: RewardedSpec) -> list[Rollout]:
     """The answers to some prompts, those to one behind each other; each the same alone or among others."""
     asked, group = [ids[:n].tolist() for ids, (n,) in zip(rows.ids[:, 0], rows.n, strict=True)], rows.seed.shape[1]
     device, most = next(model.parameters()).device, said.max_new_tokens
     ids, mask = padded(asked, device)
-    drawn = bool((rows.seed != LIKELIEST).all())
     answers: list[list[int]] = [[] for _ in rows.seed.ravel()]
     texts = [GrowingText(tokenizer, asked[i // group], said.stop, i, None) for i in range(len(answers))]
     with torch.autocast(device.type, enabled=False):  # which would cast all weights for each token
@@ -72,8 +42,8 @@ def rollouts(model: Transformer, tokenizer: Tokenizer, rows: PromptRows, said: R
             ids.repeat_interleave(group, 0),
             None if mask is None else mask.repeat_interleave(group, 0),
             max_new_tokens=most,
-            sampling=Sampling(temperature=1.0) if drawn else GREEDY,
-            seed=rows.seed.ravel().tolist() if drawn else 0,
+            sampling=Sampling(temperature=1.0) if rows.drawn else GREEDY,
+            seed=rows.seed.ravel().tolist() if rows.drawn else 0,
             closing_ids=tokenizer.closing_ids,
             cache=_read_once(model, ids, mask, group, ids.shape[1] + most) or True,
         )

@@ -379,7 +379,7 @@ def test_what_a_request_does_not_say_is_as_usual(start: Start) -> None:
     [
         ({"model": "gpt-4"}, "there is no model 'gpt-4'"),
         ({"max_tokens": 1000}, "context is 200 tokens"),
-        ({"max_tokens": 10**6}, "new tokens are more than the 4096"),
+        ({"max_tokens": 10**6}, "context is 200 tokens; the prompt has 2, and 1000000 are asked for"),
         ({"prompt": "x" * 3000}, "context is 200 tokens"),
         ({"prompt": [10**6]}, "there is no token"),
         ({"temperature": -1}, "temperature must be"),

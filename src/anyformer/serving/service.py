@@ -291,7 +291,7 @@ class Service:
         if held + n > self.longest or len(prompt) > self.longest:
             raise Refusal(
                 f"this model's context is {self.longest} tokens; the prompt has {len(prompt)}, and {n} are asked for",
-                param="messages" if route == "chat" else "prompt",
+                param=asked.limit if n > self.longest else "messages" if route == "chat" else "prompt",
                 code="context_length_exceeded",
             )
         tokenizer, n_ids = self._tokenizer(asked), self.found.model.spec.vocab_size

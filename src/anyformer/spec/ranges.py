@@ -133,9 +133,7 @@ def _name(value: Any) -> str | None:
 
 
 def _passage(value: Any) -> str | None:
-    return (
-        None if isinstance(value, str) and 0 < len(value) <= LONGEST else f"must be a text of 1 to {LONGEST} characters"
-    )
+    return _name(value.replace("\n", " ") if isinstance(value, str) else value)
 
 
 def _one_of(refusals: list[Refuse], or_none: bool) -> Refuse:

@@ -101,9 +101,10 @@ def _write_indexer(spec: ModelSpec) -> dict[str, Any]:
 
 def _layers_said(settings: Settings, spec: ModelSpec) -> list[int]:
     said = settings.layers(LAYERS, spec.n_layers, first=1)
-    if any(next(spec.stack.blocks[i - 1].nested(AttentionSpec), None) for i in said):
+    beyond = len(said) < len(set(settings.written(LAYERS) or ()))  # which this class refuses
+    if beyond or any(next(spec.stack.blocks[i - 1].nested(AttentionSpec), None) for i in said):
         raise settings.refusal(LAYERS, f"must be a list of layers of linear attention, from 1 to {spec.n_layers}")
-    return sorted(set(said))
+    return sorted(said)
 
 
 def _read_ngrams(settings: Settings, spec: ModelSpec) -> ModelSpec:

@@ -172,7 +172,7 @@ class Settings:
     def layers(self, name: str, n: int, usual: Iterable[int] = (), first: int = 0) -> list[int]:
         """A setting that lists some of `n` layers by their numbers, which count from `first`; `usual` where it is absent.
 
-        Numbers beyond them say nothing, as in the classes: of a configuration that was cut to fewer layers. Raises CheckpointError.
+        Numbers beyond them say nothing, as in the classes: a configuration may be cut to fewer layers. Raises CheckpointError.
         """
         found = self.written(name)
         found = [*usual] if found is None else found

@@ -185,13 +185,18 @@ class Amount(click.ParamType):
         return int(number)
 
 
+def given_or_none(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What was given of an option that may be given several times; None: nothing was."""
+    return given or None
+
+
 reward_options = one_after_the_other(  # of what a model writes itself
     click.option(
         "--reward",
         "rewards",
         metavar="NAME",
         multiple=True,
-        callback=lambda context, option, given: given or None,
+        callback=given_or_none,
         help="What answers are worth: equal, contains, last-number or boxed, beside the prompt's answer, or a kind of one's own "
         "(--import). May be given several times.",
     ),
@@ -200,7 +205,7 @@ reward_options = one_after_the_other(  # of what a model writes itself
         "--stop",
         metavar="TEXT",
         multiple=True,
-        callback=lambda context, option, given: given or None,
+        callback=given_or_none,
         help="End an answer before this text. May be given several times.",
     ),
 )

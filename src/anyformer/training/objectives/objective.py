@@ -112,7 +112,6 @@ class Objective(ABC, Generic[S]):
     # UsageError where it would hide nothing. None: nothing is.
     noise: ClassVar[Callable[[Any, int, Tokenizer], Noise] | None] = None
     trains_ahead: ClassVar[bool] = False  # the modules that predict further tokens learn too
-    writes: ClassVar[bool] = False  # rows are `answered` before they are learnt from, token by token
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -135,8 +134,13 @@ class Objective(ABC, Generic[S]):
         """How many updates of the weights a batch makes."""
         return 1
 
+    @property
+    def writes(self) -> bool:
+        """Whether rows are `answered` before they are learnt from, token by token, which takes all weights."""
+        return type(self).answered is not Objective.answered
+
     def answered(self, by: LossContext, rows: Rows) -> Rows:
-        """Some rows with what the model itself has to say to them, where the objective `writes`; by all weights."""
+        """Some rows with what the model itself has to say to them; nothing is by default."""
         return rows
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:

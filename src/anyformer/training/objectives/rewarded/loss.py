@@ -45,8 +45,6 @@ CLIPPED = "clipped"  # the same: of tokens, those that earlier updates have take
 class RewardedObjective(Objective[RewardedSpec]):
     """For decoders; rows are `PromptRows`."""
 
-    writes = True
-
     def refuses(self) -> str | None:
         return no_decoder(self.spec)
 

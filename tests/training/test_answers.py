@@ -407,7 +407,7 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     assert json.loads(succeeded(run("evaluate", tmp_path / "better", *judged)).stdout)["tokens"] == found["tokens"]
     refused(
         run("evaluate", hf, "--data", talk, "--objective", "dpo"),
-        "a text is judged by sft, causal-lm, simpo, orpo or grpo",
+        "a text is judged by sft, causal-lm, simpo, orpo, reward-model or grpo",
     )
     (tmp_path / "plain.txt").write_text("who is ann? ann is a friend")
     text = ("--data", tmp_path / "plain.txt", "--objective", "causal-lm", "--json")

@@ -35,7 +35,7 @@ from anyformer.recipe import (
     Matches,
     Recipe,
     RewardedSpec,
-    RewardSpec,
+    RewardRule,
     dumps,
     loads,
     lora_of,
@@ -63,7 +63,7 @@ HOW = RunOptions(device=CPU, validations=2, plan=False)
 DIGITS = "0123456789"
 
 
-class Evens(RewardSpec):
+class Evens(RewardRule):
     """The share of the answer's characters that are even digits, a smooth reward, and a little for what is asked."""
 
     def of(self, answer: str, line: Any) -> float:
@@ -495,16 +495,16 @@ def test_an_adapter_learns_and_a_teacher_holds_it(tmp_path: Path) -> None:
         (Matches(pattern=r"^<think>.*</think>\s*\S"), "42", "", 0),
     ],
 )
-def test_rules_know_the_right_answer(rule: RewardSpec, answer: str, right: object, worth: float) -> None:
+def test_rules_know_the_right_answer(rule: RewardRule, answer: str, right: object, worth: float) -> None:
     assert rule.of(answer, {"answer": right}) == worth
 
 
 def test_a_rule_that_fails_is_named() -> None:
-    class Broken(RewardSpec):
+    class Broken(RewardRule):
         def of(self, answer: str, line: Any) -> float:
             return line["none"]
 
-    class Endless(RewardSpec):
+    class Endless(RewardRule):
         def of(self, answer: str, line: Any) -> float:
             return math.nan
 

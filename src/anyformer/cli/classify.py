@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 @click.option(
     "--data",
     **ONE_FILE_OF_TEXTS,
-    help="A file of texts, one a line, or .jsonl, .csv or .tsv with text (and text_pair), or tokens; labels are not read.",
+    help="A file of texts, one a line, or .jsonl, .csv or .tsv with text (and text_pair), or tokens; labels are not read. Or "
+    ".jsonl with messages, or prompt and completion.",
 )
 @truncate_option
 @device_option
@@ -45,6 +46,7 @@ def command(model: Path, texts: tuple[str, ...], as_json: bool, **given: Any) ->
     and results, one a text: label and probabilities, or value; of words, words, each with word, label and probabilities.
 
       anyformer classify --model runs/reviews --text "What a film."
+      anyformer classify --model runs/judge --data answers.jsonl
     """
     from anyformer.inference import predict
 
@@ -52,8 +54,8 @@ def command(model: Path, texts: tuple[str, ...], as_json: bool, **given: Any) ->
     if as_json:
         tell(found, as_json)
         return
-    for row, said in zip(found.rows, found.found, strict=True):
-        for word, each in zip(row.texts if found.of_words else ("",), said, strict=True):
+    for i, said in enumerate(found.found):
+        for word, each in zip(found.rows[i].texts if found.of_words else ("",), said, strict=True):
             say("\t".join([word] * found.of_words + _cells(each)))
         if found.of_words:
             say()
@@ -63,5 +65,5 @@ def _cells(said: Prediction) -> list[str]:
     if said.value is not None:
         return [f"{said.value:.6g}"]
     if said.label is None:
-        return ["", ""]  # a word that was cut away
+        return ["", ""]  # it was cut away
     return [said.label, f"{said.probabilities[said.label]:.4f}"]

@@ -197,8 +197,8 @@ reward_options = one_after_the_other(  # of what a model writes itself
         metavar="NAME",
         multiple=True,
         callback=given_or_none,
-        help="What answers are worth: equal, contains, last-number or boxed, beside the prompt's answer, or a kind of one's own "
-        "(--import). May be given several times.",
+        help="What answers are worth: equal, contains, last-number or boxed, beside the prompt's answer, the directory of a "
+        "reward model, or a kind of one's own (--import). May be given several times.",
     ),
     click.option("--max-new-tokens", type=Amount(most=2**16), help="Of an answer to a prompt."),
     click.option(

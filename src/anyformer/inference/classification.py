@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from anyformer.errors import UsageError
-from anyformer.inference.opened import TrainedModel, at_least_one, opened
+from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Labelled, Precision
+from anyformer.recipe import Examples, Labelled, Precision, RewardModel
 from anyformer.spec import ModelSpec
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer, read_labelled
+from anyformer.text.conversations import ExchangeCorpus, of_conversations, read_conversations
 from anyformer.text.labelled import EncodedLabelled
 from anyformer.text.labelled_files import SUFFIXES
 from anyformer.text.parallel import read_lines
@@ -26,6 +27,7 @@ from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import LossContext, objective_of
+from anyformer.training.objectives.reward_model.scoring import scored_exchanges
 from anyformer.training.step.device import autocast
 
 VERSION = 1
@@ -54,11 +56,11 @@ class Predictions(ShowsItself):
 
     labels: tuple[str, ...]  # the classes there are
     of_words: bool
-    rows: tuple[LabelledRow, ...]
+    rows: tuple[LabelledRow, ...]  # none of conversations
     found: tuple[tuple[Prediction, ...], ...]
 
     def as_json(self) -> dict[str, Any]:
-        results = [self._result(i) for i in range(len(self.rows))]
+        results = [self._result(i) for i in range(len(self.found))]
         return {"version": VERSION, "labels": list(self.labels), "results": results}
 
     def _result(self, i: int) -> dict[str, Any]:
@@ -108,14 +110,21 @@ def predict(
     precision: Precision = "float32",
     device: str | None = None,
 ) -> Predictions:
-    """What a trained model says of texts, or of those in a file: one a line, or labelled text, whose labels are not read.
+    """What a trained model says of texts, or of those in a file: one a line, labelled text, whose labels are not read, or
+    conversations, and prompts with completions, as wholes.
 
-    Of a model that labels words, a text is split at blanks. Raises UsageError unless it is either, and for a blank text.
+    Of a model that labels words, a text is split at blanks. Raises UsageError unless it is either, for a blank text, and for
+    texts that a reward model of ours is to score alone.
     """
     if (data is None) != bool(texts):
         raise UsageError("give either --data, or --text once or several times")
     found = opened(model, tokenizer, device=device)
     words = labelled_objective(found.model.spec).said.labels == "words"
+    if data is not None and not words and of_conversations(data):
+        return _of_conversations(found, read_conversations(data), truncate, precision)
+    if found.recipe is not None and isinstance(found.recipe.objective, RewardModel):
+        talk = '{"prompt": "Who is Ada?", "completion": " A mathematician."}'
+        raise UsageError(f"this model scores answers to what was said; give --data with messages, or lines as {talk}")
     rows = _rows(Path(data), words) if data is not None else _lines(texts, words)
     where = "--text" if data is None else str(data)
     if not rows:
@@ -126,6 +135,17 @@ def predict(
     longest, truncate = found.framing(Labelled, truncate)
     said = said_of(found.model, found.tokenizer, rows, where, longest, truncate, precision)
     return Predictions(tuple(found.model.labels or ()), words, tuple(rows), tuple(map(tuple, said)))
+
+
+def _of_conversations(found: Opened, corpus: ExchangeCorpus, truncate: bool, precision: Precision) -> Predictions:
+    """What the model says of conversations as wholes."""
+    names = () if labelled_objective(found.model.spec).said.labels == "numbers" else label_names(found.model)
+    longest, truncate = found.framing(Examples, truncate)
+    longest = longest or longest_of(found.model.spec)
+    with autocast(precision, next(found.model.parameters()).device):
+        scores = scored_exchanges(found.model, found.tokenizer, corpus, longest=longest, truncate=truncate)
+    said = tuple((CUT if np.isnan(row).any() else _said(row, names),) for row in scores)
+    return Predictions(names, False, (), said)
 
 
 def _lines(lines: Sequence[str], words: bool) -> list[LabelledRow]:

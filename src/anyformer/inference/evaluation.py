@@ -20,7 +20,7 @@ from anyformer.inference.opened import Opened, TrainedModel, at_least_one, opene
 from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.layers.packing import Packing
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, Labelled, Precision, PreferenceSpec, RewardedSpec, RewardSpec
+from anyformer.recipe import ComparedAnswers, Contrastive, Labelled, Precision, RewardedSpec, RewardSpec
 from anyformer.text import Tokenizer
 from anyformer.training.data.feed import Validation
 from anyformer.training.objectives.answers import CHOSEN, MARGIN
@@ -28,6 +28,7 @@ from anyformer.training.objectives.contrastive.data import ContrastValidation
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import JudgedAnswer
+from anyformer.training.objectives.reward_model import SCORE
 from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import Sources
@@ -137,15 +138,19 @@ class PreferenceEvaluation(ShowsItself):
     chance_loss: float
     accuracy: float  # share of the pairs in which the reward of the preferred answer is the higher one
     margin: float  # by how much, on average
-    chosen_loss: float  # nats a token of the preferred answers
     pairs: int
+    chosen_loss: float | None = None  # nats a token of the preferred answers, of a model that writes
+    score: float | None = None  # of an answer, on average, of a model that scores
 
     def as_json(self) -> dict[str, Any]:
-        return {"version": VERSION, **{name: value for name, value in vars(self).items() if name != "unit"}}
+        told = {name: value for name, value in vars(self).items() if name != "unit" and value is not None}
+        return {"version": VERSION, **told}
 
     def __str__(self) -> str:
         losses = f"{self.loss:.4f} {self.unit} ({self.chance_loss:.4f} by chance), {in_words(vars(self))}"
-        return f"{losses}; the preferred answers {self.chosen_loss:.4f} nats a token ({counted(self.pairs, 'pair')})"
+        said = "" if self.chosen_loss is None else f"; the preferred answers {self.chosen_loss:.4f} nats a token"
+        said += "" if self.score is None else f"; an answer scores {self.score:.4f} on average"
+        return f"{losses}{said} ({counted(self.pairs, 'pair')})"
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,7 @@ class RewardEvaluation(ShowsItself):
     objective: str
     loss: float  # what the reward lacks of the highest one
     reward: float  # of an answer, on average
-    accuracy: float  # share of the answers that are worth the most that one can be
+    accuracy: float | None  # share of the answers that are worth the most that one can be; None: none is, to a judge
     answer_tokens: float  # of an answer, on average
     ended: float  # share of the answers that ended by themselves
     prompts: int
@@ -234,7 +239,7 @@ def evaluate(
         return _labels(found, goal, judge, losses, precision)
     if isinstance(goal, Contrastive):
         return _pairs(found, goal, judge, losses)
-    if isinstance(goal, PreferenceSpec):
+    if isinstance(goal, ComparedAnswers):
         return _preferences(goal, losses)
     if isinstance(goal, RewardedSpec):
         return _rewards(goal, losses)
@@ -274,18 +279,18 @@ def _pairs(found: Opened, goal: Contrastive, judge: Judging, losses: Evaluation)
     return PairEvaluation(goal.kind, goal.unit, losses.loss, chance, size, **places._asdict())
 
 
-def _preferences(goal: PreferenceSpec, losses: Evaluation) -> PreferenceEvaluation:
-    margin, chosen = losses.parts[MARGIN], losses.parts[CHOSEN]
+def _preferences(goal: ComparedAnswers, losses: Evaluation) -> PreferenceEvaluation:
+    margin = losses.parts[MARGIN]
     assert margin.accuracy is not None
     chance = math.log(2)  # of an even guess
+    chosen, score = (part and part.loss for part in map(losses.parts.get, (CHOSEN, SCORE)))
     return PreferenceEvaluation(
-        goal.kind, goal.unit, losses.loss, chance, margin.accuracy, margin.loss, chosen.loss, losses.tokens
+        goal.kind, goal.unit, losses.loss, chance, margin.accuracy, margin.loss, losses.tokens, chosen, score
     )
 
 
 def _rewards(goal: RewardedSpec, losses: Evaluation) -> RewardEvaluation:
     reward, length, ended = (losses.parts[name] for name in (REWARD, LENGTH, ENDED))
-    assert reward.accuracy is not None
     return RewardEvaluation(
         goal.kind,
         losses.loss,

@@ -13,12 +13,11 @@ from anyformer.inference.opened import Opened
 from anyformer.model import Transformer
 from anyformer.recipe import (
     OBJECTIVES,
-    SFT,
+    ComparedAnswers,
     Contrastive,
     Examples,
     Labelled,
     ObjectiveSpec,
-    PreferenceSpec,
     Recipe,
     RewardedSpec,
     RewardSpec,
@@ -31,8 +30,7 @@ from anyformer.training.data.examples import ExampleValidation
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import longest_of_text, text_validation
 from anyformer.training.data.vocabulary import serves
-from anyformer.training.objectives.answers.encoded import EncodedConversations
-from anyformer.training.objectives.answers.preferences import EncodedPreferences
+from anyformer.training.objectives.answers.data import encoded_answers
 from anyformer.training.objectives.architecture import RESTORED, usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledValidation
@@ -47,7 +45,7 @@ from anyformer.training.step.memories import check_memory
 # Objectives that a model may be judged by which was not trained by them.
 NAMED = (
     *("sft", "causal-lm"),
-    *(name for name, each in OBJECTIVES.items() if isinstance(each, PreferenceSpec) and not each.has_reference),
+    *(name for name, each in OBJECTIVES.items() if isinstance(each, ComparedAnswers) and not each.has_reference),
     "grpo",
 )
 LONGEST = 1024  # tokens a row where the model says nothing
@@ -92,7 +90,7 @@ def goal_of(
     goal = learnt if learnt and fits(learnt, given.reads) else usual(spec, given.reads, found.tokenizer)
     if objective is not None and goal.kind != OBJECTIVES[objective].kind:
         goal = OBJECTIVES[objective]
-    if isinstance(goal, PreferenceSpec) and goal.has_reference:
+    if isinstance(goal, ComparedAnswers) and goal.has_reference:
         raise UsageError(
             f"this run learnt from preferences beside the model that it began with ({goal.kind}), and judges itself while it "
             "learns (train --validation-data); say what to judge these data by: --objective simpo where they are preferences, "
@@ -201,8 +199,7 @@ def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, re
         if isinstance(goal, RewardedSpec):
             return ExampleValidation(EncodedPrompts(said, tokenizer, goal, recipe.seq_len)), recipe.seq_len
         assert isinstance(goal, Examples)
-        encoded = EncodedConversations if isinstance(goal, SFT) else EncodedPreferences
-        return ExampleValidation(encoded(said, tokenizer, recipe.seq_len, truncate=goal.truncate)), recipe.seq_len
+        return ExampleValidation(encoded_answers(goal, said, tokenizer, recipe.seq_len)), recipe.seq_len
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     text = encode_corpus(corpus, tokenizer)

@@ -18,7 +18,7 @@ from anyformer.hub.loading import load_tokenizer
 from anyformer.hub.prompts import Prompts, prompts_of
 from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
-from anyformer.recipe import FramedTexts, Recipe, of_run
+from anyformer.recipe import Examples, Recipe, of_run
 from anyformer.spec import split_variant
 from anyformer.text import Tokenizer
 from anyformer.text.filling import ending_middles
@@ -39,7 +39,7 @@ class Opened(NamedTuple):
     prompts: Prompts = Prompts({})  # that its directory has for texts whose vectors it makes
     directory: Path | None = None  # where it was read from; None: it was given itself
 
-    def framing(self, objective: type[FramedTexts], truncate: bool) -> tuple[int | None, bool]:
+    def framing(self, objective: type[Examples], truncate: bool) -> tuple[int | None, bool]:
         """(tokens of the longest text, whether longer ones are cut): as the model was trained by such an objective."""
         if self.recipe is None or not isinstance(self.recipe.objective, objective):
             return None, truncate

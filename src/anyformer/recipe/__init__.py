@@ -46,6 +46,7 @@ from anyformer.training.objectives.answers import DPO as DPO
 from anyformer.training.objectives.answers import IPO as IPO
 from anyformer.training.objectives.answers import ORPO as ORPO
 from anyformer.training.objectives.answers import SFT as SFT
+from anyformer.training.objectives.answers import ComparedAnswers as ComparedAnswers
 from anyformer.training.objectives.answers import PreferenceSpec as PreferenceSpec
 from anyformer.training.objectives.answers import SimPO as SimPO
 from anyformer.training.objectives.causal import CausalLM as CausalLM
@@ -64,6 +65,7 @@ from anyformer.training.objectives.labelled import TokenClassification as TokenC
 from anyformer.training.objectives.masked import MaskedLM as MaskedLM
 from anyformer.training.objectives.permuted import PermutedLM as PermutedLM
 from anyformer.training.objectives.replaced import ReplacedTokens as ReplacedTokens
+from anyformer.training.objectives.reward_model import RewardModel as RewardModel
 from anyformer.training.objectives.rewarded import DAPO as DAPO
 from anyformer.training.objectives.rewarded import GRPO as GRPO
 from anyformer.training.objectives.rewarded import REWARDS as REWARDS
@@ -72,9 +74,11 @@ from anyformer.training.objectives.rewarded import Boxed as Boxed
 from anyformer.training.objectives.rewarded import Contains as Contains
 from anyformer.training.objectives.rewarded import DrGRPO as DrGRPO
 from anyformer.training.objectives.rewarded import Equal as Equal
+from anyformer.training.objectives.rewarded import Judge as Judge
 from anyformer.training.objectives.rewarded import LastNumber as LastNumber
 from anyformer.training.objectives.rewarded import Matches as Matches
 from anyformer.training.objectives.rewarded import RewardedSpec as RewardedSpec
+from anyformer.training.objectives.rewarded import RewardRule as RewardRule
 from anyformer.training.objectives.rewarded import RewardSpec as RewardSpec
 from anyformer.training.objectives.sentences import NextSentence as NextSentence
 from anyformer.training.objectives.sentences import SentenceOrder as SentenceOrder

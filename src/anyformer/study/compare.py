@@ -36,7 +36,8 @@ from anyformer.training.run.checks import SOURCES, check_run
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
-from anyformer.training.run.teaching import fingerprint_at, rows_for
+from anyformer.training.run.teaching import rows_for
+from anyformer.training.step.state import fingerprint_at
 
 EARLY = 0.25  # of the steps: where the early loss is read
 EARLY_WORDS = "validation loss, on a fixed sample, after a quarter of the steps"

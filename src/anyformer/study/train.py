@@ -30,7 +30,7 @@ from anyformer.training.objectives.answers import MARGIN
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.labelled.loss import LabelledObjective
-from anyformer.training.objectives.objective import objective_of
+from anyformer.training.objectives.objective import objective_of, with_head_for
 from anyformer.training.objectives.rewarded import REWARD
 from anyformer.training.prepare import (
     EXCHANGES,
@@ -213,7 +213,8 @@ def prepare_training(
     named = specification(architecture)
     chosen = recipe_for(named, given.reads, recipe, {**changes, "mixture": given.mixture}, lr=lr, truncate=truncate)
     if chosen.objective.reads in EXCHANGES:
-        objective_of(chosen.objective, named)  # which says what it cannot train before a file is read
+        # which says what it cannot train before a file is read
+        objective_of(chosen.objective, with_head_for(named, chosen.objective))
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     how = options or RunOptions()
     how.world.agree({"text": f"{given}, {held_out}"})  # before rank 0 alone reads it

@@ -14,7 +14,7 @@ from anyformer.disk.foreign import parse_json
 from anyformer.errors import TextError, errors_of
 from anyformer.text.chat import Message, Tool
 from anyformer.text.corpus import set_aside
-from anyformer.text.sources import fields_of, lacks, lines, read_text, reading, short, suffix_of
+from anyformer.text.sources import fields_of, lacks, lines, read_json_lines, read_text, reading, short, suffix_of
 
 Said = str | tuple[Message, ...]
 """A text, or messages of a conversation."""
@@ -68,6 +68,14 @@ def read_conversations(path: str | Path) -> ExchangeCorpus:
     Raises TextError, naming file and line, for what is missing, empty or of another kind.
     """
     return _read(path, _conversation)
+
+
+def of_conversations(path: str | Path) -> bool:
+    """Whether a file is one for `read_conversations`, by its first line."""
+    if suffix_of(Path(path)) != ".jsonl" or not Path(path).is_file():
+        return False
+    _, first = next(iter(read_json_lines(Path(path))), (0, None))
+    return isinstance(first, dict) and bool({"messages", "completion"} & set(first))
 
 
 def read_preferences(path: str | Path) -> ExchangeCorpus:

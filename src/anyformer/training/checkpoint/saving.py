@@ -37,7 +37,7 @@ from anyformer.training.checkpoint.job import Job
 from anyformer.training.checkpoint.metrics import MetricsLog
 from anyformer.training.data.feed import Feed
 from anyformer.training.step import Trainer
-from anyformer.training.step.state import fingerprint_of
+from anyformer.training.step.state import fingerprint_at, fingerprint_of
 
 BASE_SHARD_NBYTES = 1 << 27  # of which one or two are in memory, unpacked of a base in few bits
 
@@ -103,6 +103,7 @@ class Saving:
         found = {"data": self.job.data.fingerprint}
         if self.trainer.teacher is not None:
             found["teacher"] = fingerprint_of(self.trainer.teacher.model)
+        found |= {f"judge {path}": fingerprint_at(path) for path in self.trainer.objective.judges}
         if self.job.data.tokenizer is not None:
             found["tokenizer"] = self.job.data.tokenizer.fingerprint
         return found if self.job.init is None else found | {"init": str(self.job.init)}

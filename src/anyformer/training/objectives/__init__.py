@@ -16,6 +16,7 @@ from anyformer.training.objectives.labelled import Classification, Regression, T
 from anyformer.training.objectives.masked import MaskedLM
 from anyformer.training.objectives.permuted import PermutedLM
 from anyformer.training.objectives.replaced import ReplacedTokens
+from anyformer.training.objectives.reward_model import RewardModel
 from anyformer.training.objectives.rewarded import DAPO, GRPO, RLOO, DrGRPO
 from anyformer.training.objectives.sentences import NextSentence, SentenceOrder
 from anyformer.training.objectives.seq2seq import Seq2Seq
@@ -40,6 +41,7 @@ OBJECTIVES: Mapping[str, ObjectiveSpec] = {
     "ipo": IPO(),
     "simpo": SimPO(),
     "orpo": ORPO(),
+    "reward-model": RewardModel(),
     "grpo": GRPO(),
     "dapo": DAPO(),
     "dr-grpo": DrGRPO(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin
 
 import numpy as np
@@ -212,6 +213,15 @@ class Objective(ABC, Generic[S]):
     def auxiliary(self) -> Auxiliary | None:
         """The model that is trained beside one that it does not refuse; None: none."""
         return None
+
+    @property
+    def judges(self) -> tuple[Path, ...]:
+        """Where the models lie that say what the model's own answers are worth."""
+        return ()
+
+    def answering_flops(self, forward: float, load: Workload) -> float:
+        """The FLOPs of `answered` on the rows of a workload, which a pass reads in so many."""
+        return 0.0
 
     def auxiliary_flops(self, load: Workload) -> float:
         """The FLOPs of training the auxiliary model on the rows of a workload."""

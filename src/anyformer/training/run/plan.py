@@ -110,7 +110,7 @@ def flops_per_token(
 
     Those of what an objective trains beside the model, and of a teacher's answers, are among them. A decoder reads in one row
     with what it writes what an encoder would read. Weights under an adapter get no gradients, which is one of the two products
-    of a backward pass. What a model writes it reads on the way, and once more where several updates are made of it.
+    of a backward pass. What a model writes it reads on the way (`answering_flops`).
     """
     beside = objective.auxiliary_flops(load) if objective is not None else 0
     beside += _forward(teacher.model.spec, load).flops if teacher is not None else 0
@@ -120,9 +120,8 @@ def flops_per_token(
         numel = sum(p.numel() for p in adapter.parameters())
         without_weights = sum(forward.get(term, 0) for term in ("scores", "values"))
         learnt = 2 * forward.flops + without_weights + 6 * numel * load.tokens
-    updates, read = 1, 0
-    if objective is not None and objective.writes:
-        updates, read = objective.updates, forward.flops * (1 + (objective.updates > 1))
+    updates = 1 if objective is None else objective.updates
+    read = 0 if objective is None else objective.answering_flops(forward.flops, load)
     return (updates * (learnt + beside) + read) / load.tokens
 
 

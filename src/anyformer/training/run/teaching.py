@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 
 import torch
 
@@ -15,7 +14,6 @@ from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.objective import Teacher, objective_of
 from anyformer.training.run.checks import check_positions
-from anyformer.training.step.state import fingerprint_of
 
 
 def teacher_of(spec: ModelSpec, recipe: Recipe, data: TrainingData, device: torch.device) -> Teacher | None:
@@ -57,9 +55,3 @@ def rows_for(recipe: Recipe, data: TrainingData) -> int:
     with errors_of(f"the teacher {path}", UsageError):
         objective_of(recipe.objective, spec)
     return spec.n_scored
-
-
-@cache
-def fingerprint_at(path: Path) -> str:
-    """That of the teacher there, as it was when it was first asked for. Raises what `load` does."""
-    return fingerprint_of(load(path)[0])

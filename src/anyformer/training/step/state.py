@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anyformer.errors import CheckpointError
+from anyformer.hub import load
 from anyformer.model import Transformer
 from anyformer.training.cluster.parts import part_as, put
 from anyformer.training.step.optimizer import ways
@@ -35,6 +38,12 @@ def fingerprint_of(model: Transformer) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+@cache
+def fingerprint_at(path: Path) -> str:
+    """That of the model there, as it was when it was first asked for. Raises what `load` does."""
+    return fingerprint_of(load(path)[0])
 
 
 def check_model_tensors(model: nn.Module, saved: dict[str, Tensor]) -> None:

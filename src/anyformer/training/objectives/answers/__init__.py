@@ -21,19 +21,23 @@ class SFT(Examples):
     reads: ClassVar[Reads] = "conversations"
 
 
-class PreferenceSpec(Examples, abstract=True):
-    """Of two answers the one that people prefer is to become likelier than the other. Answers are laid out as for SFT.
+class ComparedAnswers(Examples, abstract=True):
+    """Of two answers people prefer one. Answers are laid out as for SFT.
 
     What is reported is -log sigmoid of the difference of the two answers' rewards, as the way to learn has them.
     """
 
-    has_reference: ClassVar[bool] = True  # answers are looked at beside what the model said of them before the run
+    has_reference: ClassVar[bool] = False  # answers are looked at beside what the model said of them before the run
 
     reads: ClassVar[Reads] = "preferences"
     trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "chance"
     guess: ClassVar[str] = "an even guess"
     unit: ClassVar[str] = "nats a pair"
     predicts: ClassVar[str] = "pair"
+
+
+class PreferenceSpec(ComparedAnswers, abstract=True):
+    """The answer that people prefer is to become likelier than the other."""
 
 
 class DPO(PreferenceSpec):
@@ -44,6 +48,8 @@ class DPO(PreferenceSpec):
 
     beta: Positive = 0.1  # how dear it is to leave p_0; the paper's, section 6
 
+    has_reference: ClassVar[bool] = True
+
 
 class IPO(PreferenceSpec):
     """Identity preference optimisation: the logarithms' difference in DPO is to be 1 / (2 tau), and not to grow without end.
@@ -52,6 +58,8 @@ class IPO(PreferenceSpec):
     """
 
     tau: Positive = 0.1  # how dear it is to leave p_0
+
+    has_reference: ClassVar[bool] = True
 
 
 class SimPO(PreferenceSpec):
@@ -63,8 +71,6 @@ class SimPO(PreferenceSpec):
     beta: Positive = 2.0
     gamma: NotNegative = 1.0  # by how much the rewards are to differ
 
-    has_reference: ClassVar[bool] = False
-
 
 class ORPO(PreferenceSpec):
     """Odds ratio preference optimisation: the chosen answer is learnt, and its odds beside those of the rejected one.
@@ -74,5 +80,3 @@ class ORPO(PreferenceSpec):
     """
 
     weight: Positive = 0.1
-
-    has_reference: ClassVar[bool] = False

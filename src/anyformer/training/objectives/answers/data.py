@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
-from anyformer.recipe import Reads, Recipe
+from anyformer.recipe import Examples, Reads, Recipe
 from anyformer.spec import Workload
+from anyformer.text import Tokenizer
 from anyformer.text.conversations import ExchangeCorpus
-from anyformer.training.data.examples import Encoded, ExampleData, cuts, fed_by_length
+from anyformer.training.data.examples import Encoded, ExampleData, fed_by_length
 from anyformer.training.data.feed import Feed
-from anyformer.training.objectives.answers.encoded import EncodedConversations
+from anyformer.training.objectives.answers.encoded import EncodedExchanges
+from anyformer.training.objectives.objective import Objective, loss_of
 
 X = TypeVar("X", bound=Encoded)
+S = TypeVar("S", bound=Examples)
 
 
 class ExchangeData(ExampleData[ExchangeCorpus, X]):
@@ -28,13 +31,33 @@ class ExchangeData(ExampleData[ExchangeCorpus, X]):
         return [self.train.rows[number].line for number in self.encoded(recipe).sources]
 
 
-class ConversationData(ExchangeData[EncodedConversations]):
+class AnswerObjective(Objective[S]):
+    """A way to learn from answers that are given."""
+
+    encoded: ClassVar[type[EncodedExchanges]]  # what its rows are made of
+
+
+def encoded_answers(
+    said: Examples, corpus: ExchangeCorpus, tokenizer: Tokenizer, longest: int | None
+) -> EncodedExchanges:
+    """The examples that an objective reads, of so many tokens at most. Raises TextError as `EncodedExchanges` does."""
+    kind = loss_of(type(said))
+    assert issubclass(kind, AnswerObjective)
+    return kind.encoded(corpus, tokenizer, longest, truncate=said.truncate)
+
+
+class AnswerData(ExchangeData[EncodedExchanges]):
+    """What was said, with answers to it."""
+
+    def encode(self, corpus: ExchangeCorpus, recipe: Recipe) -> EncodedExchanges:
+        assert isinstance(recipe.objective, Examples)
+        return encoded_answers(recipe.objective, corpus, self.tokenizer, recipe.seq_len)
+
+
+class ConversationData(AnswerData):
     """Conversations, and prompts with completions, whose answers are learnt."""
 
     reads: ClassVar[Reads] = "conversations"
-
-    def encode(self, corpus: ExchangeCorpus, recipe: Recipe) -> EncodedConversations:
-        return EncodedConversations(corpus, self.tokenizer, recipe.seq_len, truncate=cuts(recipe))
 
     def load(self, recipe: Recipe) -> Workload:
         return Workload(batch=1, query=self.mean_length(recipe))

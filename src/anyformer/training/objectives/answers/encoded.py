@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,9 @@ class EncodedExchanges(ABC):
     without a chat template, and where nothing is left to be learnt.
     """
 
+    unread: ClassVar[int] = 1  # of a text, tokens at its end that are predicted and never read
+    first = 0  # the number of its first example among all of a run
+
     def __init__(
         self, corpus: ExchangeCorpus, tokenizer: Tokenizer, longest: int | None = None, *, truncate: bool = False
     ) -> None:
@@ -42,13 +45,12 @@ class EncodedExchanges(ABC):
         for number, answers in enumerate(answered):
             line = corpus.rows[number].line
             for texts in self.texts(answers, line):
-                most = max(len(text.ids) - 1 for text in texts)
+                most = max(len(text.ids) - self.unread for text in texts)
                 if longest is not None and most > longest and not truncate:
                     remedy = "make rows longer (--seq-len), or have what is too long cut (--truncate)"
                     raise wrong(corpus.where, line, f"it is {most} tokens long, and a row holds {longest}; {remedy}")
-                kept = (
-                    texts if longest is None else [Answered(*(each[: longest + 1] for each in text)) for text in texts]
-                )
+                end = None if longest is None else longest + self.unread
+                kept = [Answered(text.ids[:end], text.learned[:end]) for text in texts]
                 self.cut += sum(len(a.ids) < len(b.ids) for a, b in zip(kept, texts, strict=True))
                 if all(text.learned.any() for text in kept):
                     self.examples.append(kept)
@@ -56,7 +58,9 @@ class EncodedExchanges(ABC):
         if not self.examples:
             raise TextError(f"{corpus.where}: no answer begins within {longest} tokens; make rows longer (--seq-len)")
         self.sources = np.array(sources, dtype=np.int64)
-        self.lengths = np.array([[len(text.ids) - 1 for text in texts] for texts in self.examples], dtype=np.int64)
+        self.lengths = np.array(
+            [[len(text.ids) - self.unread for text in texts] for texts in self.examples], dtype=np.int64
+        )
 
     @abstractmethod
     def texts(self, answers: Sequence[Texts], line: int) -> list[Texts]:

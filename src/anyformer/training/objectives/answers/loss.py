@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -17,35 +17,46 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.examples import read_by_length
 from anyformer.training.data.feed import Rows, TrainingData
-from anyformer.training.objectives.answers import CHOSEN, MARGIN, SFT, PreferenceSpec
-from anyformer.training.objectives.answers.preferences import PreferenceData, PreferenceRows
+from anyformer.training.objectives.answers import CHOSEN, MARGIN, SFT, ComparedAnswers, PreferenceSpec
+from anyformer.training.objectives.answers.data import AnswerObjective
+from anyformer.training.objectives.answers.encoded import EncodedConversations
+from anyformer.training.objectives.answers.preferences import EncodedPreferences, PreferenceData, PreferenceRows
 from anyformer.training.objectives.answers.preferred import AnswerPairs, preferred
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.causal.loss import CausalObjective
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, Over, on, tensor
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Over, on, tensor
 
 REFERENCE = "reference"  # of what a run notes before its first step
+C = TypeVar("C", bound=ComparedAnswers)
 
 
-class SFTObjective(Objective[SFT]):
+class SFTObjective(AnswerObjective[SFT]):
     """For decoders; rows are `text.Batch`, a text each, with labels where an answer is."""
+
+    encoded: ClassVar = EncodedConversations
 
     def refuses(self) -> str | None:
         return no_decoder(self.spec)
 
 
-class PreferenceObjective(Objective[PreferenceSpec]):
-    """For decoders; rows are `PreferenceRows`. Until a run begins, answers are compared as if all had been alike to the model."""
+class ComparedObjective(AnswerObjective[C]):
+    """Of answers that are compared with each other."""
 
     @property
     def one_pass(self) -> bool:
         return False  # it tells two texts of a pass apart, and may ask the model before the first step
 
-    def refuses(self) -> str | None:
-        return no_decoder(self.spec)
-
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         self.refuse_of_classes(recipe)
+
+
+class PreferenceObjective(ComparedObjective[PreferenceSpec]):
+    """For decoders; rows are `PreferenceRows`. Until a run begins, answers are compared as if all had been alike to the model."""
+
+    encoded: ClassVar = EncodedPreferences
+
+    def refuses(self) -> str | None:
+        return no_decoder(self.spec)
 
     def begin(self, recipe: Recipe, data: TrainingData, over: Over) -> None:
         if not self.said.has_reference:

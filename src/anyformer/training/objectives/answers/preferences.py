@@ -9,10 +9,8 @@ import numpy as np
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text.conversations import ExchangeCorpus
 from anyformer.text.sources import wrong
-from anyformer.training.data.examples import cuts
-from anyformer.training.objectives.answers.data import ExchangeData
+from anyformer.training.objectives.answers.data import AnswerData
 from anyformer.training.objectives.answers.encoded import EncodedExchanges, Texts, side_by_side
 
 
@@ -31,9 +29,7 @@ class PreferenceRows(NamedTuple):
 
 
 class EncodedPreferences(EncodedExchanges):
-    """The two answers of an exchange are an example; `first` is the number of the first of these pairs."""
-
-    first = 0
+    """The two answers of an exchange are an example."""
 
     def texts(self, answers: Sequence[Texts], line: int) -> list[Texts]:
         for texts in answers:
@@ -52,15 +48,12 @@ class EncodedPreferences(EncodedExchanges):
         )
 
 
-class PreferenceData(ExchangeData[EncodedPreferences]):
+class PreferenceData(AnswerData):
     """Pairs of answers to train on, and others to validate on. A batch has at most batch_tokens on either side."""
 
     reads: ClassVar[Reads] = "preferences"
 
-    def encode(self, corpus: ExchangeCorpus, recipe: Recipe) -> EncodedPreferences:
-        return EncodedPreferences(corpus, self.tokenizer, recipe.seq_len, truncate=cuts(recipe))
-
-    def unseen(self, recipe: Recipe) -> EncodedPreferences | None:
+    def unseen(self, recipe: Recipe) -> EncodedExchanges | None:
         """Those to validate on, numbered behind those to train on."""
         pairs = super().unseen(recipe)
         if pairs is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from anyformer.errors import RunFailed, SpecError, UsageError, among
+from anyformer.errors import SpecError, UsageError, among
 from anyformer.spec import Few, Passage, Positive, Range, SomeShare, Spec
 from anyformer.training.objectives.specification import ObjectiveSpec, Reads
 
@@ -22,9 +22,24 @@ _BOXED = r"\boxed{"
 
 
 class RewardSpec(Spec, abstract=True):
-    """A rule that says what an answer is worth, from 0 to 1; that much counts `weight` times."""
+    """What says what an answer is worth, from 0 to 1; that much counts `weight` times."""
 
     weight: Positive = 1.0
+
+
+class Judge(RewardSpec):
+    """A reward model's number r: the probability that the answer is preferred to one of the number `beside`, sigmoid(r - beside).
+
+    As of Bradley & Terry's model, by which it was trained. An end at 1 keeps what the judge is wrong about from being driven
+    on and on: arXiv:2502.18770, section 3.
+    """
+
+    model: str  # the directory of its weights
+    beside: float = 0.0
+
+
+class RewardRule(RewardSpec, abstract=True):
+    """A rule by which an answer is worth something."""
 
     @abstractmethod
     def of(self, answer: str, line: Mapping[str, Any]) -> float:
@@ -35,7 +50,7 @@ class RewardSpec(Spec, abstract=True):
         return None
 
 
-class AgainstAnswer(RewardSpec, abstract=True):
+class AgainstAnswer(RewardRule, abstract=True):
     """A rule that knows the right answer: what a line says by the name of `field`."""
 
     field: str = "answer"
@@ -86,7 +101,7 @@ class Boxed(AgainstAnswer):
         return float(said is not None and _same(said, boxed(right) or right))
 
 
-class Matches(RewardSpec):
+class Matches(RewardRule):
     """Somewhere in the answer the pattern, a regular expression, matches: of a form that is wanted, say."""
 
     pattern: str
@@ -176,32 +191,22 @@ class RLOO(RewardedSpec):
 
 
 def rewards_of(named: Sequence[str | RewardSpec]) -> tuple[RewardSpec, ...]:
-    """Rules by their names, those of one's own by their kinds; rules as they are. Raises UsageError, with the nearest name."""
+    """Rules by their names, those of one's own by their kinds, a `Judge` by its directory; rewards as they are.
+
+    Raises UsageError, with the nearest name.
+    """
     if isinstance(named, str):
         named = (named,)
     kinds = {kind: each for kind, each in Spec.kinds.items() if issubclass(each, RewardSpec) and not each.abstract}
     found = list[RewardSpec]()
     for each in named:
-        if isinstance(each, str) and each not in REWARDS and each not in kinds:
-            raise UsageError(f"there is no reward {each!r}{among(each, REWARDS)}, or import one of your own (--import)")
-        found.append(each if isinstance(each, RewardSpec) else REWARDS.get(each) or kinds[each]())
+        if isinstance(each, str) and each not in REWARDS and each not in kinds and not Path(each).exists():
+            others = "give the directory of a reward model, or import a rule of your own (--import)"
+            raise UsageError(f"there is no reward {each!r}{among(each, REWARDS)}; or {others}")
+        if isinstance(each, str):
+            each = REWARDS.get(each) or (kinds[each]() if each in kinds else Judge(model=each))
+        found.append(each)
     return tuple(found)
-
-
-def worth(rewards: Sequence[RewardSpec], answer: str, line: Mapping[str, Any]) -> float:
-    """What an answer is worth by all rules. Raises RunFailed, which names it, for a rule that fails or gives no number."""
-    total = 0.0
-    for rule in rewards:
-        try:
-            found = float(rule.of(answer, line))
-        except Exception as error:  # whatever a rule of one's own raises
-            raise RunFailed(
-                f"the reward {rule.kind} failed on {answer[:40]!r}: {type(error).__name__}: {error}"
-            ) from error
-        if not math.isfinite(found):
-            raise RunFailed(f"the reward {rule.kind} is {found} of {answer[:40]!r}, which is no number")
-        total += rule.weight * found
-    return total
 
 
 def numbers(text: str) -> list[Decimal]:

@@ -18,6 +18,7 @@ from anyformer.training.data.feed import Feed, SampledFeed
 from anyformer.training.objectives.answers.data import ExchangeData
 from anyformer.training.objectives.answers.encoded import laid_out
 from anyformer.training.objectives.rewarded import RewardedSpec
+from anyformer.training.objectives.rewarded.judging import check_prompts
 
 LIKELIEST = -1  # as a seed: nothing is drawn
 
@@ -54,10 +55,8 @@ class EncodedPrompts:
     ) -> None:
         self.corpus, self.said, self.cut = corpus, said, 0
         self.sources = np.arange(len(corpus.rows))
-        for row in corpus.rows:
-            for rule in said.rewards:
-                if reason := rule.lacks(row.facts):
-                    raise wrong(corpus.where, row.line, f"{rule.kind} judges answers by it, and it {reason}")
+        for reward in said.rewards:
+            check_prompts(reward, corpus)
 
         def asked(row: Exchange, chat: Chat | None) -> list[int]:
             if isinstance(row.before, str):

@@ -6,6 +6,7 @@ Shao et al. 2024 (DeepSeekMath), arXiv:2402.03300, section 4.1; DeepSeek-AI 2025
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
+from anyformer.hub.source import find
 from anyformer.layers.context import Notes
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
+from anyformer.spec import Place, Workload
 from anyformer.text import NOT_PREDICTED
 from anyformer.text.prompts import Answered
 from anyformer.training.data.feed import Rows, TrainingData
@@ -32,9 +35,10 @@ from anyformer.training.objectives.objective import (
     from_teacher,
     tensor,
 )
-from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD, RewardedSpec, worth
+from anyformer.training.objectives.rewarded import ENDED, LENGTH, REWARD, Judge, RewardedSpec, RewardSpec
 from anyformer.training.objectives.rewarded.advantages import advantages
 from anyformer.training.objectives.rewarded.data import PromptRows
+from anyformer.training.objectives.rewarded.judging import Worth, WrittenAnswer, judged, worth_by
 from anyformer.training.objectives.rewarded.rollouts import rollouts
 
 ENTROPY = "entropy"  # the part of the losses that is no loss: nats of a token that was drawn
@@ -45,12 +49,23 @@ CLIPPED = "clipped"  # the same: of tokens, those that earlier updates have take
 class RewardedObjective(Objective[RewardedSpec]):
     """For decoders; rows are `PromptRows`."""
 
+    _worths: list[tuple[RewardSpec, Worth]] | None = None  # once answers are judged
+
     def refuses(self) -> str | None:
         return no_decoder(self.spec)
 
     @property
     def updates(self) -> int:
         return self.said.updates
+
+    @property
+    def judges(self) -> tuple[Path, ...]:
+        return tuple(Path(each.model) for each in self.said.rewards if isinstance(each, Judge))
+
+    def answering_flops(self, forward: float, load: Workload) -> float:
+        """Of writing, of what they were drawn by, where further updates go by that, and of the judges' reading."""
+        read = sum(find(judge).spec.cost(Place(), load).flops for judge in self.judges)
+        return forward * (1 + (self.updates > 1)) + read
 
     @property
     def has_teacher(self) -> bool:
@@ -70,12 +85,12 @@ class RewardedObjective(Objective[RewardedSpec]):
         assert isinstance(model, Transformer)
         assert self.tokenizer is not None
         texts = rollouts(model, self.tokenizer, rows, self.said)
-        answers = np.fromiter(texts, object).reshape(rows.labels.shape)
-        rewards = [
-            [worth(self.said.rewards, each.text, row.facts) for each in group]
-            for group, (row,) in zip(answers, rows.exchange, strict=True)
-        ]
-        found = rows._replace(answers=answers, rewards=np.array(rewards))
+        asked = np.broadcast_to(rows.exchange, rows.labels.shape).flat
+        if self._worths is None:
+            self._worths = [(reward, worth_by(reward, by.device)) for reward in self.said.rewards]
+        rewards = judged(self._worths, [WrittenAnswer(row, each.text) for row, each in zip(asked, texts, strict=True)])
+        shape = rows.labels.shape
+        found = rows._replace(answers=np.fromiter(texts, object).reshape(shape), rewards=rewards.reshape(shape))
         if self.updates > 1 and found.drawn:
             asked, predicted = _inputs(by, found)
             _, nats = cross_entropy(by.head, model(**asked, dropout=by.dropout).read_by(by.head), predicted)
@@ -89,7 +104,7 @@ class RewardedObjective(Objective[RewardedSpec]):
         rewards = torch.tensor(rows.rewards, dtype=torch.float32, device=by.device)
         n, tokens = torch.tensor(rewards.numel()), torch.tensor([len(each.ids) for each in answers]).view_as(rewards)
         parts = {
-            REWARD: LossPart(rewards.sum(), n, (rewards >= highest).sum()),
+            REWARD: LossPart(rewards.sum(), n, None if self.judges else (rewards >= highest).sum()),
             LENGTH: LossPart(tokens.sum(), n),
             ENDED: LossPart(torch.tensor(sum(each.ended for each in answers)), n),
         }

@@ -31,6 +31,7 @@ def test_every_example_is_tested_here() -> None:
         "own_part",
         "cost_table",
         "hybrid",
+        "judge",
         "train_tiny",
         "llama2c",
         "lora",
@@ -205,6 +206,16 @@ def test_rewards(tmp_path: Path) -> None:
     assert set(found) == {"taught", "rewarded"}
     assert 60 < found["taught"] < 90  # sixty sums of a hundred were shown
     assert len(lines) == 2 * (1 + 4)  # a few answers behind each
+
+
+def test_judge(tmp_path: Path) -> None:
+    lines = run(tmp_path, str(EXAMPLES / "judge.py"), "judged", "40000").splitlines()
+    found = {
+        line.partition(":")[0]: float(re.findall(r"([\d.]+)% right", line)[0]) for line in lines if "% right" in line
+    }
+    assert set(found) == {"the judge", "taught", "rewarded"}
+    assert found["the judge"] > 65  # of pairs, half of which a guess would have
+    assert 60 < found["taught"] < 90
 
 
 @pytest.mark.slow

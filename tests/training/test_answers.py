@@ -28,6 +28,7 @@ from anyformer.recipe import (
     ORPO,
     SFT,
     AdamW,
+    ComparedAnswers,
     Constant,
     LoRA,
     ObjectiveSpec,
@@ -101,7 +102,7 @@ def tokenizer() -> Tokenizer:
 
 
 def data(said: ObjectiveSpec) -> Any:
-    if isinstance(said, PreferenceSpec):
+    if isinstance(said, ComparedAnswers):
         return PreferenceData(preferences(), preferences(10, 1), tokenizer())
     return ConversationData(conversations(), conversations(10, 1), tokenizer())
 
@@ -419,7 +420,7 @@ def test_from_answers_to_preferences_to_a_conversation(tmp_path: Path) -> None:
     )
     as_simpo = ("--data", prefs, "--objective", "simpo", "--seq-len", 64, "--json")
     of_preferences = json.loads(succeeded(run("evaluate", tmp_path / "better", *as_simpo)).stdout)
-    assert keys_of("evaluate, preferences") == {*of_preferences}
+    assert keys_of("evaluate, preferences") == {*of_preferences, "score"}  # which reward models alone have
     assert of_preferences["pairs"] == 40
     plain_tokenizer = Tokenizer(tokenizer()._inner, {"eos_token": "<|endoftext|>"})
     plain_tokenizer.save(tmp_path / "own")

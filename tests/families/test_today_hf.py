@@ -371,6 +371,27 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "tie_word_embeddings": False,
         },
     ),
+    ("t5gemma2", {"encoder": {"text_config": {**SIZES, "head_dim": 8}}, "decoder": {**SIZES, "head_dim": 8}}),
+    (
+        "t5gemma2",
+        {
+            "encoder": {
+                "text_config": {**SIZES, "head_dim": 8, "sliding_window": 7, "query_pre_attn_scalar": 9},
+                "vision_config": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "image_size": 28},
+                "eoi_token_index": 90,
+            },
+            "decoder": {
+                **SIZES,
+                "num_hidden_layers": 3,
+                "head_dim": 16,
+                "attention_bias": True,
+                "final_logit_softcapping": 20.0,
+                "sliding_window": 4,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            },
+            "tie_word_embeddings": False,
+        },
+    ),
     ("bitnet", SIZES),
     ("bitnet", {**SIZES, "attention_bias": True, "tie_word_embeddings": True}),
     ("apertus", SIZES),

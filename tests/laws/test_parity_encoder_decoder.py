@@ -25,6 +25,7 @@ from anyformer.layers import (
     GlobalBlocks,
     LayerNormSpec,
     LearnedPositionsSpec,
+    LookAhead,
     RelativeBucketsSpec,
     ReLU,
     RMSNormSpec,
@@ -88,6 +89,13 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (AttentionSpec, {"softcap": None}),
         (BranchSpec, {"norm_out": None}),
         (HeadSpec, {"softcap": 31.0}),
+    ],
+    "t5gemma2-270m-270m": [
+        (SlidingWindow, {"size": Window(9)}),
+        (LookAhead, {"size": Window(9)}),
+        (RotarySpec, {"theta": 1.1e4}),
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.4)}),
+        (BranchSpec, {"norm_out": None}),
     ],
     "bart-base": [
         (TokensSpec, {"scale": ScaleSpec(power=0.5)}),

@@ -191,7 +191,8 @@ def _sees(attention: AttentionSpec) -> str:
     best = f", {options.best(attention.indexer)}" if attention.indexer else ""
     beside = attention.compressor or attention.transient
     blocks = f", blocks of {beside.every:,}" if beside else ""
-    return words.seen(attention.mask) + blocks + best
+    memory = ", the encoder's tokens" if attention.memory else ""
+    return words.seen(attention.mask) + blocks + memory + best
 
 
 def _tricks(preset: Preset) -> str:

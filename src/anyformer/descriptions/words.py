@@ -126,6 +126,7 @@ PLACEMENTS: dict[frozenset[Where], str] = {
 MASKS = {  # of the fields of each
     "SlidingWindow": "window of {size:,}",
     "SymmetricWindow": "window of {radius:,} to each side",
+    "LookAhead": "{size:,} ahead",
     "Strided": "every {stride:,}th",
     "SameBlock": "blocks of {size:,}",
     "AdjacentBlocks": "blocks of {size:,}, {before:,} before and {after:,} after",

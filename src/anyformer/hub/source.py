@@ -31,7 +31,7 @@ from anyformer.disk.run_layout import (
 from anyformer.disk.seal import latest, sealed
 from anyformer.errors import CheckpointError, SpecError, did_you_mean
 from anyformer.families import FAMILIES, Family, preset
-from anyformer.families.hf.composite import HEAD, TIED, alone, composite_of, text_config
+from anyformer.families.hf.composite import HEAD, TIED, composite_of, known_as, text_config
 from anyformer.families.hf.mapping import shapes, spec_of
 from anyformer.hub.adapted import AdaptedWeights
 from anyformer.hub.gguf import SUFFIX, opened
@@ -177,9 +177,8 @@ def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
         return AdaptedWeights(run / BASE, directory)
     if directory.is_dir() and is_checkpoint(directory.parent):
         return ShardedWeights(directory)
-    if composite_of(settings) is not None:
-        return Weights(directory, alone)
-    return MXFP4Weights(directory) if is_packed(settings, str(directory / CONFIG)) else Weights(directory)
+    packed = is_packed(settings, str(directory / CONFIG))
+    return MXFP4Weights(directory) if packed else Weights(directory, known_as(settings))
 
 
 def with_adapter(weights: Path) -> Path | None:

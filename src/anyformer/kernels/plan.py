@@ -58,6 +58,8 @@ def beyond_a_plan(kernel: str, spec: AttentionSpec) -> str | None:
     """Why the kernel of this name, which computes blocks of a plan, cannot compute an attention, whatever its scores; or None."""
     if spec.relative_values is not None:
         return f"{kernel} gives no weights, which {spec.relative_values.kind} are made of"
+    if spec.memory:
+        return f"{kernel} has no keys of another text beside a layer's own (memory)"
     if (beside := spec.compressor or spec.transient) is not None:
         return f"{kernel} has no keys of blocks of tokens ({beside.kind})"
     return None if spec.indexer is None else f"{kernel} has no keys chosen by what tokens say (Indexer)"

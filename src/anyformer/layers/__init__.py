@@ -72,6 +72,7 @@ from anyformer.layers.mask import (
 )
 from anyformer.layers.mask import Heads as Heads, Mask as Mask, Not as Not
 from anyformer.layers.mask import Or as Or, Prefix as Prefix, SameBlock as SameBlock, SlidingWindow as SlidingWindow
+from anyformer.layers.mask import LookAhead as LookAhead
 from anyformer.layers.mask import Strided as Strided, SymmetricWindow as SymmetricWindow
 from anyformer.layers.mla import MLASpec as MLASpec
 from anyformer.layers.moa import MoASpec as MoASpec

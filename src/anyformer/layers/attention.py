@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import reduce
+from itertools import chain
 from operator import add
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.execution import product_dtype
 from anyformer.layers.indexer import INDEX, Choosing, IndexerSpec
 from anyformer.layers.mask import And, Causal, Everything, Mask, ignores_heads
+from anyformer.layers.memory_beside import kept_of_memory, keys_and_memory, memory_misfit, with_memory
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.pairs import computed_pairs, scored_pairs
@@ -63,6 +65,7 @@ class AttentionSpec(MixerSpec):
     gate: OutputGateSpec | None = None  # of what attention gives, before the map of all heads (Qwen3-Next)
     norm: MapSpec | None = None  # of what all heads give as one vector, gated or not, before that map (BitNet)
     reads: Literal["self", "memory", "input", "layer"] = "self"
+    memory: bool = False  # keys and values of the encoder's output beside the layer's own (T5Gemma 2)
     # the name under which later layers find what this one stores; of one that reads "layer", the name of what it reads
     keys: str | None = None
     queries: str | None = None  # the name under which what stands beside it finds its queries, as they are scored
@@ -93,7 +96,7 @@ class AttentionSpec(MixerSpec):
         if (why := next(filter(None, (score.unfit(self) for score in self.scores)), None)) is not None:
             raise self.refusal("scores", why)
         convolved = self.convolution and self.convolution.misfit(self)
-        if (found := choice_misfit(self) or misfit(self) or convolved) is not None:
+        if (found := choice_misfit(self) or misfit(self) or memory_misfit(self) or convolved) is not None:
             raise self.refusal(*found)
 
     def resized(self, to: Sizes) -> AttentionSpec:
@@ -104,6 +107,11 @@ class AttentionSpec(MixerSpec):
             return super().resized(to)
         plain = to.fields(self, indexer=None)
         return plain.but(indexer=self.indexer.resized(to).fitted(heads_of(self), heads_of(plain)))
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether it reads what an encoder made, alone or beside its own tokens."""
+        return self.reads == "memory" or self.memory
 
     @property
     def own_indexer(self) -> IndexerSpec | None:
@@ -139,8 +147,12 @@ class AttentionSpec(MixerSpec):
 
     def inner(self, place: Place) -> Place:
         """The place of its projection, which knows how wide it is what keys are made of; 0 where they are not made here."""
-        if self.reads == "memory" and not place.d_source:
-            raise SpecError("Attention.reads = 'memory' needs an encoder to read from; give the model one")
+        if self.reads_memory and not place.d_source:
+            said = "memory = true" if self.memory else "reads = 'memory'"
+            raise SpecError(f"Attention.{said} needs an encoder to read from; give the model one")
+        if self.memory and place.d_source != place.d_model:
+            said = f"an encoder {place.d_source} wide, and the layer's own keys are made of {place.d_model}"
+            raise self.refusal("memory", f"is made by the same maps of {said}; make both as wide")
         source = {"memory": place.d_source, "layer": 0}.get(self.reads, place.d_model)
         return dataclasses.replace(place, d_source=source)
 
@@ -151,7 +163,8 @@ class AttentionSpec(MixerSpec):
 
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
         inner_place = self.inner(place)
-        return *kept_of_blocks(self, inner_place), *self.projection.beside(inner_place)
+        own = kept_of_blocks(self, inner_place), kept_of_memory(self, inner_place)
+        return *chain.from_iterable(own), *self.projection.beside(inner_place)
 
     def lends(self) -> Mapping[str, str]:
         return self._named(own=True)
@@ -189,7 +202,7 @@ class AttentionSpec(MixerSpec):
         """Whether n processes can compute some of the heads each, of queries, keys and values that all are given."""
         apart = self.reads == "self" and self.keys is None and not self.by_head and ignores_heads(self.mask)
         heads = self.projection.stored_heads
-        beside = self.indexer or self.compressor or self.transient or self.convolution
+        beside = self.indexer or self.compressor or self.transient or self.convolution or self.memory
         return apart and not beside and heads > 0 and heads % n == 0
 
     def together(self) -> str | None:
@@ -218,6 +231,7 @@ class AttentionSpec(MixerSpec):
         keys = workload.past + workload.query if own else workload.memory
         made = workload.query if own else 0 if workload.past else workload.memory  # the memory's keys are made once
         made += workload.query // self.transient.every if self.transient else 0
+        made += workload.memory if self.memory and not workload.past else 0
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
         absorbed = self.absorbs(workload.query, held)
@@ -313,6 +327,8 @@ class Attention(Part[AttentionSpec]):
             chosen = choice(self, narrow, x, stored, keys, context, spec.mask)
         if self.transient is not None:
             stored, keys = with_sums(self, x, stored, keys, context)
+        if spec.memory:
+            stored, keys = with_memory(self, stored, keys, context, store)
         growth = None if self.query_scale is None else self.query_scale(context)
         q = q if growth is None else q * growth.to(q.dtype)
         if spec.queries is not None:
@@ -353,6 +369,7 @@ class Attention(Part[AttentionSpec]):
         if self.memo_key and self.compressor is None and not kernel.brings:
             keys = context.memory_tokens or keys if self.spec.reads == "memory" else keys
             keys = keys if self.transient is None else keys_beside(self.transient.spec, keys, context)
+            keys = keys_and_memory(keys, context) if self.spec.memory else keys
             self._seen(kernel, context, keys)
 
     def _seen(self, kernel: Kernel, context: ForwardContext, keys: Tokens) -> Any:

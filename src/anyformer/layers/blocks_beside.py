@@ -52,10 +52,10 @@ def misfit(spec: AttentionSpec) -> tuple[str, str] | None:
 
 
 def seen_of(spec: AttentionSpec) -> Mask:
-    """Which keys a query sees, those of blocks marked."""
-    if spec.compressor is None and spec.transient is None:
+    """Which keys a query sees, those that are beside its own text's marked."""
+    if spec.compressor is None and spec.transient is None and not spec.memory:
         return spec.mask
-    return (spec.mask & ~MarkedKeys()) | (MarkedKeys() if spec.transient else CAUSAL & MarkedKeys())
+    return (spec.mask & ~MarkedKeys()) | (CAUSAL & MarkedKeys() if spec.compressor else MarkedKeys())
 
 
 def place_of_blocks(spec: AttentionSpec, inner_place: Place) -> Place:

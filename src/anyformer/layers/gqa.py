@@ -264,6 +264,11 @@ class GQA(Projection[GQASpec]):
         k = self.k(source)
         return self._kept(k, k if self.spec.values_are_keys else self.v(source), context)
 
+    def unturned(self, source: Tensor) -> Mapping[str, Tensor]:
+        n, k = self.spec.kv_heads, self.k(source)
+        v = k if self.spec.values_are_keys else self.v(source)
+        return {"key": self._heads(k, n, self.norm_key), "value": self._heads(v, n, self.norm_value)}
+
     def project(
         self, narrow: Tensor, x: Tensor, context: ForwardContext, store: Store
     ) -> tuple[Tensor, Mapping[str, Tensor]]:

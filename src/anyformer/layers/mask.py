@@ -118,6 +118,18 @@ class SlidingWindow(Mask):
         return self.size - 1, math.inf
 
 
+class LookAhead(Mask):
+    """A token sees `size` keys ahead; what comes before is left to other masks."""
+
+    size: Window
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return key.position - query.position <= self.size
+
+    def band(self) -> Band:
+        return math.inf, self.size
+
+
 class SymmetricWindow(Mask):
     """A token sees `radius` keys to each side, and its own (Longformer's window w is a radius of w / 2)."""
 

@@ -27,6 +27,7 @@ def computed_pairs(spec: AttentionSpec, workload: Workload, n_heads: int) -> int
         pairs = n_heads * spec.indexer.chosen_pairs(spec.mask, query, past)
     else:
         pairs = spec.mask.pairs(query, past, n_heads)
+    pairs += n_heads * query * memory if spec.memory else 0
     most = spec.indexer.top_k if spec.indexer else None
     return pairs + n_heads * _block_pairs(spec, workload, most)
 

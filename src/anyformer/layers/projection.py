@@ -22,7 +22,7 @@ class ProjectionSpec(PartSpec, abstract=True):
     """
 
     observed_as: ClassVar[str | None] = "projections"
-    # whether what it stores is keys that turn, and values, by head, so that blocks of tokens may have such
+    # whether what it stores is keys that turn, and values, by head, so that blocks of tokens, and another text's, may have such
     takes_blocks: ClassVar[bool] = False
 
     def sizes(self, place: Place) -> tuple[int, int, int]:
@@ -120,6 +120,10 @@ class Projection(Part[P], Generic[P]):
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """What is kept of the source [batch, token, d_source], the token axis before the last."""
         raise TypeError(f"{self.spec.kind} stores nothing")
+
+    def unturned(self, source: Tensor) -> Mapping[str, Tensor]:
+        """What `store` gives of tokens that have no place in the text, so that no key turns."""
+        raise TypeError(f"{self.spec.kind} stores nothing of another text")
 
     def turn(self, x: Tensor, context: ForwardContext, *, back: bool = False) -> Tensor:
         """The x [batch, heads, token, width of what turns] as it is rotated; as it is where nothing is."""

@@ -71,7 +71,8 @@ def stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
             kept += [sublayer.but(branches=branches)] if (branches := tuple(own)) else []
         return block.but(sublayers=tuple(kept))
 
-    model = a.but(encoder=None, stack=a.stack.but(blocks=tuple(alone(block) for block in a.stack.blocks)))
+    stack = changed(a.stack, AttentionSpec, memory=False)
+    model = a.but(encoder=None, stack=stack.but(blocks=tuple(map(alone, stack.blocks))))
     tables = [v for part in (model.stack.embedding, *model.heads) for v in part.nested(TableSpec)]
     return model if len(tables) > 1 and tables[0] in tables[1:] else changed(model, TableSpec, shared=None)
 

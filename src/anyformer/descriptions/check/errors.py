@@ -84,7 +84,7 @@ def errors(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     yield from _no_keys(spec)
     yield from _positions(spec)
     yield from _vocabulary(spec)
-    reads = any(attention.spec.reads == "memory" for attention in every_attention(spec) if attention.stack == "decoder")
+    reads = any(attention.spec.reads_memory for attention in every_attention(spec) if attention.stack == "decoder")
     if spec.encoder is not None and not reads:
         remedy = "give its layers an Attention that reads 'memory', or leave the encoder out"
         yield "encoder", f"no layer of the decoder reads the encoder's output; {remedy}"

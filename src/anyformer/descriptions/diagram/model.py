@@ -214,7 +214,7 @@ def _maps(value: MapSpec | None) -> list[FigurePart]:
 
 def _mixer(mixer: Any, place: Place) -> FigurePart:
     if isinstance(mixer, AttentionSpec):
-        return box(_attention(mixer, place), "attention", reads=mixer.reads == "memory")
+        return box(_attention(mixer, place), "attention", reads=mixer.reads_memory)
     if isinstance(mixer, MoESpec):
         return _mixture(mixer)
     if isinstance(mixer, ShortenedSpec):
@@ -290,6 +290,7 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
     said += ["differences of pairs"] if mixer.difference else []
     said += ["convolved values"] if mixer.convolution else []
     said += ["output gate"] if mixer.gate else []
+    said += ["the encoder's tokens too"] if mixer.memory else []
     said += ["reads the embedding"] if mixer.reads == "input" else []
     said += [] if head_sharing(projection) else [words.phrase(projection)]
     return [title, *wrapped(said, WIDTH)]

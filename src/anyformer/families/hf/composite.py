@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from anyformer.errors import CheckpointError
@@ -154,6 +154,18 @@ OF_TEXT = re.compile(
     r"(?=(?:tok_embeddings|lerope|layers|norm)\.)"  # as Mistral Large 4 is released
 )
 HEAD, HEADS = "lm_head.", ("lm_head.", "output.")
+
+
+# Models whose encoder sees beside what it reads: their families read the configuration, and none of these tensors.
+SEEING = {"t5gemma2": re.compile(r"model\.encoder\.(vision_tower|multi_modal_projector)\.")}
+
+
+def known_as(config: Mapping[str, Any]) -> Callable[[str], str | None]:
+    """What tensors of files are called by who reads text alone; None for those that see or hear."""
+    if composite_of(config) is not None:
+        return alone
+    seeing = SEEING.get(str(config.get("model_type")))
+    return str if seeing is None else lambda name: None if seeing.match(name) else name
 
 
 def composite_of(config: Mapping[str, Any]) -> Composite | None:

@@ -51,7 +51,7 @@ def decoder_refusal(spec: ModelSpec) -> str | None:
     """Why the decoder beside an encoder cannot learn to write, or None."""
     if not spec.heads:
         return "it has no head that predicts tokens; give the model one"
-    if not any(value.reads == "memory" for value in spec.stack.nested(AttentionSpec)):
+    if not any(value.reads_memory for value in spec.stack.nested(AttentionSpec)):
         return "its decoder never reads the encoder; give its blocks an attention with reads='memory'"
     mask = later_tokens_seen(spec.stack)
     if mask is not None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers import (
+    AttentionSpec,
     BlockIndexerSpec,
     CompressorSpec,
     FirstTokenSpec,
@@ -170,7 +171,10 @@ class Inputs:
             assert self.source is not None
             kept = [ids.where(ids != pad, pad + 1) for ids in (self.input_ids, self.source)]
             self = replace(self, input_ids=kept[0], source=kept[1])
-        unseen = spec.encoder is not None and (positions or waives(spec, "padding"))
+        turned = any(
+            v.memory for v in spec.stack.nested(AttentionSpec)
+        )  # queries do by their places, and such keys do not
+        unseen = spec.encoder is not None and (positions or turned or waives(spec, "padding"))
         return self.row_by_row() if unseen and self.pieces == (WHOLE,) else self
 
 

@@ -253,7 +253,7 @@ def test_the_command(saved: Path, text: Path, tmp_path: Path) -> None:
         ),
         (
             ("--data", "{text}", "--objective", "mlm"),
-            "a text is judged by sft, causal-lm, simpo, orpo or grpo where it is named",
+            "a text is judged by sft, causal-lm, simpo, orpo, reward-model or grpo where it is named",
         ),
         (("--data", "{text}", "--tokens", "0"), "--tokens"),
     ],

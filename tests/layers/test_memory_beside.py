@@ -29,7 +29,7 @@ from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place, Spec, TableSpec, Width, Window, Workload
 
 SPEC = shrink(preset("t5gemma2-270m-270m").spec)
-ATTENTION = next(SPEC.stack.nested(AttentionSpec))
+ATTENTION: Any = next(SPEC.stack.nested(AttentionSpec))
 
 
 def turned(x: Tensor, theta: float) -> Tensor:
@@ -123,7 +123,7 @@ def test_the_memory_is_kept_once_beside_what_grows() -> None:
 
 def test_pairs_of_both_are_counted() -> None:
     """Of n queries, n (n + 1) / 2 within windows that hide nothing, and n for each token of the encoder."""
-    wide = ATTENTION.but(mask=Causal())
+    wide: Any = ATTENTION.but(mask=Causal())
     n_heads, width = wide.projection.n_heads, wide.projection.head_dim
     place = Place(d_model=SPEC.stack.d_model, d_source=SPEC.stack.d_model)
     for past, query, memory in ((0, 9, 7), (5, 4, 7)):

@@ -42,9 +42,8 @@ from anyformer.training.objectives.denoising.loss import in_one_row
 from anyformer.training.objectives.objective import LossContext, Teacher, objective_of
 from anyformer.training.run import Job, Run, RunOptions, train
 from anyformer.training.run.plan import flops_per_token
-from anyformer.training.run.teaching import fingerprint_at
 from anyformer.training.step import Trainer
-from anyformer.training.step.state import fingerprint_of
+from anyformer.training.step.state import fingerprint_at, fingerprint_of
 from tests.laws.models import randomised
 from tests.laws.tolerance import in_float64
 from tests.training import noisy

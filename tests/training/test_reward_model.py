@@ -30,6 +30,7 @@ from anyformer.training.objectives.rewarded.data import PromptData
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.plan import flops_per_token
 from anyformer.training.step import Trainer
+from anyformer.training.step.state import fingerprint_at
 from tests.cli.running import answer, refused, run, succeeded
 from tests.training.crashing import hexadecimal, resumed
 from tests.training.models import decoder, encoder_decoder
@@ -44,7 +45,7 @@ def data() -> PreferenceData:
 
 
 def recipe(said: Any = None, **changes: Any) -> Recipe:
-    how = {"tokens": 20 * 400, "batch_tokens": 400, "seq_len": 64}
+    how: dict[str, Any] = {"tokens": 20 * 400, "batch_tokens": 400, "seq_len": 64}
     plain = Recipe(objective=said or RewardModel(), schedule=(Constant(),), optimizer=AdamW(lr=3e-3), **how)
     return plain.but(**changes)
 
@@ -69,7 +70,9 @@ def ids_of(row: Exchange) -> list[list[int]]:
         if isinstance(row.before, str):
             text, opened = f"{row.before}{said}{end}", list(own.around[0]) or [own.begin_of_text]
         else:
-            (asked,), (told,) = row.before, said
+            asked, told = row.before[0], said[0]
+            assert not isinstance(asked, str)
+            assert not isinstance(told, str)
             text, opened = f"user: {asked['content']}\nassistant: {told['content']}{end}", []
         found.append([each for each in opened if each is not None] + own.encode(text, specials=True))
     return found
@@ -287,8 +290,6 @@ def test_a_run_knows_its_judge(judge: Path, tmp_path: Path) -> None:
     moved = tmp_path / "other" / "judge"
     judge.rename(moved)
     af.save(build(judging(), 5), judge, tokenizer=tokenizer())
-    from anyformer.training.step.state import fingerprint_at
-
     fingerprint_at.cache_clear()
     with pytest.raises(CheckpointError, match=r"holds a run on another judge .*judge: "):
         train(fitting(), given, sums, out=tmp_path / "run", options=HOW)

@@ -21,7 +21,7 @@ from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.stacks import encoder_of, two_stacks
 from anyformer.families.hf.t5gemma import COPIED, TIED
 from anyformer.families.t5gemma import t5gemma2
-from anyformer.layers import AttentionSpec, Causal, Everything
+from anyformer.layers import AttentionSpec, Causal
 from anyformer.spec import ModelSpec, TableSpec
 
 TEXT, VISION = "text_config", "vision_config"
@@ -80,9 +80,8 @@ def _to_config(spec: ModelSpec) -> dict[str, Any]:
 def _back(attention: AttentionSpec) -> AttentionSpec:
     """The attention that sees back alone, of whose window `halves` makes this one."""
     before, after = attention.mask.band() or (math.inf, math.inf)
-    if attention.mask == Everything():
-        return attention.but(mask=Causal())
-    return attention.but(mask=window(int(before + after + 1)))
+    size = before + after + 1
+    return attention.but(mask=Causal() if math.isinf(size) else window(int(size)))
 
 
 def _rows(spec: ModelSpec, text: str = "text_model.") -> list[TensorRow]:

@@ -25,6 +25,7 @@ from anyformer.layers import (
     Everything,
     Heads,
     HyperStreamsSpec,
+    LookAhead,
     Mask,
     Prefix,
     RelativeSinusoidSpec,
@@ -181,6 +182,7 @@ def test_distances_to_a_source_are_as_many_as_both_texts_make(n: int, source: in
         (Causal(), lambda i, j: j <= i),
         (SymmetricWindow(radius=Window(2)), lambda i, j: abs(i - j) <= 2),
         (Causal() & SlidingWindow(size=Window(3)), lambda i, j: 0 <= i - j < 3),
+        (LookAhead(size=Window(3)) & SlidingWindow(size=Window(3)), lambda i, j: -3 <= i - j < 3),
         (Prefix(size=Window(4)) & ~SymmetricWindow(radius=Window(1)), lambda i, j: j < 4 and abs(i - j) > 1),
     ],
     ids=lambda value: value.kind if isinstance(value, Mask) else "",
@@ -255,6 +257,7 @@ masks = st.recursive(
         st.just(Everything()),
         st.builds(SlidingWindow, size=st.integers(1, 40).map(Window)),
         st.builds(SymmetricWindow, radius=st.integers(0, 40).map(Window)),
+        st.builds(LookAhead, size=st.integers(1, 40).map(Window)),
         st.builds(Prefix, size=st.integers(1, 20).map(Window)),
     ),
     lambda inner: st.one_of(

@@ -24,6 +24,7 @@ from anyformer.layers import (
     SlidingWindow,
     SSMaxSpec,
 )
+from anyformer.layers.tokens import plain_tokens
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place, Spec, TableSpec, Width, Window, Workload
@@ -141,6 +142,9 @@ def test_a_window_may_look_ahead_alone() -> None:
     assert both.band() == (2, 2)
     assert (back & LookAhead(size=Window(5))).band() == (2, 5)
     assert ahead.band() == (math.inf, 2)
+    places = plain_tokens(9, torch.device("cpu"))
+    seen = both(places.as_queries(), places.as_keys(), torch.zeros(1, 1, 1, dtype=torch.long)).squeeze()
+    assert seen.tolist() == [[i - 3 < j <= i + 2 for j in range(9)] for i in range(9)]
 
 
 @pytest.mark.parametrize(

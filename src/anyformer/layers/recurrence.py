@@ -15,7 +15,7 @@ from anyformer.layers.context import Dropout, ForwardContext, KeepNothing, Notes
 from anyformer.layers.execution import recorded
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import flagged_first
-from anyformer.spec import Caveat, HeadMap, Kept, MixerSpec
+from anyformer.spec import Caveat, Cost, HeadMap, Kept, MixerSpec, Place, Workload
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,16 @@ class RecurrentSpec(MixerSpec, abstract=True):
 
     def caveats(self) -> tuple[Caveat, ...]:
         return (Caveat("rewind", "a state holds all tokens so far as one sum, and none can be taken back"),)
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The maps, and the products by which chunks of tokens are mixed; what is multiplied one by one is not counted."""
+        maps = super().cost(place, workload).named("projections")
+        mixed = self.chunk_flops(workload.query, workload.past) * workload.batch
+        return maps + Cost({"recurrence": mixed} if mixed else {})
+
+    def chunk_flops(self, query: int, past: int) -> int:
+        """The FLOPs of those products for so many new tokens of a row."""
+        return 0
 
 
 def head_maps(keys: tuple[int, int], values: tuple[int, int]) -> tuple[HeadMap, ...]:

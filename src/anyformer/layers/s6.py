@@ -19,7 +19,7 @@ from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.selective_scan import selective_scan
 from anyformer.layers.ssd import first_steps
-from anyformer.spec import Cost, MapSpec, Place, Placed, Weight, Width, Workload
+from anyformer.spec import MapSpec, Place, Placed, Weight, Width
 
 
 class S6Spec(RecurrentSpec):
@@ -59,10 +59,6 @@ class S6Spec(RecurrentSpec):
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"tail": (self.convolution.tail, self.width), "state": (self.state_dim, self.width)}
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The four maps; what the scan multiplies one by one is not counted."""
-        return super().cost(place, workload).named("projections")
 
 
 class S6(Recurrent[S6Spec]):

@@ -110,7 +110,7 @@ class AltUpSpec(ConnectionSpec):
 
 
 class AltUp(Part[AltUpSpec]):
-    norm: nn.Module | None
+    norm: nn.Module
     router: Linear
     predict: Linear
     correct: Linear
@@ -134,5 +134,4 @@ class AltUp(Part[AltUpSpec]):
 
     def _says(self, x: Tensor) -> Tensor:
         """A number for each stream [batch, token, n] of x [batch, token, d_model]."""
-        x = x if self.norm is None else self.norm(x)
-        return torch.tanh(self.router(x / self.place.d_model))
+        return torch.tanh(self.router(self.norm(x) / self.place.d_model))

@@ -53,7 +53,7 @@ class Bottleneck(Part[BottleneckSpec]):
     into: nn.Module
     reads: nn.Module | None
     out: nn.Module
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(
         self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]

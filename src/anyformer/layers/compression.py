@@ -129,7 +129,7 @@ class Compressor(Part[CompressorSpec]):
     value: Linear
     gate: Linear
     bias: Tensor
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(
         self, x: Tensor, blocks: EndedBlocks, state: Mapping[str, Tensor] | None, name: str
@@ -158,7 +158,7 @@ class Compressor(Part[CompressorSpec]):
             before = before.masked_fill(~blocks.later[..., None, None], -torch.inf)
             gate = torch.cat((before, gate[..., width:]), 2)
         made = (gate.softmax(2, dtype=exact_dtype(gate)).to(value.dtype) * value).sum(2)
-        return made if self.norm is None else self.norm(made), held
+        return self.norm(made), held
 
 
 def gathered(x: Tensor, at: Tensor) -> Tensor:

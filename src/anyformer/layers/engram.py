@@ -117,9 +117,9 @@ class Engram(Recurrent[EngramSpec]):
     table: Table
     key: Linear
     value: Linear
-    norm_key: nn.Module | None
-    norm_query: nn.Module | None
-    norm_value: nn.Module | None
+    norm_key: nn.Module
+    norm_query: nn.Module
+    norm_value: nn.Module
     local: CausalConvolution
 
     def __init__(self, spec: EngramSpec, place: Place) -> None:
@@ -168,10 +168,9 @@ class Engram(Recurrent[EngramSpec]):
         y, after = self.local(self._normed(self.norm_value, gated).flatten(-2), steps, tail)
         return gated + y, after
 
-    def _normed(self, norm: nn.Module | None, x: Tensor) -> Tensor:
+    def _normed(self, norm: nn.Module, x: Tensor) -> Tensor:
         """The streams [batch, step, n, d_model], each normed, of x that has them side by side."""
-        x = x.unflatten(-1, (self.place.n_streams, -1))
-        return x if norm is None else norm(x)
+        return norm(x.unflatten(-1, (self.place.n_streams, -1)))
 
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio, and the steps of SplitMix64 (Steele et al. 2014)

@@ -65,13 +65,13 @@ class FeedForwardSpec(ExpertSpec):
 
     def inner(self, *hidden: Tensor, module: Any) -> Tensor:
         (up,) = hidden
-        return _normed(module, module.activation(up))
+        return module.norm(module.activation(up))
 
 
 class FeedForward(Part[FeedForwardSpec]):
     up: nn.Module
     activation: nn.Module
-    norm: nn.Module | None
+    norm: nn.Module
     down: Any
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
@@ -121,14 +121,14 @@ class GatedFeedForwardSpec(ExpertSpec):
         gate = module.activation(gate if self.sparsity is None else largest(gate, self.sparsity))
         if limit is not None and self.clamps == "activated":
             gate = gate.clamp(max=limit)
-        return _normed(module, gate * (up + self.up_offset if self.up_offset else up))
+        return module.norm(gate * (up + self.up_offset if self.up_offset else up))
 
 
 class GatedFeedForward(Part[GatedFeedForwardSpec]):
     gate: Linear
     up: Linear
     activation: nn.Module
-    norm: nn.Module | None
+    norm: nn.Module
     down: Any
     adapter: nn.Module | None
 
@@ -169,7 +169,7 @@ def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
 
 def _learns(module: Any) -> bool:
     """Whether what is between the maps has weights, whose gradients are not made again."""
-    return module.norm is not None or any(True for _ in module.activation.parameters())
+    return module.spec.norm is not None or any(True for _ in module.activation.parameters())
 
 
 def largest(x: Tensor, share: float) -> Tensor:
@@ -181,10 +181,6 @@ def largest(x: Tensor, share: float) -> Tensor:
     deviation = torch.linalg.vector_norm(around, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
     quantile = torch.special.ndtri(torch.full((), share, dtype=exact_dtype(x), device=x.device))
     return F.relu(around - deviation * quantile)
-
-
-def _normed(module: Any, hidden: Tensor) -> Tensor:
-    return hidden if module.norm is None else module.norm(hidden)
 
 
 def _down(bias: bool) -> LinearSpec:

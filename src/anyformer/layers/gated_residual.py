@@ -42,14 +42,14 @@ class StreamGatesSpec(PartSpec):
 
 
 class StreamGates(Part[StreamGatesSpec]):
-    norm: nn.Module | None
+    norm: nn.Module
     down: Linear
     up: Linear
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """(what is read [batch, token, d_model], the streams normed) of streams side by side [batch, token, n · d_model]."""
         n = self.place.n_streams
-        normed = state if self.norm is None else self.norm(state.unflatten(-1, (n, -1))).flatten(-2)
+        normed = self.norm(state.unflatten(-1, (n, -1))).flatten(-2)
         gates = self.up(F.silu(self.down(normed) / n)).sigmoid()
         return (gates * normed).unflatten(-1, (n, -1)).mean(-2), normed
 

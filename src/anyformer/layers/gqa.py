@@ -242,10 +242,10 @@ class GQA(Projection[GQASpec]):
     q: Linear
     k: Linear  # none, nor v, where another layer's keys and values are read
     v: Linear  # none where values are keys either
-    norm_query: nn.Module | None
-    norm_key: nn.Module | None
-    norm_value: nn.Module | None
-    norm_read: nn.Module | None
+    norm_query: nn.Module
+    norm_key: nn.Module
+    norm_value: nn.Module
+    norm_read: nn.Module
     adapters: Any
     convolved: ConvolvedHeads | None
     short_key: CausalConvolution | None
@@ -269,8 +269,7 @@ class GQA(Projection[GQASpec]):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps can be."""
         if self.spec.with_input:
-            x = torch.cat((x, context.given("input")), -1)
-            x = x if self.norm_read is None else self.norm_read(x)
+            x = self.norm_read(torch.cat((x, context.given("input")), -1))
         if self.spec.values_are_keys:
             return self.query(x, context), self.store(x, context)
         if self.spec.values_read == "outer":
@@ -293,11 +292,11 @@ class GQA(Projection[GQASpec]):
         value = self._heads(v, n, self.norm_value)
         return {"key": self._turned(k, n, self.norm_key, context), "value": value}
 
-    def _turned(self, x: Tensor, n_heads: int, norm: nn.Module | None, context: ForwardContext) -> Tensor:
+    def _turned(self, x: Tensor, n_heads: int, norm: nn.Module, context: ForwardContext) -> Tensor:
         if not self.spec.norm_last:
             return self.turn(self._heads(x, n_heads, norm), context)
         x = self.turn(self._heads(x, n_heads), context)
-        return x if norm is None else norm(x.transpose(1, 2)).transpose(1, 2)
+        return norm(x.transpose(1, 2)).transpose(1, 2)
 
     def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None = None) -> Tensor:
         if self.spec.clip is not None:

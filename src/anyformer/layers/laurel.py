@@ -35,9 +35,8 @@ class LaurelSpec(MixerSpec):
 class Laurel(Part[LaurelSpec]):
     down: Linear
     up: Linear
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
-        y = self.up(self.down(x))
-        return x + (y if self.norm is None else self.norm(y)), {}
+        return x + self.norm(self.up(self.down(x))), {}

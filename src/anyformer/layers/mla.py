@@ -154,10 +154,10 @@ class MLASpec(ProjectionSpec):
 
 class MLA(Projection[MLASpec]):
     q_down: Linear | None
-    norm_query: nn.Module | None
+    norm_query: nn.Module
     q: Linear
     kv_down: Linear  # none, nor k_rotary, where another layer's latents are read
-    norm_kv: nn.Module | None
+    norm_kv: nn.Module
     k: Linear
     v: Linear
     k_rotary: Linear | None
@@ -167,7 +167,7 @@ class MLA(Projection[MLASpec]):
         if self.q_down is None:
             return x
         latent = self.q_down(x)
-        normed = self._corrected(latent if self.norm_query is None else self.norm_query(latent))
+        normed = self._corrected(self.norm_query(latent))
         return torch.cat((normed, latent), -1) if self.spec.unnormed else normed
 
     def indexed(self, narrow: Tensor) -> Tensor:
@@ -184,8 +184,7 @@ class MLA(Projection[MLASpec]):
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """The latent, then the rotary key, [batch, token, kv_rank + rotary_dim] of [batch, token, d_source]."""
-        latent = self.kv_down(source)
-        latent = self._corrected(latent if self.norm_kv is None else self.norm_kv(latent))
+        latent = self._corrected(self.norm_kv(self.kv_down(source)))
         if self.k_rotary is None:
             return {"latent": latent}
         key = self.turn(self.k_rotary(source)[:, None], context)[:, 0]

@@ -63,7 +63,7 @@ class PerLayerEmbeddingSpec(MixerSpec):
 class PerLayerEmbedding(Part[PerLayerEmbeddingSpec]):
     table: Table
     project: Linear
-    norm: nn.Module | None
+    norm: nn.Module
     gate: Linear
     activation: nn.Module
     up: Linear
@@ -72,7 +72,6 @@ class PerLayerEmbedding(Part[PerLayerEmbeddingSpec]):
         """[batch, token, d_model] of x of that shape and the pass's ids and embeddings; no notes."""
         spec, ids = self.spec, context.ids
         assert ids is not None
-        said = self.project(context.given("input")) * self.place.d_model**-0.5
-        said = said if self.norm is None else self.norm(said)
+        said = self.norm(self.project(context.given("input")) * self.place.d_model**-0.5)
         row = self.table(torch.where(ids < self.table.rows, ids, 0)) * spec.width**0.5
         return self.up(self.activation(self.gate(x)) * ((said + row) * 2**-0.5)), {}

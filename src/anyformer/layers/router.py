@@ -218,15 +218,14 @@ class Router(Part[RouterSpec]):
     gain: Tensor | None
     stream: RouterStream | None
     inner: nn.Module | None
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(self, x: Tensor, context: ForwardContext) -> Routing:
         """Where the tokens x [token, d_model] go."""
         x = x if self.stream is None else self.stream(x, context)
         x = x if self.inner is None else self.inner(x)
         with as_given(x):
-            x = exact(x)
-            x = x if self.norm is None else self.norm(x)
+            x = self.norm(exact(x))
             if jitter := context.rates.router_jitter:
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))

@@ -82,9 +82,7 @@ class S6(Recurrent[S6Spec]):
         n = self.spec.state_dim
         chosen = self.chosen(mixed)
         step, b, c = chosen.split((chosen.shape[-1] - 2 * n, n, n), -1)
-        if self.norm_step is not None:
-            step, b, c = self.norm_step(step), self.norm_write(b), self.norm_read(c)
-        step = self.widened(step)
+        step, b, c = self.widened(self.norm_step(step)), self.norm_write(b), self.norm_read(c)
         with as_given(x):
             y, after = self._scan(mixed, step, b, c, steps, before.get("state"))
         return self.out(y.to(x.dtype) * F.silu(gate)), {"tail": tail, "state": after}

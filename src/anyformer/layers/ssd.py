@@ -163,7 +163,5 @@ class SSD(Recurrent[SSDSpec]):
     def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
         gate = F.silu(gate)
         y = y if self.spec.norm_first else y * gate
-        if self.norm is not None:
-            shape = self.spec.norm_shape
-            y = self.norm(y.unflatten(-1, shape)).flatten(2)
+        y = self.norm(y.unflatten(-1, self.spec.norm_shape)).flatten(2)
         return y * gate if self.spec.norm_first else y

@@ -25,7 +25,6 @@ from anyformer.layers.linear import (
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.spec import (
-    Cost,
     Count,
     HeadMap,
     KeptBeside,
@@ -36,7 +35,6 @@ from anyformer.spec import (
     Sizes,
     TrueShare,
     Width,
-    Workload,
 )
 
 MIXED = "mixed"  # the store of what later tokens are mixed with
@@ -128,7 +126,7 @@ class GQASpec(ProjectionSpec):
         source, own, common = place.at(self._d_in(place.d_source)), place.d_source > 0, self.common
         stream = place.at(self._d_in(place.d_model))
         apart = own and not self.values_are_keys
-        of_values = place.at(self._d_values(place))
+        of_values = place.at(place.d_outer) if self.values_read == "outer" else source
         if self.values_read == "outer" and not place.d_outer:
             raise self.refusal("values_read", "needs a stream around the layer's; give the layer a Bottleneck")
 
@@ -158,9 +156,6 @@ class GQASpec(ProjectionSpec):
             "short_value": self.short and (self.short, place.at(v_width)),
             "frequencies": self.frequencies(place),
         }
-
-    def _d_values(self, place: Place) -> int:
-        return place.d_outer if self.values_read == "outer" else self._d_in(place.d_source)
 
     def _d_in(self, width: int) -> int:
         return 2 * width if self.with_input else width
@@ -197,18 +192,6 @@ class GQASpec(ProjectionSpec):
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         _, head_dim, value_dim = self.sizes(place)
         return {"key": (self.kv_heads, head_dim), "value": (self.kv_heads, value_dim)}
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The matrix products: q and o of `workload.query` tokens a row, k and v of `workload.memory` tokens of the source."""
-        n_heads, head_dim, value_dim = self.sizes(place)
-        per_query = 2 * n_heads * (self._d_in(place.d_model) * head_dim + place.d_model * value_dim)
-        of_values = 0 if self.values_are_keys else self._d_values(place) * value_dim
-        per_key = 2 * self.kv_heads * (self._d_in(place.d_source) * head_dim + of_values)
-        if self.adapter:
-            widths = n_heads * head_dim + self.kv_heads * (head_dim + value_dim)
-            per_query += 2 * self.adapter * (3 * self._d_in(place.d_model) + widths)
-        mixed = self.convolved.cost(self._place_convolved(place), workload) if self.convolved else Cost()
-        return mixed + Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
     def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
         """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector,

@@ -89,14 +89,9 @@ class SharedKVSpec(ProjectionSpec):
         return {"key": (1, self.head_dim)}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        """The matrix products: queries and output of `workload.query` tokens a row, keys of `workload.memory`."""
-        width, narrow, d_model = self.n_heads * self.head_dim, self.query_rank, place.d_model
-        queries = width * (narrow or d_model) + (narrow or 0) * d_model
-        output = self.written * d_model + (0 if self.out_rank is None else width * self.out_rank)
-        per_key = 2 * place.d_source * self.head_dim
-        return Cost(
-            {"projections": workload.batch * (workload.query * 2 * (queries + output) + workload.memory * per_key)}
-        )
+        """The maps, and those of groups of heads."""
+        of_groups = 2 * self.n_heads * self.head_dim * (self.out_rank or 0) * workload.tokens
+        return super().cost(place, workload) + Cost({"projections": of_groups})
 
     def resized(self, to: Sizes) -> SharedKVSpec:
         """Heads and head_dim follow their rule, ranks stay in proportion to head_dim, groups to heads."""

@@ -22,7 +22,7 @@ from anyformer.layers.execution import constant
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, steps_of
-from anyformer.spec import Cost, Few, MapSpec, Place, Placed, Sizes, TableSpec, Vocab, Width, Workload
+from anyformer.spec import Few, MapSpec, Place, Placed, Sizes, TableSpec, Vocab, Width
 
 LEAST = 1e-6  # that a product counts as, before its root
 MOST_PRIMES = 4096  # that are looked for
@@ -38,6 +38,7 @@ class EngramSpec(RecurrentSpec):
     """
 
     counted_as: ClassVar[str | None] = "n-gram embeddings"
+    flops_as: ClassVar[str | None] = "n-grams"
     takes_streams: ClassVar[bool] = True
 
     vocab: Vocab  # rows of the tokens' table: ids are below it
@@ -102,10 +103,6 @@ class EngramSpec(RecurrentSpec):
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"tokens": (self.longest - 1,), "tail": (self.convolution.tail, place.n_streams * place.d_model)}
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps; what is looked up and multiplied one by one is not counted."""
-        return super().cost(place, workload).named("n-grams")
 
     def resized(self, to: Sizes) -> EngramSpec:
         vocab, n = to.vocab(self.vocab), self.all_tables

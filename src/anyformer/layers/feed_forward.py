@@ -17,7 +17,7 @@ from anyformer.layers.grouped_linear import in_groups
 from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
 from anyformer.layers.part import Part, is_plain
-from anyformer.spec import Cost, Count, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
+from anyformer.spec import Count, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -27,6 +27,7 @@ class ExpertSpec(MixerSpec, abstract=True):
     """
 
     counted_as: ClassVar[str | None] = "feed-forward"
+    flops_as: ClassVar[str | None] = "feed-forward"
 
     def together(self) -> str | None:
         return None
@@ -34,9 +35,6 @@ class ExpertSpec(MixerSpec, abstract=True):
     def inner(self, *hidden: Tensor, module: Any) -> Tensor:
         """What goes into the last map, given what comes out of the first ones; `module` has the parts between by name."""
         raise TypeError(f"{self.kind} does not say what is between its maps")
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        return super().cost(place, workload).named("feed-forward")
 
 
 class FeedForwardSpec(ExpertSpec):

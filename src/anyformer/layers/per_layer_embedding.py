@@ -13,7 +13,7 @@ from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.embedding import Table
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, TableSpec, Width, Workload
+from anyformer.spec import MapSpec, MixerSpec, Place, Placed, TableSpec, Width
 
 
 class PerLayerEmbeddingSpec(MixerSpec):
@@ -23,6 +23,7 @@ class PerLayerEmbeddingSpec(MixerSpec):
     """
 
     counted_as: ClassVar[str | None] = "per-layer embeddings"
+    flops_as: ClassVar[str | None] = "per-layer embeddings"
 
     table: TableSpec  # of a width of its own; tokens beyond its rows read the first
     activation: ActivationSpec = GELU(form="tanh")
@@ -54,10 +55,6 @@ class PerLayerEmbeddingSpec(MixerSpec):
 
     def together(self) -> str | None:
         return None
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The three products; a table is looked up."""
-        return super().cost(place, workload).named("per-layer embeddings")
 
 
 class PerLayerEmbedding(Part[PerLayerEmbeddingSpec]):

@@ -115,6 +115,7 @@ class RecurrentSpec(MixerSpec, abstract=True):
     """A mixer with a state. `cache_shapes` gives the state of one row, by name; its module is a `Recurrent`."""
 
     counted_as: ClassVar[str | None] = "recurrence"
+    flops_as: ClassVar[str | None] = "projections"
 
     def kept_as(self) -> Kept:
         return "state"
@@ -126,10 +127,9 @@ class RecurrentSpec(MixerSpec, abstract=True):
         return (Caveat("rewind", "a state holds all tokens so far as one sum, and none can be taken back"),)
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps, and the products by which chunks of tokens are mixed; what is multiplied one by one is not counted."""
-        maps = super().cost(place, workload).named("projections")
+        """The maps, and the products by which chunks of tokens are mixed."""
         mixed = self.chunk_flops(workload.query, workload.past) * workload.batch
-        return maps + Cost({"recurrence": mixed} if mixed else {})
+        return super().cost(place, workload) + Cost({"recurrence": mixed} if mixed else {})
 
     def chunk_flops(self, query: int, past: int) -> int:
         """The FLOPs of those products for so many new tokens of a row."""

@@ -129,10 +129,7 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
     norm: nn.Module
     down: Any
     adapter: nn.Module | None
-
-    def __init__(self, spec: GatedFeedForwardSpec, place: Place) -> None:
-        super().__init__(spec, place)
-        self.together: Together | None = None  # gate and up as one product, for decoding
+    together: Together | None = None  # gate and up as one product, for decoding
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""

@@ -233,10 +233,7 @@ class GQA(Projection[GQASpec]):
     convolved: ConvolvedHeads | None
     short_key: CausalConvolution | None
     short_value: CausalConvolution | None
-
-    def __init__(self, spec: GQASpec, place: Place) -> None:
-        super().__init__(spec, place)
-        self.together: Together | None = None  # q, k and v as one product, for decoding
+    together: Together | None = None  # q, k and v as one product, for decoding
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         """Queries [batch, heads, query, head_dim] of x [batch, query, d_model]."""

@@ -133,6 +133,29 @@ def test_combinations_flops(spec: ModelSpec, n: int) -> None:
     assert spec.cost(Place(), Workload(batch=2, query=n, causal_exact=False)).flops == counted(spec, 2, n)
 
 
+TERMS = {
+    "llama2-7b": "projections scores values feed-forward logits",
+    "mamba-130m": "projections logits",
+    "mamba2-130m": "projections recurrence logits",
+    "rwkv-4-169m": "projections feed-forward logits",
+    "reformer-enwik8": "projections hashes scores values feed-forward logits",
+    "convbert-base": "convolution projections scores values feed-forward logits",
+    "mobilebert-uncased": "bottlenecks linear projections scores values feed-forward logits",
+    "gemma3n-e4b": "streams LAuReL per-layer embeddings projections scores values feed-forward logits",
+    "deepseek-v4-flash": "streams compression indexer indexer scores router experts shared expert projections scores values "
+    "logits",
+    "qwen3.8-flash-next": "streams n-grams indexer indexer scores router experts shared expert recurrence projections scores "
+    "values logits",
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_flops_bear_the_names_of_what_makes_them(name: str) -> None:
+    terms = shrink(preset(name).spec).cost(Place(), Workload(batch=2, query=7))
+    assert sorted(" ".join(terms).split()) == sorted(TERMS[name].split())
+    assert all(terms.values())
+
+
 @pytest.mark.parametrize("name", ["qwen3.8-flash-next", "deepseek-v4-flash"])
 def test_where_no_block_is_whole_an_indexer_asks_for_none(name: str) -> None:
     """Of blocks of keys, and of keys of blocks."""

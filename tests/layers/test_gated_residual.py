@@ -72,9 +72,8 @@ def test_connections_are_those_of_transformers(spec: ModelSpec) -> None:
             for ours, sublayer in zip(block.connection.sublayers, block.sublayers, strict=True):
                 read, _, share = theirs_of(ours.read, ours.write, width)(streams)
                 given, y = next(through)
-                close(given, read if sublayer.norm_in is None else sublayer.norm_in(read))
+                close(given, sublayer.norm_in(read))
                 streams = streams + (share[..., None] * y[..., None, :]).flatten(-2)
-        assert model.stack.norm is not None
         close(states[-1], model.stack.norm(theirs_of(model.stack.residual.end, None, width)(streams)))
 
 

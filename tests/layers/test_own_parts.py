@@ -13,9 +13,11 @@ from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import (
     BlockSpec,
+    BranchSpec,
     Count,
     ModelSpec,
     Place,
+    SublayerSpec,
     Width,
     Window,
     decode,
@@ -150,6 +152,16 @@ def test_a_step_of_training_reaches_them(model: torch.nn.Module) -> None:
         assert parameter.grad.abs().max() > 0, name
     optimiser.step()
     assert loss() < before
+
+
+def test_a_norm_that_is_left_out_passes_on_what_it_is_given_and_is_no_part_of_the_model() -> None:
+    attend = AttentionSpec(projection=GQASpec(n_heads=Count(2)), mask=Causal())
+    blocks = repeat(block(SublayerSpec(branches=(BranchSpec(mixer=attend),))), 1)
+    model = build(language_model(vocab_size=9, d_model=8, blocks=blocks, norm=None, tied=False), seed=0)
+    assert not [name for name, _ in (*model.named_modules(), *model.named_parameters()) if "norm" in name]
+    x = torch.randn(2, 3)
+    sublayer = model.stack.blocks[0].sublayers[0]
+    assert all(norm(x) is x for norm in (sublayer.norm_in, sublayer.branches[0].mixer.projection.norm_key))
 
 
 def test_a_name_that_exists_is_refused() -> None:

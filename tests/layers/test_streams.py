@@ -119,7 +119,7 @@ def test_streams_by_hand(spec: ModelSpec) -> None:
             *(long(each @ m.weight.T, at[0]) for each, m in zip(at[1:], model.stack.residual.end, strict=True)),
         ]
         final = torch.stack(ends).mean(0)
-        close(states[-1], final if model.stack.norm is None else model.stack.norm(final))
+        close(states[-1], model.stack.norm(final))
 
 
 def test_embeddings_of_a_layer_under_bert() -> None:
@@ -153,7 +153,7 @@ def test_a_share_of_normal_features_is_left_at_nothing() -> None:
         cutoff = 1 + 3 * Normal(0, 1).icdf(torch.tensor(share))
         assert (left - (x - cutoff).clamp(min=0)).abs().max() < 0.05
     gate = GatedFeedForwardSpec(d_ff=Width(8), activation=next(iter(_activations())), sparsity=0.5)
-    part, between = x[:, :8], SimpleNamespace(activation=gate.activation, norm=None)
+    part, between = x[:, :8], SimpleNamespace(activation=gate.activation, norm=torch.nn.Identity())
     assert gate.inner(part, 2 * part, module=between).equal(gate.activation(largest(part, 0.5)) * 2 * part)
 
 

@@ -11,7 +11,7 @@ PTB, WIKITEXT2 = 10_000, 33_278
 
 
 def recurrent(
-    mixer: MixerSpec, d_model: int, vocab_size: int = PTB, *, n_layers: int = 1, tied: bool = False, start: float = 0.1
+    mixer: MixerSpec, d_model: int, vocab_size: int = PTB, *, n_layers: int = 1, tied: bool = False, start: float
 ) -> ModelSpec:
     """The mixers one on another, each reading what the one before wrote; a biased head; tables of deviation `start` at first."""
     layer = block(SublayerSpec(branches=(BranchSpec(mixer=mixer),)))

@@ -17,10 +17,10 @@ SINUSOIDS = SinusoidSpec(layout="concatenated")
 marian = partial(transformer, positions=(SINUSOIDS,), activation=SiLU(), norm=NORM, head_bias=True)
 
 
-def opus(*, layers: tuple[int, int], d_model: int, n_heads: int, vocab_size: int) -> ModelSpec:
-    """A model of OPUS-MT: feed-forwards four times as wide as the stream."""
+def opus(*, d_model: int, n_heads: int, vocab_size: int) -> ModelSpec:
+    """A model of OPUS-MT: six layers each way, feed-forwards four times as wide as the stream."""
     both = (4 * d_model, 4 * d_model)
-    return marian(d_model=d_model, layers=layers, n_heads=(n_heads, n_heads), d_ff=both, vocab_size=vocab_size)
+    return marian(d_model=d_model, layers=(6, 6), n_heads=(n_heads, n_heads), d_ff=both, vocab_size=vocab_size)
 
 
 SIZES = "Tiedemann & Thottingal 2020, OPUS-MT: transformer-align models of Marian, as released on Hugging Face"
@@ -29,14 +29,14 @@ MARIAN = Origin("marian", "transformer", 2018, "arXiv:1804.00344 and the release
     "sinusoids side by side, SiLU, a bias of the logits",
     Preset(
         "opus-mt-en-de",
-        opus(layers=(6, 6), d_model=512, n_heads=8, vocab_size=58_101),
+        opus(d_model=512, n_heads=8, vocab_size=58_101),
         "74M",
         tokenizer="two SentencePiece models, one for each language, on one vocabulary of 58,101",
         alias="marian",
     ),
     Preset(
         "opus-mt-tc-big",
-        opus(layers=(6, 6), d_model=1024, n_heads=16, vocab_size=60_001),
+        opus(d_model=1024, n_heads=16, vocab_size=60_001),
         source=f"{SIZES}; sizes of the transformer-big models and their vocabulary from memory",
         tokenizer="SentencePiece, about 60,000",
     ),

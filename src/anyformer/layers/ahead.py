@@ -20,9 +20,9 @@ class Ahead(Part[AheadSpec]):
     hidden: nn.Module
     token: nn.Module
     block: Block
-    norm_hidden: nn.Module | None
-    norm_token: nn.Module | None
-    norm: nn.Module | None
+    norm_hidden: nn.Module
+    norm_token: nn.Module
+    norm: nn.Module
 
     def forward(
         self, x: Tensor, token: Tensor, context: ForwardContext, residual: Any, stores: Iterator[Store]

@@ -7,7 +7,7 @@ first one says (`predict`), runs on the first of the mixtures, and passes what t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,15 +39,13 @@ class StreamsSpec(SideBySideSpec):
     What no connection runs on the first alone reads the first and is added to all others (Gemma 3n's per-layer embeddings).
     """
 
+    flops_as: ClassVar[str | None] = "streams"
+
     least: Positive = 1e-5  # that the mean square of a map counts as
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         maps: Placed = [(LinearSpec(), place) for _ in range(self.n - 1)]
         return {"begin": maps, "end": maps}
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps at the begin and at the end."""
-        return super().cost(place, workload).named("streams")
 
 
 class Streams(Part[StreamsSpec]):
@@ -110,7 +108,7 @@ class AltUpSpec(ConnectionSpec):
 
 
 class AltUp(Part[AltUpSpec]):
-    norm: nn.Module | None
+    norm: nn.Module
     router: Linear
     predict: Linear
     correct: Linear
@@ -134,5 +132,4 @@ class AltUp(Part[AltUpSpec]):
 
     def _says(self, x: Tensor) -> Tensor:
         """A number for each stream [batch, token, n] of x [batch, token, d_model]."""
-        x = x if self.norm is None else self.norm(x)
-        return torch.tanh(self.router(x / self.place.d_model))
+        return torch.tanh(self.router(self.norm(x) / self.place.d_model))

@@ -354,7 +354,7 @@ class Attention(Part[AttentionSpec]):
         y = y if self.difference is None else self.difference(y)
         y = y if self.convolution is None else y + self.convolution(v, context.tokens.document)
         y = y if self.gate is None else self.gate(y, x, narrow)
-        if self.norm is not None:
+        if spec.norm is not None:
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         notes = {"attention": weights} if context.weights and weights is not None else {}
         return p.output(y, context), {**notes, **p.notes(context, (x.shape[0], x.shape[1]))}

@@ -31,9 +31,9 @@ def mapped(spec: MapSpec | None, step: Any, x: Tensor, context: ForwardContext) 
 
 
 class Branch(Part[BranchSpec]):
-    norm_in: nn.Module | None
+    norm_in: nn.Module
     mixer: nn.Module
-    norm_out: nn.Module | None
+    norm_out: nn.Module
     then: nn.Module | None
 
     def __init__(self, spec: BranchSpec, place: Any) -> None:
@@ -70,11 +70,11 @@ def _store(stores: Iterator[Store], n: int) -> Store:
 
 
 class Sublayer(Part[SublayerSpec]):
-    norm_in: nn.Module | None
+    norm_in: nn.Module
     branches: Any
-    norm_out: nn.Module | None
-    norm_sum: nn.Module | None
-    skip: nn.Module | None
+    norm_out: nn.Module
+    norm_sum: nn.Module
+    skip: nn.Module
 
     def forward(
         self,
@@ -102,7 +102,7 @@ class Sublayer(Part[SublayerSpec]):
 
         kept = mapped(self.spec.skip, self.skip, state, context)
         given = state if read is None else read
-        usual = read is None and self.skip is None
+        usual = read is None and self.spec.skip is None
         state, notes = residual.step(kept, branches if usual else lambda _, c: branches(given, c), context)
         return mapped(self.spec.norm_sum, self.norm_sum, state, context), notes
 
@@ -187,7 +187,7 @@ class Stack(Part[StackSpec]):
     embedding: Embedding
     blocks: Any
     residual: Any
-    norm: nn.Module | None
+    norm: nn.Module
     stage: PipelineStage | None = None  # where several processes have some of the layers each
 
     def forward(

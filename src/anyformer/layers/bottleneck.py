@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,7 +14,7 @@ from anyformer.layers.block import in_turn, mapped
 from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
-from anyformer.spec import ConnectionSpec, Cost, MapSpec, Place, Placed, Workload
+from anyformer.spec import ConnectionSpec, MapSpec, Place, Placed
 
 
 class BottleneckSpec(ConnectionSpec):
@@ -22,6 +22,8 @@ class BottleneckSpec(ConnectionSpec):
 
     The first of them may read another such map of x in its place, and attention in it values of x itself (`GQA.values_read`).
     """
+
+    flops_as: ClassVar[str | None] = "bottlenecks"
 
     into: MapSpec
     reads: MapSpec | None = None  # of what the first sublayer reads; None: it reads into(x)
@@ -44,16 +46,12 @@ class BottleneckSpec(ConnectionSpec):
             "norm": self.norm and (self.norm, place),
         }
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps in and out."""
-        return super().cost(place, workload).named("bottlenecks")
-
 
 class Bottleneck(Part[BottleneckSpec]):
     into: nn.Module
     reads: nn.Module | None
     out: nn.Module
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(
         self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]

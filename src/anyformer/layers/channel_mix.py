@@ -11,13 +11,14 @@ from anyformer.layers.activation import ActivationSpec, ReLU2, Sigmoid
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.token_shift import TokenShift, TokenShiftSpec
-from anyformer.spec import Cost, Place, Placed, Share, Width, Workload
+from anyformer.spec import Place, Placed, Share, Width
 
 
 class ChannelMixSpec(RecurrentSpec):
     """gate(W_r x') ⊙ W_v activation(W_k x″), x' and x″ token shifts of the input; its state is the last token."""
 
     counted_as: ClassVar[str | None] = "feed-forward"
+    flops_as: ClassVar[str | None] = "feed-forward"
 
     d_ff: Width
     activation: ActivationSpec = ReLU2()
@@ -44,9 +45,6 @@ class ChannelMixSpec(RecurrentSpec):
     def narrowed(self, place: Place, ranks: int) -> ChannelMixSpec:
         """Its share of the features; each rank gates what it writes, by the whole gate."""
         return self.but(d_ff=self.divided("d_ff", ranks))
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        return super().cost(place, workload).named("feed-forward")
 
 
 class ChannelMix(Recurrent[ChannelMixSpec]):

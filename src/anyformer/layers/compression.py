@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.recurrence import Steps, steps_of
 from anyformer.layers.tokens import Tokens, flagged_first
-from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Weight, Width, Window, Workload
+from anyformer.spec import MapSpec, PartSpec, Place, Placed, Weight, Width, Window
 
 COUNT = "count"  # in the state of a row: tokens of its last document so far
 
@@ -32,6 +32,8 @@ class CompressorSpec(PartSpec):
 
     Its place's shape is the width of what is made.
     """
+
+    flops_as: ClassVar[str | None] = "compression"
 
     every: Window  # tokens of a block
     # a block is of its own tokens' second halves of features and of the first halves of the block before
@@ -59,10 +61,6 @@ class CompressorSpec(PartSpec):
         """What of the last tokens waits, by names that begin with this one."""
         shape = (self.waiting, self.width(place))
         return {f"{name} value": shape, f"{name} gate": shape}
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The two maps; what is multiplied one by one is no FLOP."""
-        return super().cost(place, workload).named("compression")
 
     def pairs(self, query: int, past: int, most: int | None = None) -> int:
         """How many (query, block) are visible to `query` new tokens after `past` ones, where each sees `most` at most."""
@@ -129,7 +127,7 @@ class Compressor(Part[CompressorSpec]):
     value: Linear
     gate: Linear
     bias: Tensor
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(
         self, x: Tensor, blocks: EndedBlocks, state: Mapping[str, Tensor] | None, name: str
@@ -158,7 +156,7 @@ class Compressor(Part[CompressorSpec]):
             before = before.masked_fill(~blocks.later[..., None, None], -torch.inf)
             gate = torch.cat((before, gate[..., width:]), 2)
         made = (gate.softmax(2, dtype=exact_dtype(gate)).to(value.dtype) * value).sum(2)
-        return made if self.norm is None else self.norm(made), held
+        return self.norm(made), held
 
 
 def gathered(x: Tensor, at: Tensor) -> Tensor:

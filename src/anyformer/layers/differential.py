@@ -46,15 +46,14 @@ class Differential(Part[DifferentialSpec]):
     k1: Tensor
     q2: Tensor
     k2: Tensor
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(self, y: Tensor) -> Tensor:
         """[batch, heads, query, width] of y [batch, heads, query, 2 · width], of `paired` values: a pair's lie in two heads."""
         start = self.spec.begun
         share = torch.exp((self.q1 * self.k1).sum()) - torch.exp((self.q2 * self.k2).sum()) + start
         first, second = y.chunk(2, 1)
-        y = first - share.to(y.dtype) * second
-        y = y if self.norm is None else self.norm(y)
+        y = self.norm(first - share.to(y.dtype) * second)
         return ((1 - start) * y).unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2)
 
 

@@ -59,11 +59,11 @@ class RelativeTableSpec(PartSpec):
 
 class RelativeTable(Part[RelativeTableSpec]):
     weight: Tensor
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(self) -> Tensor:
         """The vectors [row, d_model]."""
-        return self.weight if self.norm is None else self.norm(self.weight)
+        return self.norm(self.weight)
 
 
 class DisentangledSpec(ScoreSpec, abstract=True):

@@ -356,7 +356,7 @@ def _of_groups(groups: Tensor, weight: Tensor, called: str) -> Tensor:
 
 class Embedding(Part[EmbeddingSpec]):
     terms: list[nn.Module]
-    norm: nn.Module | None
+    norm: nn.Module
     projection: nn.Module | None
 
     def forward(self, ids: Tensor, context: ForwardContext) -> Tensor:
@@ -366,8 +366,7 @@ class Embedding(Part[EmbeddingSpec]):
         for term in others:
             y = term(ids, context.tokens)
             x = x + y.to(x.dtype)
-        if self.norm is not None:
-            x = self.norm(x)
+        x = self.norm(x)
         if self.spec.masked and context.tokens.document is not None:
             x = x * (context.tokens.document > 0)[..., None]
         if rate := context.rates.embedding:

@@ -22,7 +22,7 @@ from anyformer.layers.execution import constant
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, steps_of
-from anyformer.spec import Cost, Few, MapSpec, Place, Placed, Sizes, TableSpec, Vocab, Width, Workload
+from anyformer.spec import Few, MapSpec, Place, Placed, Sizes, TableSpec, Vocab, Width
 
 LEAST = 1e-6  # that a product counts as, before its root
 MOST_PRIMES = 4096  # that are looked for
@@ -38,6 +38,7 @@ class EngramSpec(RecurrentSpec):
     """
 
     counted_as: ClassVar[str | None] = "n-gram embeddings"
+    flops_as: ClassVar[str | None] = "n-grams"
     takes_streams: ClassVar[bool] = True
 
     vocab: Vocab  # rows of the tokens' table: ids are below it
@@ -103,10 +104,6 @@ class EngramSpec(RecurrentSpec):
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"tokens": (self.longest - 1,), "tail": (self.convolution.tail, place.n_streams * place.d_model)}
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps; what is looked up and multiplied one by one is not counted."""
-        return super().cost(place, workload).named("n-grams")
-
     def resized(self, to: Sizes) -> EngramSpec:
         vocab, n = to.vocab(self.vocab), self.all_tables
         width = n * max(1, round(to.width(self.width) / n))
@@ -117,9 +114,9 @@ class Engram(Recurrent[EngramSpec]):
     table: Table
     key: Linear
     value: Linear
-    norm_key: nn.Module | None
-    norm_query: nn.Module | None
-    norm_value: nn.Module | None
+    norm_key: nn.Module
+    norm_query: nn.Module
+    norm_value: nn.Module
     local: CausalConvolution
 
     def __init__(self, spec: EngramSpec, place: Place) -> None:
@@ -168,10 +165,9 @@ class Engram(Recurrent[EngramSpec]):
         y, after = self.local(self._normed(self.norm_value, gated).flatten(-2), steps, tail)
         return gated + y, after
 
-    def _normed(self, norm: nn.Module | None, x: Tensor) -> Tensor:
+    def _normed(self, norm: nn.Module, x: Tensor) -> Tensor:
         """The streams [batch, step, n, d_model], each normed, of x that has them side by side."""
-        x = x.unflatten(-1, (self.place.n_streams, -1))
-        return x if norm is None else norm(x)
+        return norm(x.unflatten(-1, (self.place.n_streams, -1)))
 
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio, and the steps of SplitMix64 (Steele et al. 2014)

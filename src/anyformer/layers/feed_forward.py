@@ -17,7 +17,7 @@ from anyformer.layers.grouped_linear import in_groups
 from anyformer.layers.linear import Linear, LinearSpec, Together, low_rank, named, side_by_side
 from anyformer.layers.memory_efficient import MemoryEfficientDown, operands, saves_activations
 from anyformer.layers.part import Part, is_plain
-from anyformer.spec import Cost, Count, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
+from anyformer.spec import Count, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -27,6 +27,7 @@ class ExpertSpec(MixerSpec, abstract=True):
     """
 
     counted_as: ClassVar[str | None] = "feed-forward"
+    flops_as: ClassVar[str | None] = "feed-forward"
 
     def together(self) -> str | None:
         return None
@@ -34,9 +35,6 @@ class ExpertSpec(MixerSpec, abstract=True):
     def inner(self, *hidden: Tensor, module: Any) -> Tensor:
         """What goes into the last map, given what comes out of the first ones; `module` has the parts between by name."""
         raise TypeError(f"{self.kind} does not say what is between its maps")
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        return super().cost(place, workload).named("feed-forward")
 
 
 class FeedForwardSpec(ExpertSpec):
@@ -65,13 +63,13 @@ class FeedForwardSpec(ExpertSpec):
 
     def inner(self, *hidden: Tensor, module: Any) -> Tensor:
         (up,) = hidden
-        return _normed(module, module.activation(up))
+        return module.norm(module.activation(up))
 
 
 class FeedForward(Part[FeedForwardSpec]):
     up: nn.Module
     activation: nn.Module
-    norm: nn.Module | None
+    norm: nn.Module
     down: Any
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
@@ -121,20 +119,17 @@ class GatedFeedForwardSpec(ExpertSpec):
         gate = module.activation(gate if self.sparsity is None else largest(gate, self.sparsity))
         if limit is not None and self.clamps == "activated":
             gate = gate.clamp(max=limit)
-        return _normed(module, gate * (up + self.up_offset if self.up_offset else up))
+        return module.norm(gate * (up + self.up_offset if self.up_offset else up))
 
 
 class GatedFeedForward(Part[GatedFeedForwardSpec]):
     gate: Linear
     up: Linear
     activation: nn.Module
-    norm: nn.Module | None
+    norm: nn.Module
     down: Any
     adapter: nn.Module | None
-
-    def __init__(self, spec: GatedFeedForwardSpec, place: Place) -> None:
-        super().__init__(spec, place)
-        self.together: Together | None = None  # gate and up as one product, for decoding
+    together: Together | None = None  # gate and up as one product, for decoding
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
@@ -169,7 +164,7 @@ def _down_of(module: Any, context: ForwardContext, *hidden: Tensor) -> Tensor:
 
 def _learns(module: Any) -> bool:
     """Whether what is between the maps has weights, whose gradients are not made again."""
-    return module.norm is not None or any(True for _ in module.activation.parameters())
+    return module.spec.norm is not None or any(True for _ in module.activation.parameters())
 
 
 def largest(x: Tensor, share: float) -> Tensor:
@@ -181,10 +176,6 @@ def largest(x: Tensor, share: float) -> Tensor:
     deviation = torch.linalg.vector_norm(around, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
     quantile = torch.special.ndtri(torch.full((), share, dtype=exact_dtype(x), device=x.device))
     return F.relu(around - deviation * quantile)
-
-
-def _normed(module: Any, hidden: Tensor) -> Tensor:
-    return hidden if module.norm is None else module.norm(hidden)
 
 
 def _down(bias: bool) -> LinearSpec:

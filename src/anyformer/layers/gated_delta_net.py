@@ -22,7 +22,7 @@ from anyformer.layers.linear import ChainSpec, Linear, LinearSpec, in_proportion
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
 from anyformer.layers.ssd import first_steps
-from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
+from anyformer.spec import Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width
 
 
 class GatedDeltaNetSpec(RecurrentSpec):
@@ -93,16 +93,11 @@ class GatedDeltaNetSpec(RecurrentSpec):
             "state": (self.n_heads, self.key_dim, self.value_dim),
         }
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps, and the products of chunks; what is multiplied one by one is not counted."""
+    def chunk_flops(self, query: int, past: int) -> int:
         sizes = {"heads": self.n_heads, "key_dim": self.key_dim, "value_dim": self.value_dim}
-        query, past = workload.query, workload.past
         if self.forgets == "feature":
-            core = delta_rule_by_feature_flops(query, past, **sizes)
-        else:
-            core = delta_rule_flops(query, past, key_heads=self.n_key_heads, **sizes)
-        maps = super().cost(place, workload).named("projections")
-        return maps + Cost({"recurrence": core * workload.batch})
+            return delta_rule_by_feature_flops(query, past, **sizes)
+        return delta_rule_flops(query, past, key_heads=self.n_key_heads, **sizes)
 
     def resized(self, to: Sizes) -> GatedDeltaNetSpec:
         heads, of_keys, value_dim = to.heads(self.n_heads, self.n_key_heads, self.value_dim)

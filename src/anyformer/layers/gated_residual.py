@@ -7,7 +7,7 @@ layer's norms do otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,11 +18,13 @@ from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.residual import AddSpec, Branches
 from anyformer.layers.streams import EachSublayer, EachSublayerSpec, EqualStreams, SideBySideSpec, several
-from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Width, Workload
+from anyformer.spec import MapSpec, PartSpec, Place, Placed, Width
 
 
 class StreamGatesSpec(PartSpec):
     """mean over streams of σ(up(silu(down(h) / n))) ⊙ h, h = norm(X): each stream normed by itself, gates made of all n."""
+
+    flops_as: ClassVar[str | None] = "streams"
 
     rank: Width  # of the map to the gates
     norm: MapSpec | None = RMSNormSpec()
@@ -36,20 +38,16 @@ class StreamGatesSpec(PartSpec):
             "up": (LinearSpec(d_out=Width(n * d_model), axes=("d_model", "rank")), place.at(self.rank)),
         }
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps to the gates; what is multiplied one by one is not counted."""
-        return Cost({"streams": 4 * self.rank * place.n_streams * place.d_model * workload.tokens})
-
 
 class StreamGates(Part[StreamGatesSpec]):
-    norm: nn.Module | None
+    norm: nn.Module
     down: Linear
     up: Linear
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """(what is read [batch, token, d_model], the streams normed) of streams side by side [batch, token, n · d_model]."""
         n = self.place.n_streams
-        normed = state if self.norm is None else self.norm(state.unflatten(-1, (n, -1))).flatten(-2)
+        normed = self.norm(state.unflatten(-1, (n, -1))).flatten(-2)
         gates = self.up(F.silu(self.down(normed) / n)).sigmoid()
         return (gates * normed).unflatten(-1, (n, -1)).mean(-2), normed
 
@@ -109,6 +107,8 @@ class GatedResidualSpec(EachSublayerSpec):
 class GatedMixingSpec(PartSpec):
     """How one sublayer reads and writes the streams."""
 
+    flops_as: ClassVar[str | None] = "streams"
+
     gates: StreamGatesSpec
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
@@ -117,10 +117,6 @@ class GatedMixingSpec(PartSpec):
             "read": (self.gates, place),
             "write": (shares, place.at(place.n_streams * place.d_model)),
         }
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps to the gates and to the shares."""
-        return super().cost(place, workload).named("streams")
 
 
 class GatedMixing(Part[GatedMixingSpec]):

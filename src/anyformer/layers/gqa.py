@@ -25,7 +25,6 @@ from anyformer.layers.linear import (
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.spec import (
-    Cost,
     Count,
     HeadMap,
     KeptBeside,
@@ -36,7 +35,6 @@ from anyformer.spec import (
     Sizes,
     TrueShare,
     Width,
-    Workload,
 )
 
 MIXED = "mixed"  # the store of what later tokens are mixed with
@@ -128,7 +126,7 @@ class GQASpec(ProjectionSpec):
         source, own, common = place.at(self._d_in(place.d_source)), place.d_source > 0, self.common
         stream = place.at(self._d_in(place.d_model))
         apart = own and not self.values_are_keys
-        of_values = place.at(self._d_values(place))
+        of_values = place.at(place.d_outer) if self.values_read == "outer" else source
         if self.values_read == "outer" and not place.d_outer:
             raise self.refusal("values_read", "needs a stream around the layer's; give the layer a Bottleneck")
 
@@ -158,9 +156,6 @@ class GQASpec(ProjectionSpec):
             "short_value": self.short and (self.short, place.at(v_width)),
             "frequencies": self.frequencies(place),
         }
-
-    def _d_values(self, place: Place) -> int:
-        return place.d_outer if self.values_read == "outer" else self._d_in(place.d_source)
 
     def _d_in(self, width: int) -> int:
         return 2 * width if self.with_input else width
@@ -198,18 +193,6 @@ class GQASpec(ProjectionSpec):
         _, head_dim, value_dim = self.sizes(place)
         return {"key": (self.kv_heads, head_dim), "value": (self.kv_heads, value_dim)}
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The matrix products: q and o of `workload.query` tokens a row, k and v of `workload.memory` tokens of the source."""
-        n_heads, head_dim, value_dim = self.sizes(place)
-        per_query = 2 * n_heads * (self._d_in(place.d_model) * head_dim + place.d_model * value_dim)
-        of_values = 0 if self.values_are_keys else self._d_values(place) * value_dim
-        per_key = 2 * self.kv_heads * (self._d_in(place.d_source) * head_dim + of_values)
-        if self.adapter:
-            widths = n_heads * head_dim + self.kv_heads * (head_dim + value_dim)
-            per_query += 2 * self.adapter * (3 * self._d_in(place.d_model) + widths)
-        mixed = self.convolved.cost(self._place_convolved(place), workload) if self.convolved else Cost()
-        return mixed + Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
-
     def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
         """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector,
         where values are of two halves of all, and where they are of what lies outside."""
@@ -242,18 +225,15 @@ class GQA(Projection[GQASpec]):
     q: Linear
     k: Linear  # none, nor v, where another layer's keys and values are read
     v: Linear  # none where values are keys either
-    norm_query: nn.Module | None
-    norm_key: nn.Module | None
-    norm_value: nn.Module | None
-    norm_read: nn.Module | None
+    norm_query: nn.Module
+    norm_key: nn.Module
+    norm_value: nn.Module
+    norm_read: nn.Module
     adapters: Any
     convolved: ConvolvedHeads | None
     short_key: CausalConvolution | None
     short_value: CausalConvolution | None
-
-    def __init__(self, spec: GQASpec, place: Place) -> None:
-        super().__init__(spec, place)
-        self.together: Together | None = None  # q, k and v as one product, for decoding
+    together: Together | None = None  # q, k and v as one product, for decoding
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         """Queries [batch, heads, query, head_dim] of x [batch, query, d_model]."""
@@ -274,8 +254,7 @@ class GQA(Projection[GQASpec]):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps can be."""
         if self.spec.with_input:
-            x = torch.cat((x, context.given("input")), -1)
-            x = x if self.norm_read is None else self.norm_read(x)
+            x = self.norm_read(torch.cat((x, context.given("input")), -1))
         if self.spec.values_are_keys:
             return self.query(x, context), self.store(x, context)
         if self.spec.values_read == "outer":
@@ -298,11 +277,11 @@ class GQA(Projection[GQASpec]):
         value = self._heads(v, n, self.norm_value)
         return {"key": self._turned(k, n, self.norm_key, context), "value": value}
 
-    def _turned(self, x: Tensor, n_heads: int, norm: nn.Module | None, context: ForwardContext) -> Tensor:
+    def _turned(self, x: Tensor, n_heads: int, norm: nn.Module, context: ForwardContext) -> Tensor:
         if not self.spec.norm_last:
             return self.turn(self._heads(x, n_heads, norm), context)
         x = self.turn(self._heads(x, n_heads), context)
-        return x if norm is None else norm(x.transpose(1, 2)).transpose(1, 2)
+        return norm(x.transpose(1, 2)).transpose(1, 2)
 
     def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None = None) -> Tensor:
         if self.spec.clip is not None:

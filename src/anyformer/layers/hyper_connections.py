@@ -59,13 +59,13 @@ class StreamCoefficients(Part[StreamCoefficientsSpec]):
     weight: Tensor
     bias: Tensor
     scale: Tensor
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(self, state: Tensor) -> tuple[Tensor, ...]:
         """The groups, each [batch, token, its size], of a state [batch, token, n · d_model]."""
         with as_given(state):
             x, sizes = exact(state), self.spec.sizes
-            x = F.linear(x if self.norm is None else self.norm(x), self.weight.to(x.dtype))
+            x = F.linear(self.norm(x), self.weight.to(x.dtype))
             biases, scales = self.bias.to(x.dtype).split(sizes), self.scale.to(x.dtype)
             return tuple(
                 y * scales[i] + bias for i, (y, bias) in enumerate(zip(x.split(sizes, -1), biases, strict=True))

@@ -180,16 +180,15 @@ class Choosing(Part[I], Generic[I]):
     gate: nn.Module | None
     bias: Tensor | None
     compressor: Compressor | None
-    norm_key: nn.Module | None
-    norm_query: nn.Module | None
-    norm_read: nn.Module | None
+    norm_key: nn.Module
+    norm_query: nn.Module
+    norm_read: nn.Module
     query_scale: Any
 
     def queries(self, narrow: Tensor, rotary: Rotation | None, context: ForwardContext) -> Tensor:
         """[batch, heads, query, head_dim] of what queries are made of [batch, query, …]."""
-        read = narrow if self.norm_read is None else self.norm_read(narrow)
-        q = self.q(read).unflatten(-1, (self.spec.n_heads, self.spec.head_dim)).transpose(1, 2)
-        q = q if self.norm_query is None else self.norm_query(q)
+        q = self.q(self.norm_read(narrow)).unflatten(-1, (self.spec.n_heads, self.spec.head_dim)).transpose(1, 2)
+        q = self.norm_query(q)
         q = q if self.query_scale is None else q * self.query_scale(context).to(q.dtype)
         return q if rotary is None else rotary.rotate(q, context)
 
@@ -200,10 +199,10 @@ class Choosing(Part[I], Generic[I]):
         assert self.k is not None
         k = self.k(x)
         if self.gate is not None:
-            return torch.cat((k if self.norm_key is None else self.norm_key(k), self.gate(x)), -1)
+            return torch.cat((self.norm_key(k), self.gate(x)), -1)
         if self.spec.mean_of > 1:
             return k
-        k = k if self.norm_key is None else self.norm_key(k)
+        k = self.norm_key(k)
         return k if rotary is None else rotary.rotate(k[:, None], context)[:, 0]
 
     @torch.no_grad()
@@ -213,7 +212,7 @@ class Choosing(Part[I], Generic[I]):
         """(the keys of the blocks of a pass [batch, block, head_dim], what of x [batch, token, d_model] waits for the next)."""
         assert self.compressor is not None
         k, waits = self.compressor(x, blocks, state, INDEX)
-        k = k if self.norm_key is None else self.norm_key(k)
+        k = self.norm_key(k)
         if rotary is not None:
             k = rotary.rotate_as(k[:, None], blocks.first(self.compressor.spec.every))[:, 0]
         return k, waits
@@ -253,8 +252,7 @@ class Indexer(Choosing[IndexerSpec]):
         """The keys of blocks [batch, block, head_dim], of all that is kept of `tokens` [batch, key, head_dim]."""
         k = gathered(keys, blocks.members)
         if self.bias is None:
-            k = k.mean(2, dtype=exact_dtype(k)).to(keys.dtype)
-            k = k if self.norm_key is None else self.norm_key(k)
+            k = self.norm_key(k.mean(2, dtype=exact_dtype(k)).to(keys.dtype))
         else:
             k, gate = k.chunk(2, -1)
             k = ((exact(gate) + exact(self.bias)).softmax(2).to(k.dtype) * k).sum(2)

@@ -37,8 +37,9 @@ class Int4(PackingScheme):
     def pack(self, matrix: Tensor) -> Held:
         row_order()  # is known before a compiler, who cannot ask the processor, wants it
         each: list[Held] = []
-        for rows in matrix.split(BLOCK * pieces(BLOCK * matrix.shape[1])):
-            groups = rows.unflatten(1, (-1, GROUP))
+        blocks = matrix.unflatten(0, (-1, BLOCK))
+        for here in pieces(len(blocks), BLOCK * matrix.shape[1]):
+            groups = blocks[here].flatten(0, 1).unflatten(1, (-1, GROUP))
             numbers, grid = _nearer(_steps(groups, *_spread(groups)), _steps(groups, *_about_zero(groups)))
             packed = aten._convert_weight_to_int4pack_for_cpu(numbers.flatten(1).int(), 1)
             each.append((packed, grid.transpose(0, 1)))
@@ -62,8 +63,7 @@ class Int4(PackingScheme):
         scale, middle = grid.float().view(d_in // GROUP, 1, -1, width, 2).unbind(-1)
         scale, least = _taken(scale.contiguous(), order), _taken(middle - HALF * scale, order)
         out = x.new_empty(len(x), len(blocks), width)
-        for first in range(0, len(blocks), at_once := pieces(d_in * width)):
-            here = slice(first, first + at_once)
+        for here in pieces(len(blocks), d_in * width):
             some = _halves(blocks[here].permute(1, 2, 0, 3))  # [group, 32, block, row]
             columns = some.to(x.dtype).mul_(scale[:, :, here]).add_(least[:, :, here])
             out[:, here] = (x @ columns.view(d_in, -1)).unflatten(1, (-1, width))

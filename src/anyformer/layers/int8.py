@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.int8_blocks import WIDEST, Int8Blocks, has_integer_products
 from anyformer.layers.linear import row_sums
-from anyformer.layers.packed import Held, PackingScheme, aten, pieces
+from anyformer.layers.packed import Held, PackingScheme, aten, pieces, products_in_pieces
 from anyformer.layers.reordered import ReorderedBlocks
 
 FEW = 16  # vectors up to which the product with the numbers as they lie is faster (AVX2)
@@ -39,8 +39,7 @@ class Int8(PackingScheme):
         numbers = torch.empty_like(matrix, dtype=torch.int8)
         scales = (torch.linalg.vector_norm(matrix, torch.inf, 1) / MOST).bfloat16()
         scales = torch.where(scales == 0, torch.ones_like(scales), scales)
-        for first in range(0, len(matrix), at_once := pieces(matrix.shape[1])):
-            here = slice(first, first + at_once)
+        for here in pieces(*matrix.shape):
             numbers[here] = (matrix[here] / scales[here].float()[:, None]).round_().clamp_(-MOST, MOST)
         return numbers, scales
 
@@ -54,11 +53,7 @@ class Int8(PackingScheme):
             return (row_sums(x[0], numbers) * scales)[None].to(x.dtype)
         if x.is_cpu and len(x) <= FEW and x.shape[1] % BLOCK == 0:
             return aten._weight_int8pack_mm(x.bfloat16(), numbers, scales).to(x.dtype)
-        out = x.new_empty(len(x), len(numbers))
-        for first in range(0, len(numbers), at_once := pieces(x.shape[1])):
-            here = slice(first, first + at_once)
-            torch.mm(x, numbers[here].to(x.dtype).t(), out=out[:, here])
-        return out.mul_(scales)
+        return products_in_pieces(x, len(numbers), lambda here: numbers[here]).mul_(scales)
 
     def in_blocks(self, held: Held) -> ReorderedBlocks | None:
         return Int8Blocks(*held) if has_integer_products() and held[0].shape[-1] <= WIDEST else None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Width, Workload
+from anyformer.spec import MapSpec, MixerSpec, Place, Placed, Width
 
 
 class LaurelSpec(MixerSpec):
     """x + norm(up(down(x))), of a low rank: a branch beside attention's, on the same normed stream (Gemma 3n)."""
+
+    flops_as: ClassVar[str | None] = "LAuReL"
 
     rank: Width = Width(64)
     norm: MapSpec | None = None
@@ -28,16 +31,12 @@ class LaurelSpec(MixerSpec):
     def together(self) -> str | None:
         return None
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        return super().cost(place, workload).named("LAuReL")
-
 
 class Laurel(Part[LaurelSpec]):
     down: Linear
     up: Linear
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
-        y = self.up(self.down(x))
-        return x + (y if self.norm is None else self.norm(y)), {}
+        return x + self.norm(self.up(self.down(x))), {}

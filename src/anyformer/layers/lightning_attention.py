@@ -14,7 +14,7 @@ from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
-from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Width, Workload
+from anyformer.spec import Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Width
 
 LEAST = 1e-5  # of the share of a rate that is left at the last layer, and beside the depth that it is of
 
@@ -58,12 +58,9 @@ class LightningAttentionSpec(RecurrentSpec):
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"state": (self.n_heads, self.head_dim, self.head_dim)}
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The five maps, and the products of chunks."""
+    def chunk_flops(self, query: int, past: int) -> int:
         n, dim = self.n_heads, self.head_dim
-        core = linear_attention_flops(workload.query, workload.past, groups=n, heads=n, key_dim=dim, value_dim=dim)
-        maps = super().cost(place, workload).named("projections")
-        return maps + Cost({"recurrence": core * workload.batch})
+        return linear_attention_flops(query, past, groups=n, heads=n, key_dim=dim, value_dim=dim)
 
     def resized(self, to: Sizes) -> LightningAttentionSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)

@@ -14,7 +14,7 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Count, HeadMap, Place, Placed, Sizes, Width, Workload
+from anyformer.spec import Count, HeadMap, Place, Placed, Sizes, Width, Workload
 
 Unsaid = Literal["none", "first"]  # what counts as marked where a pass marks nothing: no token, or each text's first
 
@@ -52,10 +52,8 @@ class LocalAndGlobalSpec(ProjectionSpec):
         n_heads, width, _ = self.sizes(place)
         return {"key": (n_heads, width), "value": (n_heads, width)}
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The matrix products: queries twice and the output once of `workload.query` tokens a row, keys and values twice."""
-        of_queries, of_keys = 3 * place.d_model * workload.query, 4 * place.d_source * workload.memory
-        return Cost({"projections": 2 * workload.batch * place.d_model * (of_queries + of_keys)})
+    def n_mapped(self, name: str, workload: Workload) -> int:
+        return super().n_mapped(name.removesuffix("_global"), workload)
 
     def resized(self, to: Sizes) -> LocalAndGlobalSpec:
         return to.fields(self, n_heads=to.heads(self.n_heads, self.n_heads, None)[0])

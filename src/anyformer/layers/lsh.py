@@ -34,6 +34,7 @@ class LSHAttentionSpec(MixerSpec):
     """
 
     counted_as: ClassVar[str | None] = "attention"
+    flops_as: ClassVar[str | None] = "projections"
 
     n_heads: Count
     head_dim: Width | None = None  # None: d_model / n_heads
@@ -118,7 +119,7 @@ class LSHAttentionSpec(MixerSpec):
         of_pairs = 2 * width * pairs * self.n_heads * workload.batch
         hashed = directions * self.n_heads * workload.batch
         terms = {"scores": of_pairs, "values": of_pairs, **({"hashes": hashed} if hashed else {})}
-        return super().cost(place, workload).named("projections") + Cost(terms)
+        return super().cost(place, workload) + Cost(terms)
 
     def resized(self, to: Sizes) -> LSHAttentionSpec:
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)

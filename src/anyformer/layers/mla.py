@@ -18,7 +18,7 @@ from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import is_plain
 from anyformer.layers.projection import Projection, ProjectionSpec
 from anyformer.layers.rotary import RotarySpec
-from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Sizes, Width, Workload
+from anyformer.spec import Count, HeadMap, MapSpec, Place, Placed, Sizes, Width, Workload
 
 
 class MLASpec(ProjectionSpec):
@@ -121,14 +121,10 @@ class MLASpec(ProjectionSpec):
         """Of k and v of each key; or, absorbed, of the same matrices applied to each query and each result."""
         return 2 * self.n_heads * self.kv_rank * (self.head_dim + self.value_width) * (query if absorbed else keys)
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The products with the stream: queries and output of `workload.query` tokens a row, latents of `workload.memory`."""
-        n_heads, width, value = self.sizes(place)
-        narrow, d_model = self.query_rank, place.d_model
-        queries = n_heads * width * self.narrow_width(place) + (narrow or 0) * d_model
-        per_query = 2 * (queries + n_heads * value * d_model)
-        per_key = 2 * place.d_source * (self.kv_rank + self.turning)
-        return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
+    def n_mapped(self, name: str, workload: Workload) -> int:
+        """The maps of latents to keys and values are counted by `between`."""
+        of_source = {"kv_down": workload.memory, "k_rotary": workload.memory, "k": 0, "v": 0}
+        return of_source.get(name, workload.query)
 
     def narrowed(self, place: Place, ranks: int) -> MLASpec:
         """The latents are whole on every rank: all heads read them."""
@@ -154,10 +150,10 @@ class MLASpec(ProjectionSpec):
 
 class MLA(Projection[MLASpec]):
     q_down: Linear | None
-    norm_query: nn.Module | None
+    norm_query: nn.Module
     q: Linear
     kv_down: Linear  # none, nor k_rotary, where another layer's latents are read
-    norm_kv: nn.Module | None
+    norm_kv: nn.Module
     k: Linear
     v: Linear
     k_rotary: Linear | None
@@ -167,7 +163,7 @@ class MLA(Projection[MLASpec]):
         if self.q_down is None:
             return x
         latent = self.q_down(x)
-        normed = self._corrected(latent if self.norm_query is None else self.norm_query(latent))
+        normed = self._corrected(self.norm_query(latent))
         return torch.cat((normed, latent), -1) if self.spec.unnormed else normed
 
     def indexed(self, narrow: Tensor) -> Tensor:
@@ -184,8 +180,7 @@ class MLA(Projection[MLASpec]):
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """The latent, then the rotary key, [batch, token, kv_rank + rotary_dim] of [batch, token, d_source]."""
-        latent = self.kv_down(source)
-        latent = self._corrected(latent if self.norm_kv is None else self.norm_kv(latent))
+        latent = self._corrected(self.norm_kv(self.kv_down(source)))
         if self.k_rotary is None:
             return {"latent": latent}
         key = self.turn(self.k_rotary(source)[:, None], context)[:, 0]

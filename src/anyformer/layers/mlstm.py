@@ -16,7 +16,7 @@ from anyformer.layers.linear import Linear, LinearSpec, in_proportion
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.norm import LayerNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps, head_maps
-from anyformer.spec import Cost, Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
+from anyformer.spec import Count, HeadMap, MapSpec, Place, Placed, Positive, Sizes, Weight, Width
 
 # The biases of gates that heads start with, whose matrices start from 0: the reference implementation's.
 CLOSED, FIRST, LAST = -10.0, 3.0, 6.0
@@ -71,13 +71,11 @@ class MLSTMSpec(RecurrentSpec):
         # The last column of a state is n.
         return {"state": (self.n_heads, self.key_dim, self.value_dim + 1), "largest": (self.n_heads,)}
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps, and the products of chunks."""
+    def chunk_flops(self, query: int, past: int) -> int:
         n = self.n_heads
-        sizes = {"groups": n, "heads": n, "key_dim": self.key_dim, "value_dim": self.value_dim + 1}
-        core = linear_attention_flops(workload.query, workload.past, **sizes)
-        maps = super().cost(place, workload).named("projections")
-        return maps + Cost({"recurrence": core * workload.batch})
+        return linear_attention_flops(
+            query, past, groups=n, heads=n, key_dim=self.key_dim, value_dim=self.value_dim + 1
+        )
 
     def resized(self, to: Sizes) -> MLSTMSpec:
         n_heads, _, value_dim = to.heads(self.n_heads, self.n_heads, self.value_dim)

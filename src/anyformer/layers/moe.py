@@ -185,7 +185,7 @@ class MoE(Part[MoESpec]):
     """
 
     router: Router
-    norm: nn.Module | None
+    norm: nn.Module
     latent_in: nn.Module | None
     experts: Experts
     latent_out: nn.Module | None
@@ -206,7 +206,7 @@ class MoE(Part[MoESpec]):
             served = admitted(notes["chosen"], spec.router.n_choices, places, notes["real"])
             served = notes["served"] = served | (notes["chosen"] >= spec.router.n_experts)  # identities take all
             weights, chosen = weights * served.flatten(0, 1), chosen.masked_fill(~served.flatten(0, 1), -1)
-        rows = rows if self.norm is None else self.norm(rows)
+        rows = self.norm(rows)
         returned = None
         if spec.router.n_identity:
             returned, weights, chosen = self._identities(rows, weights, chosen)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from anyformer.layers.packed import Held, PackingScheme, pieces
+from anyformer.layers.packed import Held, PackingScheme, pieces, products_in_pieces
 
 GROUP = 64  # numbers of a row that share a scale
 # The quantile that the outermost levels stand at: the mean of those half a level within 0 and 1, of 15 and of 16 levels.
@@ -54,8 +54,7 @@ class NF4(PackingScheme):
         middles = (levels[1:] + levels[:-1]) / 2
         scales = matrix.unflatten(1, (-1, GROUP)).abs().amax(-1)
         numbers = matrix.new_empty(len(matrix), matrix.shape[1] // 2, dtype=torch.uint8)
-        for first in range(0, len(matrix), at_once := pieces(matrix.shape[1])):
-            here = slice(first, first + at_once)
+        for here in pieces(*matrix.shape):
             share = matrix[here].unflatten(1, (-1, GROUP)) / scales[here].clamp_min(torch.finfo().tiny)[..., None]
             upper, lower = (
                 torch.bucketize(share.flatten(1), middles, out_int32=True).byte().unflatten(1, (-1, 2)).unbind(-1)
@@ -71,11 +70,7 @@ class NF4(PackingScheme):
 
     def products(self, x: Tensor, held: Held) -> Tensor:
         numbers, scales = held
-        out = x.new_empty(len(x), len(numbers))
-        for first in range(0, len(numbers), at_once := pieces(x.shape[1])):
-            here = slice(first, first + at_once)
-            torch.mm(x, self.unpack((numbers[here], scales[here])).to(x.dtype).t(), out=out[:, here])
-        return out
+        return products_in_pieces(x, len(numbers), lambda here: self.unpack((numbers[here], scales[here])))
 
     def rows(self, ids: Tensor, held: Held) -> Tensor:
         return self.unpack((held[0][ids], held[1][ids]))

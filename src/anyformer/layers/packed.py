@@ -6,7 +6,7 @@ In training, what stands beside them learns: an adapter (QLoRA, Dettmers et al. 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -25,9 +25,18 @@ aten = torch.ops.aten
 Held = tuple[Tensor, Tensor]  # numbers and their scales; leading dimensions are the weight's
 
 
-def pieces(size: int) -> int:
-    """Of how many pieces of so many numbers the workspace has room for."""
-    return max(1, WORKSPACE // size)
+def pieces(n: int, size: int) -> list[slice]:
+    """N rows of so many numbers each, as many at a time as the workspace has room for."""
+    step = max(1, WORKSPACE // size)
+    return [slice(first, first + step) for first in range(0, n, step)]
+
+
+def products_in_pieces(x: Tensor, n: int, rows: Callable[[slice], Tensor]) -> Tensor:
+    """The products [row of x, n] of x [row, d_in] with n `rows` [some, d_in]."""
+    out = x.new_empty(len(x), n)
+    for here in pieces(n, x.shape[1]):
+        torch.mm(x, rows(here).to(x.dtype).t(), out=out[:, here])
+    return out
 
 
 class PackingScheme(ABC):

@@ -16,6 +16,9 @@ from anyformer.spec import part as parts
 from anyformer.spec.difference import unlike
 
 parts.is_tracing = torch.compiler.is_compiling
+# What maps are called that keep a vector's width. Where a specification has none, the vector is passed on: nn.Identity, which is
+# no part of the model and bears no name in it.
+AROUND = ("norm", "skip")
 S = TypeVar("S", bound=PartSpec)
 
 
@@ -46,6 +49,8 @@ class Part(nn.Module, Generic[S]):
         for name, placed in spec.parts(place).items():
             if placed is None:
                 self.register_module(name, None)
+                if name.startswith(AROUND):
+                    self.__dict__[name] = nn.Identity()
             elif isinstance(placed, list):
                 setattr(self, name, Parts([assemble(*each) for each in placed], place.modules))
             else:
@@ -58,7 +63,7 @@ class Part(nn.Module, Generic[S]):
 
 def _keeps_width(spec: PartSpec, name: str, part: PartSpec, place: Place) -> None:
     """Raise SpecError where a map that stands as a norm, or on the way around a sublayer, gives vectors of another width."""
-    if isinstance(part, MapSpec) and name.startswith(("norm", "skip")):
+    if isinstance(part, MapSpec) and name.startswith(AROUND):
         width, wanted = part.width_out(place), place.shape[-1]
         if width != wanted:
             said = (

@@ -13,7 +13,7 @@ from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.embedding import Table
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, TableSpec, Width, Workload
+from anyformer.spec import MapSpec, MixerSpec, Place, Placed, TableSpec, Width
 
 
 class PerLayerEmbeddingSpec(MixerSpec):
@@ -23,6 +23,7 @@ class PerLayerEmbeddingSpec(MixerSpec):
     """
 
     counted_as: ClassVar[str | None] = "per-layer embeddings"
+    flops_as: ClassVar[str | None] = "per-layer embeddings"
 
     table: TableSpec  # of a width of its own; tokens beyond its rows read the first
     activation: ActivationSpec = GELU(form="tanh")
@@ -55,15 +56,11 @@ class PerLayerEmbeddingSpec(MixerSpec):
     def together(self) -> str | None:
         return None
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The three products; a table is looked up."""
-        return super().cost(place, workload).named("per-layer embeddings")
-
 
 class PerLayerEmbedding(Part[PerLayerEmbeddingSpec]):
     table: Table
     project: Linear
-    norm: nn.Module | None
+    norm: nn.Module
     gate: Linear
     activation: nn.Module
     up: Linear
@@ -72,7 +69,6 @@ class PerLayerEmbedding(Part[PerLayerEmbeddingSpec]):
         """[batch, token, d_model] of x of that shape and the pass's ids and embeddings; no notes."""
         spec, ids = self.spec, context.ids
         assert ids is not None
-        said = self.project(context.given("input")) * self.place.d_model**-0.5
-        said = said if self.norm is None else self.norm(said)
+        said = self.norm(self.project(context.given("input")) * self.place.d_model**-0.5)
         row = self.table(torch.where(ids < self.table.rows, ids, 0)) * spec.width**0.5
         return self.up(self.activation(self.gate(x)) * ((said + row) * 2**-0.5)), {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import LearnedFrequencies, RotarySpec, Rotation
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import HeadMap, KeptBeside, PartSpec, Place, Placed
+from anyformer.spec import Cost, HeadMap, KeptBeside, PartSpec, Place, Placed, Workload, inside
 
 
 class ProjectionSpec(PartSpec, abstract=True):
@@ -86,6 +87,17 @@ class ProjectionSpec(PartSpec, abstract=True):
     def absorbed_sizes(self) -> tuple[int, int]:
         """The widths of (queries and keys, values) where what is stored is read as it is."""
         raise TypeError(f"{self.kind} cannot read what it stores as it is")
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """Its parts, each by the tokens of a row that it maps."""
+        found = Cost()
+        for name, part, its_place in inside(self, place):
+            found += part.cost(its_place, replace(workload, query=self.n_mapped(name, workload)))
+        return found.named("projections")
+
+    def n_mapped(self, name: str, workload: Workload) -> int:
+        """How many tokens of a row the part of this name maps: those that ask, or `workload.memory` of the source."""
+        return workload.memory if name in ("k", "v") else workload.query
 
     def narrowed(self, place: Place, ranks: int) -> ProjectionSpec | None:
         """That of each rank's heads, as `MixerSpec.narrowed`: what the ranks' `output` gives adds up."""

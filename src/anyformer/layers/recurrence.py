@@ -15,7 +15,7 @@ from anyformer.layers.context import Dropout, ForwardContext, KeepNothing, Notes
 from anyformer.layers.execution import recorded
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import flagged_first
-from anyformer.spec import Caveat, HeadMap, Kept, MixerSpec
+from anyformer.spec import Caveat, Cost, HeadMap, Kept, MixerSpec, Place, Workload
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ class RecurrentSpec(MixerSpec, abstract=True):
     """A mixer with a state. `cache_shapes` gives the state of one row, by name; its module is a `Recurrent`."""
 
     counted_as: ClassVar[str | None] = "recurrence"
+    flops_as: ClassVar[str | None] = "projections"
 
     def kept_as(self) -> Kept:
         return "state"
@@ -124,6 +125,15 @@ class RecurrentSpec(MixerSpec, abstract=True):
 
     def caveats(self) -> tuple[Caveat, ...]:
         return (Caveat("rewind", "a state holds all tokens so far as one sum, and none can be taken back"),)
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The maps, and the products by which chunks of tokens are mixed."""
+        mixed = self.chunk_flops(workload.query, workload.past) * workload.batch
+        return super().cost(place, workload) + Cost({"recurrence": mixed} if mixed else {})
+
+    def chunk_flops(self, query: int, past: int) -> int:
+        """The FLOPs of those products for so many new tokens of a row."""
+        return 0
 
 
 def head_maps(keys: tuple[int, int], values: tuple[int, int]) -> tuple[HeadMap, ...]:

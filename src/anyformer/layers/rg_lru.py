@@ -80,8 +80,8 @@ class RGLRUSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps and the gates; what the scan multiplies one by one is not counted."""
-        gates = Cost({"gates": 4 * self.width**2 // self.n_blocks * workload.tokens})
-        return (super().cost(place, workload) + gates).named("projections")
+        gates = Cost({"projections": 4 * self.width**2 // self.n_blocks * workload.tokens})
+        return super().cost(place, workload) + gates
 
     def resized(self, to: Sizes) -> RGLRUSpec:
         n, _, each = to.heads(self.n_blocks, self.n_blocks, self.width // self.n_blocks)

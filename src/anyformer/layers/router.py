@@ -42,6 +42,7 @@ class RouterSpec(PartSpec):
     """
 
     observed_as: ClassVar[str | None] = "router"
+    flops_as: ClassVar[str | None] = "router"
 
     n_experts: Count
     top_k: Few
@@ -144,10 +145,8 @@ class RouterSpec(PartSpec):
         }
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        streamed, inner = self._inside(place)
-        found = Cost({"router": 2 * (self.n_choices + self.n_shared) * inner.shape[-1] * workload.tokens})
-        found += self.stream.cost(place, workload) if self.stream else Cost()
-        return found + (self.inner.cost(streamed, workload).named("router") if self.inner else Cost())
+        scores = 2 * (self.n_choices + self.n_shared) * self._inside(place)[1].shape[-1] * workload.tokens
+        return super().cost(place, workload) + Cost({"router": scores})
 
     def resized(self, to: Sizes) -> Self:
         """Experts and groups follow the rule for counts; how many are chosen stays a share of them that is still a choice.
@@ -218,15 +217,14 @@ class Router(Part[RouterSpec]):
     gain: Tensor | None
     stream: RouterStream | None
     inner: nn.Module | None
-    norm: nn.Module | None
+    norm: nn.Module
 
     def forward(self, x: Tensor, context: ForwardContext) -> Routing:
         """Where the tokens x [token, d_model] go."""
         x = x if self.stream is None else self.stream(x, context)
         x = x if self.inner is None else self.inner(x)
         with as_given(x):
-            x = exact(x)
-            x = x if self.norm is None else self.norm(x)
+            x = self.norm(exact(x))
             if jitter := context.rates.router_jitter:
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))

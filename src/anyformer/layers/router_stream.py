@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.layers.context import ForwardContext
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, PartSpec, Place, Placed, Weight, Width, Workload
+from anyformer.spec import PartSpec, Place, Placed, Weight, Width
 
 STREAM = "router"  # what a layer lends and another borrows
 
@@ -27,9 +27,6 @@ class RouterStreamSpec(PartSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         return {"down": (LinearSpec(d_out=self.width, bias=True, axes=("router", "d_model")), place)}
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        return Cost({"router": 2 * self.width * place.shape[-1] * workload.tokens})
 
 
 class RouterStream(Part[RouterStreamSpec]):

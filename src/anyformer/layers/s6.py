@@ -19,7 +19,7 @@ from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.selective_scan import selective_scan
 from anyformer.layers.ssd import first_steps
-from anyformer.spec import Cost, MapSpec, Place, Placed, Weight, Width, Workload
+from anyformer.spec import MapSpec, Place, Placed, Weight, Width
 
 
 class S6Spec(RecurrentSpec):
@@ -60,10 +60,6 @@ class S6Spec(RecurrentSpec):
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"tail": (self.convolution.tail, self.width), "state": (self.state_dim, self.width)}
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The four maps; what the scan multiplies one by one is not counted."""
-        return super().cost(place, workload).named("projections")
-
 
 class S6(Recurrent[S6Spec]):
     inner: Linear
@@ -86,9 +82,7 @@ class S6(Recurrent[S6Spec]):
         n = self.spec.state_dim
         chosen = self.chosen(mixed)
         step, b, c = chosen.split((chosen.shape[-1] - 2 * n, n, n), -1)
-        if self.norm_step is not None:
-            step, b, c = self.norm_step(step), self.norm_write(b), self.norm_read(c)
-        step = self.widened(step)
+        step, b, c = self.widened(self.norm_step(step)), self.norm_write(b), self.norm_read(c)
         with as_given(x):
             y, after = self._scan(mixed, step, b, c, steps, before.get("state"))
         return self.out(y.to(x.dtype) * F.silu(gate)), {"tail": tail, "state": after}

@@ -89,14 +89,9 @@ class SharedKVSpec(ProjectionSpec):
         return {"key": (1, self.head_dim)}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        """The matrix products: queries and output of `workload.query` tokens a row, keys of `workload.memory`."""
-        width, narrow, d_model = self.n_heads * self.head_dim, self.query_rank, place.d_model
-        queries = width * (narrow or d_model) + (narrow or 0) * d_model
-        output = self.written * d_model + (0 if self.out_rank is None else width * self.out_rank)
-        per_key = 2 * place.d_source * self.head_dim
-        return Cost(
-            {"projections": workload.batch * (workload.query * 2 * (queries + output) + workload.memory * per_key)}
-        )
+        """The maps, and those of groups of heads."""
+        of_groups = 2 * self.n_heads * self.head_dim * (self.out_rank or 0) * workload.tokens
+        return super().cost(place, workload) + Cost({"projections": of_groups})
 
     def resized(self, to: Sizes) -> SharedKVSpec:
         """Heads and head_dim follow their rule, ranks stay in proportion to head_dim, groups to heads."""
@@ -117,32 +112,26 @@ class SharedKVSpec(ProjectionSpec):
 
 class SharedKV(Projection[SharedKVSpec]):
     q_down: Linear | None
-    norm_latent: nn.Module | None
+    norm_latent: nn.Module
     q: Linear
-    norm_query: nn.Module | None
+    norm_query: nn.Module
     k: Linear  # none where another layer's keys are read
-    norm_key: nn.Module | None
+    norm_key: nn.Module
     o_down: Tensor | None
     o: Any
 
     def narrow(self, x: Tensor) -> Tensor:
         """The queries' latent, normed; x itself where there is none."""
-        if self.q_down is None:
-            return x
-        latent = self.q_down(x)
-        return latent if self.norm_latent is None else self.norm_latent(latent)
+        return x if self.q_down is None else self.norm_latent(self.q_down(x))
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         """Queries [batch, heads, query, head_dim] of what `narrow` gives."""
         q = self.q(x).unflatten(-1, (self.spec.n_heads, -1))
-        q = (q if self.norm_query is None else self.norm_query(q)).transpose(1, 2)
-        return self.turn(q, context)
+        return self.turn(self.norm_query(q).transpose(1, 2), context)
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """The keys [batch, 1, token, head_dim] of [batch, token, d_source]."""
-        k = self.k(source)
-        k = (k if self.norm_key is None else self.norm_key(k))[:, None]
-        return {"key": self.turn(k, context)}
+        return {"key": self.turn(self.norm_key(self.k(source))[:, None], context)}
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """(q, k, v): q as it is, k and v the same [batch, 1, key, head_dim]."""

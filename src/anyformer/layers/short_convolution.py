@@ -4,18 +4,20 @@ writes (Inkling: Thinking Machines 2026, transformers' class)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
-from anyformer.spec import Cost, Place, Placed, Width, Workload
+from anyformer.spec import Place, Placed, Width
 
 
 class ShortConvolutionSpec(RecurrentSpec):
     """W_out (c ⊙ convolution(b ⊙ x)), of (b, c, x) = W_in of the input; its state is the convolution's last inputs."""
+
+    flops_as: ClassVar[str | None] = "recurrence"
 
     convolution: CausalConvolutionSpec = CausalConvolutionSpec(size=3)
     bias: bool = False
@@ -31,10 +33,6 @@ class ShortConvolutionSpec(RecurrentSpec):
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"tail": (self.convolution.tail, place.d_model)}
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps; what the convolution multiplies one by one is not counted, as of activations and norms."""
-        return super().cost(place, workload).named("recurrence")
 
 
 class ShortConvolution(Recurrent[ShortConvolutionSpec]):

@@ -136,7 +136,7 @@ class Shortened(Part[ShortenedSpec]):
     pool: nn.Module | None
     blocks: Any
     residual: Any
-    norm: nn.Module | None
+    norm: nn.Module
     spread: nn.Module | None
 
     def __init__(self, spec: ShortenedSpec, place: Place) -> None:

@@ -14,7 +14,7 @@ from anyformer.layers.context import ForwardContext, Notes, Store
 from anyformer.layers.convolution import neighbours
 from anyformer.layers.linear import Linear, LinearSpec, shared_width
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, Count, Few, MixerSpec, Place, Placed, Sizes, TrueShare, Weight, Width, Workload
+from anyformer.spec import Count, Few, MixerSpec, Place, Placed, Sizes, TrueShare, Weight, Width
 
 
 class SpanConvolutionSpec(MixerSpec):
@@ -25,6 +25,7 @@ class SpanConvolutionSpec(MixerSpec):
     """
 
     counted_as: ClassVar[str | None] = "convolution"
+    flops_as: ClassVar[str | None] = "convolution"
 
     n_heads: Count
     share: TrueShare | None = None  # of d_model, that all heads together are as wide as; None: all of it
@@ -69,10 +70,6 @@ class SpanConvolutionSpec(MixerSpec):
 
     def together(self) -> str | None:
         return "mixes tokens with their neighbours"
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The four maps; what is multiplied one by one is not counted."""
-        return super().cost(place, workload).named("convolution")
 
     def resized(self, to: Sizes) -> SpanConvolutionSpec:
         return to.fields(self, n_heads=to.heads(self.n_heads, self.n_heads, None)[0])

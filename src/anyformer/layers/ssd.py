@@ -18,7 +18,6 @@ from anyformer.layers.linear_attention import linear_attention, linear_attention
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.spec import (
-    Cost,
     Count,
     HeadMap,
     MapSpec,
@@ -29,7 +28,6 @@ from anyformer.spec import (
     Sizes,
     Weight,
     Width,
-    Workload,
 )
 
 # Steps Δ that heads start with, spread evenly over their logarithms: the reference implementation's range.
@@ -116,18 +114,9 @@ class SSDSpec(RecurrentSpec):
             "state": (self.n_heads, self.state_dim, self.head_dim),
         }
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The two maps, and the products of chunks; what is multiplied one by one is not counted."""
-        core = linear_attention_flops(
-            workload.query,
-            workload.past,
-            groups=self.n_groups,
-            heads=self.n_heads,
-            key_dim=self.state_dim,
-            value_dim=self.head_dim,
-        )
-        maps = super().cost(place, workload).named("projections")
-        return maps + Cost({"recurrence": core * workload.batch})
+    def chunk_flops(self, query: int, past: int) -> int:
+        sizes = {"groups": self.n_groups, "heads": self.n_heads, "key_dim": self.state_dim, "value_dim": self.head_dim}
+        return linear_attention_flops(query, past, **sizes)
 
     def resized(self, to: Sizes) -> SSDSpec:
         n_heads, n_groups, head_dim = to.heads(self.n_heads, self.n_groups, self.head_dim)
@@ -174,7 +163,5 @@ class SSD(Recurrent[SSDSpec]):
     def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
         gate = F.silu(gate)
         y = y if self.spec.norm_first else y * gate
-        if self.norm is not None:
-            shape = self.spec.norm_shape
-            y = self.norm(y.unflatten(-1, shape)).flatten(2)
+        y = self.norm(y.unflatten(-1, self.spec.norm_shape)).flatten(2)
         return y * gate if self.spec.norm_first else y

@@ -87,14 +87,13 @@ def summed(tokens: Tokens, every: int) -> Summed:
 
 
 class TransientGlobal(Part[TransientGlobalSpec]):
-    norm: nn.Module | None
+    norm: nn.Module
     scores: RelativeBuckets | None
 
     def forward(self, x: Tensor, of: Tensor, n: int) -> Tensor:
         """The n blocks [batch, block, d_model] of x [batch, token, d_model]; `of` says which each token is summed into."""
         sums = x.new_zeros(len(x), n + 1, x.shape[-1], dtype=exact_dtype(x))
-        sums = sums.scatter_add(1, of[..., None].expand(x.shape), exact(x))[:, :n].to(x.dtype)
-        return sums if self.norm is None else self.norm(sums)
+        return self.norm(sums.scatter_add(1, of[..., None].expand(x.shape), exact(x))[:, :n].to(x.dtype))
 
     def added(self, own: Tensor | None, query: Tokens, key: Tokens) -> Tensor | None:
         """Scores [batch or 1, heads, query, key]: `own` for keys of tokens, those of distances in blocks for marked keys."""

@@ -14,7 +14,7 @@ from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.token_shift import TokenShift, TokenShiftSpec
 from anyformer.layers.wkv_scan import wkv
-from anyformer.spec import Cost, Place, Placed, Share, Weight, Width, Workload
+from anyformer.spec import Place, Placed, Share, Weight, Width
 
 
 class WKVSpec(RecurrentSpec):
@@ -66,10 +66,6 @@ class WKVSpec(RecurrentSpec):
     def narrowed(self, place: Place, ranks: int) -> WKVSpec:
         """Its share of the channels."""
         return self.but(width=Width(self.but(width=self._width(place)).divided("width", ranks)))
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        """The maps; what the operator multiplies one by one is not counted."""
-        return super().cost(place, workload).named("projections")
 
     def _width(self, place: Place) -> int:
         return self.width or place.d_model

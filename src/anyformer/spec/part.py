@@ -299,6 +299,7 @@ class PartSpec(Spec, abstract=True):
     counted_as: ClassVar[str | None] = None
     # What its share of a pass is called where that is told apart from what it stands in; None: it is not.
     observed_as: ClassVar[str | None] = None
+    flops_as: ClassVar[str | None] = None  # the one term that the FLOPs of all inside are; None: as they say themselves
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         """The part's own tensors by name; None where an option leaves one out."""
@@ -325,7 +326,7 @@ class PartSpec(Spec, abstract=True):
             if key not in known:
                 known[key] = part.cost(inner_place, workload)
             total += known[key]
-        return total
+        return total if self.flops_as is None else total.named(self.flops_as)
 
     def build(self, place: Place) -> Any:
         """The part as an `nn.Module` with unset weights. Raises NoModuleError for a part that is only data yet."""
@@ -380,9 +381,8 @@ def is_met(spec: PartSpec, own: tuple[tuple[str, Weight | None], ...], seen: See
 
 def _inner(spec: PartSpec, place: Place, prefix: str, seen: Seen) -> Iterator[tuple[str, Weight]]:
     """The tensors of the parts inside; one that stands there again, as a tiled layer does, is asked once."""
-    places = list(inside(spec, place))
     known: dict[tuple[int, int], list[tuple[str, Weight]]] = {}
-    for name, part, inner_place in places:
+    for name, part, inner_place in inside(spec, place):
         path = f"{prefix}{name}"
         if (id(part), id(inner_place)) in known:
             yield from ((f"{path}{end}", weight) for end, weight in known[id(part), id(inner_place)])

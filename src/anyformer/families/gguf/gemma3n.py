@@ -80,7 +80,7 @@ def rows(spec: ModelSpec) -> Iterator[TensorRow]:
     for i in range(spec.n_layers):
         links |= within(ALTUP, f"stack.blocks.{i}.connection.", f"blk.{i}.")
     yield from rows_of(spec, links)
-    yield from gemma3n.side_by_side(spec, 2, ("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"))
+    yield from gemma3n.side_by_side(spec, ("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"))
     n = spec.stack.residual.n_streams - 1
     for ours, theirs in (("begin", "altup_proj"), ("end", "altup_unembd_proj")):
         names = tuple(f"stack.residual.{ours}.{i}.weight" for i in range(n))

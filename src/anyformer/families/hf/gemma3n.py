@@ -55,19 +55,17 @@ LAYER = {
 }
 
 
-def injection(sublayer: int) -> dict[str, str]:
-    """The modules of the sublayer that reads the layer's own embeddings."""
-    place = f"{sublayer}.branches.0"
-    return {
-        f"{place}.mixer.gate": "per_layer_input_gate",
-        f"{place}.mixer.up": "per_layer_projection",
-        f"{place}.norm_out": "post_per_layer_input_norm",
-    }
+# The modules of the sublayer that reads the layer's own embeddings.
+INJECTION = {
+    "2.branches.0.mixer.gate": "per_layer_input_gate",
+    "2.branches.0.mixer.up": "per_layer_projection",
+    "2.branches.0.norm_out": "post_per_layer_input_norm",
+}
 
 
-def side_by_side(spec: ModelSpec, sublayer: int, names: tuple[str, str, str] = PER_LAYER) -> Iterator[TensorRow]:
+def side_by_side(spec: ModelSpec, names: tuple[str, str, str] = PER_LAYER) -> Iterator[TensorRow]:
     """The rows of what all layers have of a table and a map in one tensor of theirs, and of the norm that is one for all."""
-    each = [f"stack.blocks.{i}.sublayers.{sublayer}.branches.0.mixer" for i in range(spec.n_layers)]
+    each = [f"stack.blocks.{i}.sublayers.2.branches.0.mixer" for i in range(spec.n_layers)]
     norm = one(spec, PerLayerEmbeddingSpec).norm
     tables, maps, own_norm = names
     links: dict[str | tuple[str, ...], Theirs] = {
@@ -175,8 +173,8 @@ GEMMA3N = table.family(
         windows.layer_types(windows.each(5), 512),
         table.Pair(_read_layers, _write_layers),
     ),
-    {**LAYER, **injection(2)},
+    {**LAYER, **INJECTION},
     outside=_around,
-    further=lambda spec: [*side_by_side(spec, 2), unread(spec)],
+    further=lambda spec: [*side_by_side(spec), unread(spec)],
     ignored=("hidden_act", "altup_coef_clip"),
 )

@@ -12,7 +12,7 @@ from anyformer.families.gemma3n import injected
 from anyformer.families.gemma4 import CONTEXT, EVERY, FULL_ROTARY, VOCABULARY, completed, gemma4, sharing
 from anyformer.families.hf import table, windows
 from anyformer.families.hf.gemma import SANDWICH, SOFTCAP, TANH, WIDTH
-from anyformer.families.hf.gemma3n import injection, own_layers, shared_layers, side_by_side, unread
+from anyformer.families.hf.gemma3n import INJECTION, own_layers, shared_layers, side_by_side, unread
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, QK_NORMS
 from anyformer.families.hf.mapping import TensorRow, one, width_of_head
@@ -122,7 +122,7 @@ def _written_heads(spec: ModelSpec) -> dict[str, Any]:
 def _layer(spec: ModelSpec) -> dict[Any, Any]:
     """The modules of a layer; what norms the feed-forward norms its sum with the experts where there are such."""
     factors = {f"{sublayer}.norm_sum.weight": Theirs("layer_scalar", by=(1,)) for sublayer in (1, 2)}
-    found = {**SANDWICH, **ATTENTION, **QK_NORMS, **GATED, **injection(2), **factors}
+    found = {**SANDWICH, **ATTENTION, **QK_NORMS, **GATED, **INJECTION, **factors}
     if not any(spec.stack.blocks[0].nested(MoESpec)):
         return found
     return {
@@ -149,7 +149,7 @@ def _bare(model: ModelSpec) -> ModelSpec:
 
 def _further(spec: ModelSpec) -> list[TensorRow]:
     reads = any(spec.stack.blocks[0].nested(PerLayerEmbeddingSpec))
-    return [*(side_by_side(spec, 2) if reads else ()), unread(spec)]
+    return [*(side_by_side(spec) if reads else ()), unread(spec)]
 
 
 GEMMA4 = table.family(

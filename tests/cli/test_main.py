@@ -204,6 +204,19 @@ class TestPresetName:
         assert message in result.stderr
         assert result.stderr.count("\n") == 1
 
+    @pytest.mark.parametrize("file", ["config.json", "spec.yaml"])
+    def test_a_preset_beside_a_model_of_its_name_is_said_to_be_the_preset(
+        self, command: Callable[[click.Command], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("gpt2").mkdir()
+        command(self.command())
+        assert CliRunner().invoke(cli.application, ["show", "gpt2+norm=RMSNorm"]).stderr == ""
+        Path("gpt2", file).touch()
+        result = CliRunner().invoke(cli.application, ["show", "gpt2+norm=RMSNorm"])
+        assert result.stdout == "gpt2+norm=RMSNorm\n"
+        assert result.stderr == "gpt2 is the preset of that name; the model in this directory is ./gpt2\n"
+
     def test_a_path_that_exists_passes(self, command: Callable[[click.Command], None], tmp_path: Path) -> None:
         command(self.command())
         assert CliRunner().invoke(cli.application, ["show", str(tmp_path)]).output == f"{tmp_path}\n"

@@ -49,6 +49,19 @@ def test_help_lists_every_command_with_its_line() -> None:
         assert f"{name} {cli.COMMANDS[name]}" in lines
 
 
+def test_whatever_reads_a_model_knows_parts_of_one_s_own() -> None:
+    """All commands but those that read no model, or nothing of it that is a part."""
+    without = {"calibrate", "completion", "runs", "tokenizer train", "tokenizer encode", "tokenizer compare"}
+    for name in cli.COMMANDS:
+        command = cli.application.get_command(click.Context(cli.application), name)
+        assert command is not None
+        inner = command.commands if isinstance(command, click.Group) else {}
+        each = {f"{name} {sub}": found for sub, found in inner.items()} or {name: command}
+        for words, found in each.items():
+            options = {option for parameter in found.params for option in parameter.opts}
+            assert ("--import" in options) != (words in without), words
+
+
 def test_without_arguments_it_helps() -> None:
     result = CliRunner().invoke(cli.application, [])
     assert (result.exit_code, result.stderr) == (0, "")

@@ -100,10 +100,11 @@ def read_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
         at += 8 + length
     tokens[:3] = ["<unk>", "<s>", "</s>"]
     ids = {token: i for i, token in enumerate(tokens)}
-    # SentencePiece joins the neighbours that spell the token of the highest score; a BPE wants the pairs in that order.
-    joined = sorted((i for i in range(259, vocab_size) if len(tokens[i]) > 1), key=lambda i: -scores[i])
-    pairs = [(t[:cut], t[cut:]) for t in (tokens[i] for i in joined) for cut in range(1, len(t))]
+    # SentencePiece joins the neighbours that spell the token of the highest score; a BPE wants the pairs in that order, those of
+    # one token by their first half, as in transformers' files and GGUF's.
+    pairs = [(token[:cut], token[cut:]) for token in tokens[259:] for cut in range(1, len(token))]
     merges = [pair for pair in pairs if pair[0] in ids and pair[1] in ids]
+    merges.sort(key=lambda pair: (-scores[ids["".join(pair)]], ids[pair[0]]))
     pipeline = Pipeline(models.BPE(vocab=ids, merges=merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     pipeline.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     pipeline.decoder = decoders.Sequence(

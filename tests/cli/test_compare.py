@@ -118,6 +118,27 @@ def test_a_recipe_keeps_its_own_tokens_and_lengths(tmp_path: Path, text: Path, t
     assert "n_positions: 16" in spec
 
 
+def test_of_a_model_s_directory_the_architecture_alone_is_compared(tmp_path: Path, text: Path, trained: Path) -> None:
+    words = (
+        "--data",
+        text,
+        "--tokenizer",
+        trained / "tokenizer",
+        "--as-they-are",
+        "--tokens",
+        "256",
+        "--device",
+        "cpu",
+    )
+    rest = (*words, "--seq-len", "16", "--batch-tokens", "128", "--out", tmp_path / "out")
+    said = succeeded(run("compare", trained, trained / "spec.yaml", *rest)).stderr
+    assert said.count("trained anew") == 1
+    assert (
+        f"{trained} is an architecture here, trained anew; `anyformer evaluate` judges the weights that it has\n"
+        in said
+    )
+
+
 def test_sizes_that_are_given_stay_the_context_too(tmp_path: Path, text: Path, trained: Path) -> None:
     given = ("--data", text, "--tokenizer", trained / "tokenizer", "--as-they-are", "--tokens", "1k", "--device", "cpu")
     spec = resize(preset("gpt2").spec, n_params=60_000, context=24, vocab_size=300)

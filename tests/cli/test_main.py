@@ -49,6 +49,19 @@ def test_help_lists_every_command_with_its_line() -> None:
         assert f"{name} {cli.COMMANDS[name]}" in lines
 
 
+def test_whatever_reads_a_model_knows_parts_of_one_s_own() -> None:
+    """All commands but those that read no model, or nothing of it that is a part."""
+    without = {"calibrate", "completion", "runs", "tokenizer train", "tokenizer encode", "tokenizer compare"}
+    for name in cli.COMMANDS:
+        command = cli.application.get_command(click.Context(cli.application), name)
+        assert command is not None
+        inner = command.commands if isinstance(command, click.Group) else {}
+        each = {f"{name} {sub}": found for sub, found in inner.items()} or {name: command}
+        for words, found in each.items():
+            options = {option for parameter in found.params for option in parameter.opts}
+            assert ("--import" in options) != (words in without), words
+
+
 def test_without_arguments_it_helps() -> None:
     result = CliRunner().invoke(cli.application, [])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -203,6 +216,19 @@ class TestPresetName:
         assert result.exit_code == 2
         assert message in result.stderr
         assert result.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("file", ["config.json", "spec.yaml"])
+    def test_a_preset_beside_a_model_of_its_name_is_said_to_be_the_preset(
+        self, command: Callable[[click.Command], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("gpt2").mkdir()
+        command(self.command())
+        assert CliRunner().invoke(cli.application, ["show", "gpt2+norm=RMSNorm"]).stderr == ""
+        Path("gpt2", file).touch()
+        result = CliRunner().invoke(cli.application, ["show", "gpt2+norm=RMSNorm"])
+        assert result.stdout == "gpt2+norm=RMSNorm\n"
+        assert result.stderr == "gpt2 is the preset of that name; the model in this directory is ./gpt2\n"
 
     def test_a_path_that_exists_passes(self, command: Callable[[click.Command], None], tmp_path: Path) -> None:
         command(self.command())

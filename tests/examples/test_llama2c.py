@@ -47,6 +47,13 @@ def test_the_saved_directory_writes_them_too(stories: Path, tmp_path: Path) -> N
     assert af.generate(model, tokenizer, start, max_new_tokens=20).startswith(" there was a little girl named Lily.")
 
 
+def test_so_does_the_file_for_llama_cpp(stories: Path, tmp_path: Path) -> None:
+    write(stories, "--max-new-tokens", "1", "--out", str(tmp_path / "saved"))
+    af.convert(tmp_path / "saved", tmp_path / "saved.gguf")
+    expected = (stories / "expected_greedy_200.txt").read_text()
+    assert af.generate(tmp_path / "saved.gguf", None, "", max_new_tokens=200) == expected
+
+
 def sentencepiece(text: str, scores: dict[str, float]) -> list[str]:
     """Join, over and over, the two neighbours that spell the token of the highest score, the leftmost of equals."""
     pieces: list[str] = []

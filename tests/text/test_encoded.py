@@ -58,6 +58,15 @@ def test_begin_and_end_may_differ(tmp_path: Path) -> None:
     tokenizer = Tokenizer(llama_like(), {"bos_token": "<s>", "eos_token": "</s>"})
     made = encode_corpus(Corpus.of((Document("a", "the cat"),)), tokenizer, tmp_path)
     assert made.document(0).tolist() == [1, *tokenizer.encode("the cat"), 2]
+
+
+def test_bert_s_files_name_nothing_and_have_what_opens_and_closes(tmp_path: Path) -> None:
+    from transformers import BertTokenizer
+
+    vocabulary = {token: i for i, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"))}
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
+    made = encode_corpus(Corpus.of((Document("a", "The cat"),)), Tokenizer.load(tmp_path), tmp_path / "cache")
+    assert made.document(0).tolist() == [2, 5, 6, 3]
     alone = Tokenizer(llama_like(), {"eos_token": "</s>"})
     assert encode_corpus(Corpus.of((Document("a", "the cat"),)), alone, tmp_path).document(0)[0] == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -151,7 +152,8 @@ def test_peft_puts_a_checkpoint_on_our_class(given: Path, run: Path, tmp_path: P
     import anyformer.integrations.transformers  # noqa: F401
 
     convert(given, tmp_path / "base", form="transformers")
-    assert "--merge writes the whole model" in str(convert(run, tmp_path / "adapter"))
+    said = str(convert(run, tmp_path / "adapter", form="transformers"))
+    assert f"our class, which `convert {run}/base DIR --to transformers` writes; --merge writes the whole model" in said
     ids = torch.arange(40).reshape(2, 20) % VOCAB
     expected = load(run)[0](ids).logits
     for adapter in (tmp_path / "adapter", run / "checkpoints" / "step-00000008"):
@@ -161,6 +163,41 @@ def test_peft_puts_a_checkpoint_on_our_class(given: Path, run: Path, tmp_path: P
         close(model(input_ids=ids).logits, expected)
         assert not torch.allclose(bare, expected, atol=1e-2)
         close(model.merge_and_unload()(input_ids=ids).logits, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("name", ["llama2-7b", "gemma3-1b", "qwen3-30b-a3b"])
+def test_peft_puts_what_is_converted_on_transformers_own_class(name: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    spec, given, run, adapter = small(name), *(tmp_path / each for each in ("given", "run", "adapter"))
+    save(randomised(spec), given, form="hf")
+    train(spec, RECIPE.but(lora=LORA.but(targets=("all",))), text_data(), init=given, out=run, options=HOW)
+    (kind,) = json.loads((given / "config.json").read_text())["architectures"]
+    assert f"it goes on {kind}; --merge writes the whole model" in str(convert(run, adapter))
+    theirs: Any = AutoModelForCausalLM.from_pretrained(given).eval()
+    ids = torch.arange(40).reshape(2, 20) % VOCAB
+    with torch.no_grad():
+        bare, expected = theirs(input_ids=ids).logits, load(run)[0](ids).logits
+        adapted: Any = PeftModel.from_pretrained(theirs, str(adapter)).eval()
+        close(adapted(input_ids=ids).logits, expected)
+    assert not torch.allclose(bare, expected, atol=1e-2)
+
+
+def test_where_a_class_holds_maps_otherwise_an_adapter_stays_ours(tmp_path: Path) -> None:
+    """GPT-2's has one matrix for queries, keys and values."""
+    spec, run = small("gpt2"), tmp_path / "run"
+    save(randomised(spec), tmp_path / "given", form="hf")
+    train(spec, RECIPE, text_data(), init=tmp_path / "given", out=run, options=HOW)
+    why = r"GPT2LMHeadModel does not hold stack\S+\.[qkv]\.weight as a matrix of its own"
+    assert re.search(rf"goes on our class, .* \({why}\)", str(convert(run, tmp_path / "adapter")))
+    own = run / "checkpoints" / "step-00000008"
+    for name in (ADAPTER, ADAPTER_CONFIG):
+        assert (tmp_path / "adapter" / name).read_bytes() == (own / name).read_bytes()
+    with pytest.raises(SpecError, match=f"{why}; leave --to and --class out, or give --merge"):
+        convert(run, tmp_path / "other", form="hf")
+    assert not (tmp_path / "other").exists()
 
 
 def test_merged_weights_are_written(run: Path, tmp_path: Path) -> None:
@@ -320,7 +357,7 @@ def test_what_cannot_be_adapted_is_refused_before_anything_is_written(
         RECIPE.but(router=RouterTraining(correction_speed=1e-3))
     with pytest.raises(UsageError, match="has no adapter to merge; leave --merge out"):
         convert(given, tmp_path / "merged", merge=True)
-    targets: tuple[tuple[Path, Form | None], ...] = ((tmp_path / "x.gguf", None), (tmp_path / "x", "hf"))
+    targets: tuple[tuple[Path, Form | None], ...] = ((tmp_path / "x.gguf", None), (tmp_path / "x", "anyformer"))
     for target, form in targets:
         with pytest.raises(UsageError, match="goes into its weights by --merge"):
             convert(run, target, form=form)

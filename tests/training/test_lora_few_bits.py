@@ -190,7 +190,9 @@ def test_compiled_it_makes_the_same_steps(kind: str, base: str, tmp_path: Path) 
         assert (ours.loss, ours.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-4)
 
 
-def test_the_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize("targets", ["all", "attention"])
+def test_the_command(targets: str, tmp_path: Path) -> None:
+    """In batches of which rows tell, before the first step, what all of them keep."""
     given = tmp_path / "given"
     data = tmp_path / "text.txt"
     data.write_text("The quick brown fox jumps over the lazy dog.\n" * 400, encoding="utf-8")
@@ -198,8 +200,8 @@ def test_the_command(tmp_path: Path) -> None:
     spec = resize(af.load_spec("llama2"), n_params=100_000, vocab_size=280)
     save(randomised(spec), given, tokenizer=tokenizer)
     out = tmp_path / "run"
-    lora = "r=4,alpha=8,targets=all,base=nf4"
-    texts = ("--data", data, "--validation-data", data, "--seq-len", 64, "--tokens", 2048)
+    lora = f"r=4,alpha=8,targets={targets},base=nf4"
+    texts = ("--data", data, "--validation-data", data, "--seq-len", 64, "--batch-tokens", 1024, "--tokens", 2048)
     told = answer("train", given, "--init", given, *texts, "--lora", lora, "--out", out, "--device", "cpu")
     judged = answer("evaluate", out, "--data", data, "--seq-len", 64, "--device", "cpu")
     assert judged["loss"] == pytest.approx(told["validation"]["loss"], rel=1e-5)

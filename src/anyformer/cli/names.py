@@ -16,7 +16,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from anyformer.disk.hub_cache import located
+from anyformer.disk.run_layout import SPEC
 from anyformer.errors import AnyformerError, CheckpointError, UsageError
+from anyformer.screen import say
 from anyformer.spec import is_path, no_preset, split_variant
 from anyformer.spec.outside import installed
 
@@ -67,6 +69,8 @@ class PresetName(click.ParamType):
             return whole  # `show` says what is public of it, everything else that it cannot be built
         if name not in known:
             self.fail(no_preset(name, known), param, ctx)
+        if any((Path(name) / file).is_file() for file in ("config.json", SPEC)):
+            say(f"{name} is the preset of that name; the model in this directory is ./{name}", stderr=True)
         return whole
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from anyformer.cli.options import DIRECTORY, FILE, ONE_TEXT, VOCABULARY, Amount, choice, json_option
+from anyformer.cli.names import import_option
+from anyformer.cli.options import DIRECTORY, FILE, ONE_TEXT, VOCABULARY, Amount, as_option, choice, json_option
 from anyformer.cli.terminal import console, tell
 from anyformer.screen import columns, say
 from anyformer.spec import is_path
@@ -114,6 +115,8 @@ def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[
 @json_option(
     help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}."
 )
+@as_option
+@import_option
 def audit(path: str, text: str | None, top: int, as_json: bool) -> None:
     """Find the tokens that a model hardly learnt ("glitch tokens") by their embeddings.
 

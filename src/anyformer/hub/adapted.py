@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from anyformer.disk.foreign import read_json
 from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, SpecError
+from anyformer.families.hf.mapping import TensorRow
 from anyformer.hub.weights import Weights, listed
 from anyformer.hub.wrapped import prefix_in
 from anyformer.layers.held import row_by_row
@@ -86,6 +87,24 @@ class AdaptedWeights(Weights):
 
     def _named(self, weight: str, end: str) -> str:
         return f"{self._before}{weight.removesuffix('.weight')}{end}"
+
+
+def named_by_class(adapter: Path, rows: Iterable[TensorRow]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of an adapter in a directory, and PEFT's description, by the names of a class that has these rows.
+
+    Raises SpecError where the class holds a map otherwise: fused with others, or turned.
+    """
+    held, said = Weights(adapter / ADAPTER), read_json(adapter / ADAPTER_CONFIG, CheckpointError)
+    theirs = {row.ours[0]: row.theirs[0] for row in rows if row.renames}
+    before, found, targets = prefix_in(held.listed(), WRAPPED), dict[str, Tensor](), dict[str, None]()
+    for name in held.listed():
+        place, _, side = name.removeprefix(before).partition(".lora_")
+        if (weight := f"{place}.weight") not in theirs:
+            raise SpecError(f"does not hold {weight} as a matrix of its own")
+        target = theirs[weight].removesuffix(".weight")
+        targets[target] = None
+        found[f"{WRAPPED}{target}.lora_{side}"] = held.read(name)
+    return found, {**said, "target_modules": [*targets]}
 
 
 def _scale(config: Path) -> float:

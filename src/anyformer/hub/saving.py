@@ -14,16 +14,17 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.disk.atomic import new_directory
-from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, SPEC
+from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, BASE, SPEC
 from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, among
 from anyformer.families import FAMILIES, Family
-from anyformer.families.hf.mapping import TensorRow, fitting, same, shapes, theirs_of
+from anyformer.families.hf.mapping import TensorRow, class_of, fitting, same, shapes, theirs_of
 from anyformer.families.hf.pooling import module_tensors, without_pooling
 from anyformer.families.hf.settings import TOKEN_IDS
-from anyformer.hub.adapted import joined
+from anyformer.hub.adapted import joined, named_by_class
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
 from anyformer.hub.gguf_writing import Quantisation, SavedFile, write_gguf
@@ -61,7 +62,7 @@ class SavedDirectory(NamedTuple):
         kind = {
             "hf": "a Hugging Face directory",
             "anyformer": "a directory of ours",
-            "adapter": "an adapter, which PEFT's PeftModel.from_pretrained puts on the model that it was trained on",
+            "adapter": "an adapter, for PEFT's PeftModel.from_pretrained",
             "transformers": "a directory that transformers reads by `import anyformer.integrations.transformers`",
         }[self.form]
         return f"{self.path} is {kind}" + (f": {self.reason}" if self.reason else "")
@@ -187,9 +188,10 @@ def convert(
     `form` None takes "hf" where a class of transformers computes the model, its own if it has one; `hf_type` asks for
     that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes` (None: 5 GB), or one tensor; the
     memory needed is about that, or what the largest row of either side's table takes. Tokenizer, chat template and defaults for
-    generation are copied byte for byte. Of a run that trained an adapter this alone is written, as PEFT reads it, unless
-    `merge` asks for weights in which it is, or several models become one. `average`: of a run, the mean of its last so many
-    checkpoints; `others`: models of the same architecture that are merged with it, or what each weighs beside the source's 1;
+    generation are copied byte for byte. Of a run that trained an adapter this alone is written, as PEFT puts it on that class, or
+    on ours, where the class holds maps otherwise or `form` is "transformers", unless `merge` asks for weights in which it is, or
+    several models become one. `average`: of a run, the mean of its last so many checkpoints; `others`: models of the same
+    architecture that are merged with it, or what each weighs beside the source's 1;
     `by`: how, such as "ties,density=0.2", by default their mean; `base`: the model that all began as. Raises what `load`,
     `save` and `merged_source` do.
     """
@@ -199,9 +201,9 @@ def convert(
     if merge and not any(with_adapter(each.weights) is not None for each in (found, *found.others)):
         raise UsageError(f"{source} has no adapter to merge; leave --merge out")
     if with_adapter(found.weights) is not None and not (merge or found.others):
-        if suffix in (SUFFIX, GRAPH) or not (form is hf_type is dtype is quantise is None):
+        if suffix in (SUFFIX, GRAPH) or form == "anyformer" or not (dtype is quantise is None):
             raise UsageError(f"{source} is an adapter, which goes into its weights by --merge; give that too")
-        return _write_adapter(found, target)
+        return _write_adapter(found, target, form, hf_type)
     if suffix == SUFFIX:
         if not (form is hf_type is dtype is shard_nbytes is None):
             raise UsageError(
@@ -267,15 +269,29 @@ def _write_directory(
     return SavedDirectory(target, plan.form, plan.reason)
 
 
-def _write_adapter(source: ModelSource, target: Path) -> SavedDirectory:
-    """The adapter of a run's checkpoint, and its tokenizer, in a new directory."""
+def _write_adapter(source: ModelSource, target: Path, form: Form | None, hf_type: str | None) -> SavedDirectory:
+    """The adapter of a run's checkpoint, and its tokenizer, in a new directory; of a class of transformers where it can be."""
     refuse_in_use(target)
+    plan = planned(source.spec, form, hf_type)
+    on, why, named = f"our class, which `convert {source.run}/{BASE} DIR --to transformers` writes", plan.reason, None
+    if plan.family is not None:
+        kind = class_of(plan.family, plan.config)
+        try:
+            on, named = kind, named_by_class(source.weights, plan.family.rows(without_pooling(source.spec)))
+        except SpecError as error:
+            why = f"{kind} {error}"
+            if form is not None or hf_type is not None:
+                raise SpecError(f"{why}; leave --to and --class out, or give --merge") from None
     with whole(target) as aside:
         for name in (ADAPTER, ADAPTER_CONFIG):
             copyfile(source.weights / name, aside / name)
+        if named is not None:
+            save_file(named[0], aside / ADAPTER, {"format": "pt"})
+            write_json(aside / ADAPTER_CONFIG, named[1])
         if source.tokenizer is not None:
             write_companions(read_companions(source.tokenizer), aside)
-    return SavedDirectory(target, "adapter", "--merge writes the whole model")
+    because = f" ({why})" if why else ""
+    return SavedDirectory(target, "adapter", f"it goes on {on}{because}; --merge writes the whole model")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from anyformer.errors import UsageError, errors_of
 from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
 from anyformer.resizing import Counted, resize
-from anyformer.spec import Architecture, ModelSpec, label, specification
+from anyformer.spec import Architecture, ModelSpec, is_path, label, specification, split_variant
 from anyformer.study.budget import in_time
 from anyformer.study.compare import (
     ComparisonTask,
@@ -140,6 +140,9 @@ def compare(
     where, dtype = choose_device(device), compute_dtype(chosen.precision)
     machine = measure.calibrate(where, (dtype,))
     say(f"{words}\nruns and report: {directory}")
+    for each in given:
+        if isinstance(each, str | Path) and is_path(each) and Path(split_variant(each)[0]).is_dir():
+            say(f"{each} is an architecture here, trained anew; `anyformer evaluate` judges the weights that it has")
     options = RunOptions(
         device=where,
         compiled=compiled,

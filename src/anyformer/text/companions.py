@@ -44,6 +44,7 @@ _KNOWN = (
     ("<|begin_of_text|>", "<|end_of_text|>"),
     ("<s>", "</s>"),
     ("<bos>", "<eos>"),
+    ("[CLS]", "[SEP]"),
 )
 
 

@@ -7,6 +7,7 @@ from types import ModuleType
 from anyformer.families.files import Shelf, file_of, modules
 from anyformer.families.hf.either_way import either_way
 from anyformer.families.hf.headings import bare
+from anyformer.families.hf.labelled import labelling
 from anyformer.families.hf.mapping import Family
 
 # Where several classes compute a model, the first is written: plain ones before those that can do more. A file that is not
@@ -21,8 +22,8 @@ FILES = (
 
 
 def in_all_shapes(family: Family) -> Family:
-    """The family with its class without a head too, and with masks to both sides."""
-    return bare(either_way(family))
+    """The family with its class without a head too, those that label, and with masks to both sides."""
+    return bare(either_way(labelling(family)))
 
 
 def families_in(file: ModuleType | None) -> dict[str, Family]:

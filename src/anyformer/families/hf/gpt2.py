@@ -11,7 +11,6 @@ from typing import Any
 from anyformer.families.compose import changed, with_layers
 from anyformer.families.gpt2 import gpt2
 from anyformer.families.hf import table
-from anyformer.families.hf.headings import classifying
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -62,36 +61,30 @@ MODULES = {
     f"{table.FEED}.up": Theirs("mlp.c_fc", turned=True),
     f"{table.FEED}.down": Theirs("mlp.c_proj", turned=True),
 }
-GPT2 = classifying(
-    gpt_family(
-        "gpt2",
-        "GPT2LMHeadModel",
-        gpt2(1, 8, 1),
-        (
-            RENAMED,
-            table.VOCABULARY,
-            table.learned("n_positions", 1024),
-            D_MODEL,
-            N_HEADS,
-            table.d_ff("n_inner"),
-            table.activation("activation_function", "gelu_new", FeedForwardSpec),
-            EPS,
-            table.layers("n_layer"),
-            table.Pair(_read_scale, _write_scale),
-            table.tables(tied=True),
-            table.fixed(reorder_and_upcast_attn=False, add_cross_attention=False),
-            NO_DROPOUT,
-        ),
-        MODULES,
-        outside={"stack.embedding.terms.1": "wpe"},
-        buffers=MASKS,
-        # n_ctx repeats n_positions; scores are computed in float32 here whatever reorder_and_upcast_attn says.
-        ignored=("n_ctx", "reorder_and_upcast_attn"),
+GPT2 = gpt_family(
+    "gpt2",
+    "GPT2LMHeadModel",
+    gpt2(1, 8, 1),
+    (
+        RENAMED,
+        table.VOCABULARY,
+        table.learned("n_positions", 1024),
+        D_MODEL,
+        N_HEADS,
+        table.d_ff("n_inner"),
+        table.activation("activation_function", "gelu_new", FeedForwardSpec),
+        EPS,
+        table.layers("n_layer"),
+        table.Pair(_read_scale, _write_scale),
+        table.tables(tied=True),
+        table.fixed(reorder_and_upcast_attn=False, add_cross_attention=False),
+        NO_DROPOUT,
     ),
-    {
-        "GPT2ForSequenceClassification": ("classes", "score"),
-        "GPT2ForTokenClassification": ("token_classes", "classifier"),
-    },
+    MODULES,
+    outside={"stack.embedding.terms.1": "wpe"},
+    buffers=MASKS,
+    # n_ctx repeats n_positions; scores are computed in float32 here whatever reorder_and_upcast_attn says.
+    ignored=("n_ctx", "reorder_and_upcast_attn"),
 )
 
 # What this class means by the names, which is not what the others mean: its "gelu" is the tanh form.

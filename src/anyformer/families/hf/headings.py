@@ -17,6 +17,7 @@ from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec, TableSpec
 
 Activation = Callable[[ModelSpec], MapSpec | None]  # of the model without heads; None is the head's usual one
+Rows = Callable[[ModelSpec], list[TensorRow]]
 LABELS = 2  # what a class of transformers takes where nothing is said
 
 
@@ -197,22 +198,38 @@ def classifying(family: Family, classes: Mapping[str, tuple[str, str]]) -> Famil
             return family.to_config(spec)
         return {**family.to_config(_writing(spec)), "architectures": [found[0]], **numbered_labels(labels.rows)}
 
-    def rows(spec: ModelSpec) -> list[TensorRow]:
-        found = judge(spec)
-        if found is None:
-            return family.rows(spec)
-        kept, _ = without_head(family.rows(_writing(spec)))
-        return [*kept, *rows_of(spec, {"heads.0.table": found[1], "heads.0": found[1]})]
+    def labelled(rows: Rows) -> Rows:
+        def found(spec: ModelSpec) -> list[TensorRow]:
+            own = judge(spec)
+            if own is None:
+                return rows(spec)
+            kept, _ = without_head(rows(_writing(spec)))
+            return [*kept, *rows_of(spec, {"heads.0.table": own[1], "heads.0": own[1]})]
 
-    return family._replace(to_spec=to_spec, to_config=to_config, rows=rows)
+        return found
+
+    return _laid_out(family._replace(to_spec=to_spec, to_config=to_config), labelled)
+
+
+def _laid_out(family: Family, change: Callable[[Rows], Rows]) -> Family:
+    """The family with the rows of each of its layouts changed."""
+    files, released = (rows and change(rows) for rows in (family.files, family.released))
+    return family._replace(rows=change(family.rows), files=files, released=released)
+
+
+def stem(family: Family) -> str | None:
+    """What the names of a decoder's classes begin with; None for what is no decoder's."""
+    named = re.fullmatch("(.+)(ForCausalLM|LMHeadModel|ModelWithLMHead)", family.architecture)
+    if named is None:
+        return None
+    return named[1].removesuffix("Text") + ("Text" if family.hf_type.endswith("_text") else "")
 
 
 def bare(family: Family) -> Family:
     """A family with the class that has no head too; one that can predict by the embedding's table stays whole."""
-    named = re.fullmatch("(.+)(ForCausalLM|LMHeadModel|ModelWithLMHead)", family.architecture)
-    if named is None or family.headless:
+    if (base := stem(family)) is None or family.headless:
         return family
-    name = named[1].removesuffix("Text") + ("TextModel" if family.hf_type.endswith("_text") else "Model")
+    name = f"{base}Model"
 
     def to_spec(settings: Settings) -> ModelSpec:
         spec = family.to_spec(settings)
@@ -230,7 +247,7 @@ def bare(family: Family) -> Family:
         alike = to_spec(Settings(said, family.hf_type)) == to_spec(Settings(config, family.hf_type))
         return said if alike else config
 
-    def without(rows: Callable[[ModelSpec], list[TensorRow]]) -> Callable[[ModelSpec], list[TensorRow]]:
+    def without(rows: Rows) -> Rows:
         def named(names: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(name.removeprefix(family.prefix) for name in names)
 
@@ -243,9 +260,7 @@ def bare(family: Family) -> Family:
 
         return found
 
-    files, released = (rows and without(rows) for rows in (family.files, family.released))
-    rows = without(family.rows)
-    return family._replace(to_spec=to_spec, to_config=to_config, rows=rows, files=files, released=released)
+    return _laid_out(family._replace(to_spec=to_spec, to_config=to_config), without)
 
 
 def writes_alone(spec: ModelSpec) -> bool:

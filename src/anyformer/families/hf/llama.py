@@ -7,7 +7,6 @@ branches. Nemotron stores gains minus one and has feed-forwards without a gate.
 from __future__ import annotations
 
 from anyformer.families.hf import table, windows
-from anyformer.families.hf.headings import classifying
 from anyformer.families.hf.layout import gated
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.llama import llama
@@ -50,13 +49,7 @@ def settings_of(
 
 
 LAYER = {**NORMS, **ATTENTION, **GATED}
-LLAMA = classifying(
-    table.family("llama", "LlamaForCausalLM", TEMPLATE, settings_of(table.heads()), LAYER),
-    {
-        "LlamaForSequenceClassification": ("classes", "score"),
-        "LlamaForTokenClassification": ("token_classes", "score"),
-    },
-)
+LLAMA = table.family("llama", "LlamaForCausalLM", TEMPLATE, settings_of(table.heads()), LAYER)
 MISTRAL = table.family(
     "mistral",
     "MistralForCausalLM",

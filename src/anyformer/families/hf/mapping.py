@@ -44,6 +44,11 @@ class TensorRow(NamedTuple):
     # is among `theirs` as well stands for the first where that is absent, and need not be the same.
     also: tuple[str, ...] = ()
 
+    @property
+    def renames(self) -> bool:
+        """Whether both sides hold one tensor alike."""
+        return self.load is _unchanged and len(self.ours) == len(self.theirs) == 1
+
 
 class Family(NamedTuple):
     """A lineage of models for which transformers has a class."""

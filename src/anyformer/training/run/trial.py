@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.capacity import free_nbytes, refuse_beyond_memory
+from anyformer.layers.held import HeldWeight
 from anyformer.training.cluster.parts import here
 from anyformer.training.cluster.refusals import indivisible
 from anyformer.training.data.feed import Rows, rows_at
@@ -59,11 +60,12 @@ def check_pass(trainer: Trainer, part: Rows) -> None:
 
 
 def kept_by_pass(trainer: Trainer, rows: Rows) -> int:
-    """The bytes that autograd keeps of a pass over some rows, weights among them."""
+    """The bytes that autograd keeps of a pass over some rows, weights among them, but those held in few bits."""
     held: dict[int, int] = {}  # by address, which memory that is let go on the way gives to what is kept later
 
     def keep(tensor: Tensor) -> Tensor:
-        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        if not isinstance(tensor, HeldWeight):  # which has no storage of its own
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -295,7 +295,7 @@ class TestRefusals:
             ("--with b --base gpt2 --by ties", "gpt2 is another architecture than a"),
             ("--with a.gguf", "a.gguf has its tensors in another layout than a; bring both into one by `convert` first"),
             ("--with b --base base.gguf --by ties", "base.gguf has its tensors in another layout than a"),
-            ("--by ties --into gpt2", "--into leaves no room for --by"),
+            ("--by ties --into gpt2-medium", "--into leaves no room for --by"),
         ],
     )  # fmt: skip
     def test_in_one_line_before_anything_is_written(

@@ -62,9 +62,10 @@ def _small(*sizes: int) -> ModelSpec:
 
 _270M, _1B, _4B = _small(18, 640, 4, 2048, 1), _small(26, 1152, 4, 6912, 1), gemma3(34, 2560, 8, 10_240, 4)
 
+ROUNDED = "the release speaks of about 370M, the tower that sees left out"
 T5GEMMA2 = Origin("t5gemma2", "t5gemma", 2025, "arXiv:2512.14856, section 2").lineage(
     "Gemma 3's layers, one softmax over the encoder's tokens and the decoder's own, one table",
-    Preset("t5gemma2-270m-270m", t5gemma2(_270M, _270M), "370M", alias="t5gemma2"),
+    Preset("t5gemma2-270m-270m", t5gemma2(_270M, _270M), "370M", ROUNDED, alias="t5gemma2"),
     Preset("t5gemma2-1b-1b", t5gemma2(_1B, _1B), "1.7B"),
     Preset("t5gemma2-4b-4b", t5gemma2(_4B, _4B), "7B"),
     family="gemma",

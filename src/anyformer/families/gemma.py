@@ -71,6 +71,11 @@ def gemma3(
     return layered(model, *[windowed(model, window)] * 5, full)
 
 
+def gemma3_small(*sizes: int) -> ModelSpec:
+    """Gemma 3 as its models below 4B are: shorter windows, no stretched frequencies, a context of 32K tokens (table 1)."""
+    return gemma3(*sizes, vocab_size=262_144, window=512, stretch=None, context=32_768)
+
+
 def embeddinggemma(*sizes: int) -> ModelSpec:
     """Gemma 3 with tokens that see both ways, half a window to each side, for vectors of texts (2509.20354, section 2)."""
     model = gemma3(*sizes, vocab_size=262_144, window=256, stretch=None, context=2048)
@@ -82,7 +87,7 @@ def embeddinggemma(*sizes: int) -> ModelSpec:
 SENTENCEPIECE = "SentencePiece with byte fallback, 256,000"
 PADDED = "the paper counts 256,128 rows of the vocabulary, the released files have 256,000"
 ROWS = "27.01B: the paper prints 1,416M for the embedding, whose 262,208 released rows are 1,410M"
-_1B = gemma3(26, 1152, 4, 6912, 1, vocab_size=262_144, window=512, stretch=None, context=32_768)
+_1B = gemma3_small(26, 1152, 4, 6912, 1)
 
 GEMMA = Origin("gemma", "llama", 2024, "arXiv:2403.08295, section 2").lineage(
     "GeGLU, embeddings × √d_model, tied tables, heads of 256",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import bidirectional, changed, edited, untied
-from anyformer.families.gemma import gemma2, gemma3
+from anyformer.families.gemma import gemma2, gemma3, gemma3_small
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import AttentionSpec, Everything, GQASpec, LookAhead, Mask, SlidingWindow
 from anyformer.spec import BlockSpec, ModelSpec, Window
@@ -55,13 +55,8 @@ T5GEMMA = Origin("t5gemma", "gemma2", 2025, "arXiv:2504.06225, section 2").linea
     tokenizer="SentencePiece with byte fallback, 256,000",
 )
 
-
-def _small(*sizes: int) -> ModelSpec:
-    return gemma3(*sizes, vocab_size=262_144, window=512, stretch=None, context=32_768)
-
-
-_270M, _1B, _4B = _small(18, 640, 4, 2048, 1), _small(26, 1152, 4, 6912, 1), gemma3(34, 2560, 8, 10_240, 4)
-
+_270M, _1B = gemma3_small(18, 640, 4, 2048, 1), gemma3_small(26, 1152, 4, 6912, 1)
+_4B = gemma3(34, 2560, 8, 10_240, 4)
 ROUNDED = "the release speaks of about 370M, the tower that sees left out"
 T5GEMMA2 = Origin("t5gemma2", "t5gemma", 2025, "arXiv:2512.14856, section 2").lineage(
     "Gemma 3's layers, one softmax over the encoder's tokens and the decoder's own, one table",

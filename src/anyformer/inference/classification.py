@@ -27,11 +27,10 @@ from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import LossContext, objective_of
-from anyformer.training.objectives.reward_model.scoring import scored_exchanges
+from anyformer.training.objectives.reward_model.scoring import BATCH_TOKENS, scored_exchanges
 from anyformer.training.step.device import autocast
 
 VERSION = 1
-BATCH_TOKENS = 4096
 
 
 class Prediction(NamedTuple):

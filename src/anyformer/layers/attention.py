@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import reduce
-from itertools import chain
 from operator import add
 from typing import Any, ClassVar, Literal
 
@@ -163,8 +162,8 @@ class AttentionSpec(MixerSpec):
 
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
         inner_place = self.inner(place)
-        own = kept_of_blocks(self, inner_place), kept_of_memory(self, inner_place)
-        return *chain.from_iterable(own), *self.projection.beside(inner_place)
+        own = kept_of_blocks(self, inner_place), kept_of_memory(self, inner_place), self.projection.beside(inner_place)
+        return sum(own, ())
 
     def lends(self) -> Mapping[str, str]:
         return self._named(own=True)

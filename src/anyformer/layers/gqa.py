@@ -241,13 +241,16 @@ class GQA(Projection[GQASpec]):
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """Keys [batch, kv heads, token, head_dim] and values [batch, kv heads, token, value_dim] of [batch, token, d_source]."""
-        k = self.k(source)
-        return self._kept(k, k if self.spec.values_are_keys else self.v(source), context)
+        return self._kept(*self._of_source(source), context)
 
     def unturned(self, source: Tensor) -> Mapping[str, Tensor]:
-        n, k = self.spec.kv_heads, self.k(source)
-        v = k if self.spec.values_are_keys else self.v(source)
+        n, (k, v) = self.spec.kv_heads, self._of_source(source)
         return {"key": self._heads(k, n, self.norm_key), "value": self._heads(v, n, self.norm_value)}
+
+    def _of_source(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of all heads side by side, as their maps give them."""
+        k = self.k(source)
+        return k, k if self.spec.values_are_keys else self.v(source)
 
     def project(
         self, narrow: Tensor, x: Tensor, context: ForwardContext, store: Store

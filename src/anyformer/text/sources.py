@@ -120,7 +120,8 @@ def stdlib_files() -> TextFiles:
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """(number of the line, from 1; what it says) of a file of JSON Lines, blank ones left out. Raises TextError."""
-    return json_lines(lines([read_text(path)], str(path)), str(path))
+    with unpacked(Folder(path.parent), path.name) as file:
+        yield from json_lines(lines(decoded(file, str(path)), str(path)), str(path))
 
 
 def read_text(path: Path) -> str:

@@ -85,11 +85,8 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
             continue
         mixer = own.part
         if isinstance(mixer, MixerSpec) and mixer != call.part:
-            memory = (
-                lengths.tokens("encoder") * call.place.d_source
-                if isinstance(mixer, AttentionSpec) and mixer.reads_memory
-                else 0
-            )
+            reads = isinstance(mixer, AttentionSpec) and mixer.reads_memory
+            memory = lengths.tokens("encoder") * call.place.d_source if reads else 0
             back = (1 + mixer.reads_input()) * tokens * width + memory
             one["tp", "all-reduce"] += (1 if call.ends and not undone else passes) * tokens * width + call.read * back
         if mesh.cp > 1 and isinstance(mixer, AttentionSpec):

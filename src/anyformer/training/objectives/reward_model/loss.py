@@ -35,8 +35,7 @@ class RewardModelObjective(ComparedObjective[RewardModel]):
         return with_classifier(spec, 1, said.head)
 
     def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
-        ids, mask = (on(device, each.reshape(-1, each.shape[-1])) for each in (rows.ids, rows.mask))
-        return {"input_ids": ids, "attention_mask": mask.long(), "heads": (self.said.head,)}
+        return asked_of_answers(rows, device)
 
     def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         """The losses; `each` is of a pair, without what keeps the numbers around 0."""
@@ -51,6 +50,12 @@ class RewardModelObjective(ComparedObjective[RewardModel]):
             SCORE: LossPart(scores.detach().sum(), 2 * count),
         }
         return Losses(total, loss.detach()[:, None], out.notes, parts)
+
+
+def asked_of_answers(rows: Rows, device: torch.device) -> dict[str, Any]:
+    """What the one pass over the answers of `AnswerRows`, one behind the other, is given."""
+    ids, mask = (on(device, each.reshape(-1, each.shape[-1])) for each in (rows.ids, rows.mask))
+    return {"input_ids": ids, "attention_mask": mask.long(), "heads": (RewardModel.head,)}
 
 
 def scores_of(out: Output, rows: Rows) -> Tensor:

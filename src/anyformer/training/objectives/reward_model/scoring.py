@@ -10,9 +10,8 @@ from anyformer.model import Transformer
 from anyformer.text import Tokenizer
 from anyformer.text.conversations import ExchangeCorpus
 from anyformer.training.data.examples import ExampleValidation
-from anyformer.training.objectives.objective import on
-from anyformer.training.objectives.reward_model import RewardModel
 from anyformer.training.objectives.reward_model.data import EncodedAnswers
+from anyformer.training.objectives.reward_model.loss import asked_of_answers
 
 BATCH_TOKENS = 4096
 
@@ -32,9 +31,8 @@ def scored_exchanges(
     examples = EncodedAnswers(corpus, tokenizer, longest, truncate=truncate)
     device, said = next(model.parameters()).device, list[tuple[np.ndarray, np.ndarray]]()
     for rows, source in ExampleValidation(examples).batches(BATCH_TOKENS):
-        ids, mask = (on(device, each[:, 0]) for each in (rows.ids, rows.mask))
         with torch.no_grad():
-            out = model(input_ids=ids, attention_mask=mask.long(), heads=(RewardModel.head,))
+            out = model(**asked_of_answers(rows, device))
         said.append((source[:, 0], exact(out.logits).cpu().numpy()))
     found = np.full((len(corpus.rows), said[0][1].shape[1]), np.nan, dtype=np.float32)
     for numbers, scores in said:
